@@ -305,6 +305,47 @@ class StackedVAE(nn.Module):
         return PerRecord(loss, noise=self.samples * self.latent)
 
     @torch.no_grad()
+    def log_weights(self, lot: Lot, noise: Tensor) -> Tensor:
+        """Return ``log p(x|z) + log p(z) - log q(z|x)`` of each record and draw of its code, (B, draws).
+
+        Args:
+            noise: (B, draws latent) normal numbers, a record's own.
+        """
+        mean, log_variance = self.encode(lot.records, lot.offsets)
+        found = []
+        for own in noise.split(self.latent, dim=1):
+            z = mean + torch.exp(0.5 * log_variance) * own
+            log_q = -0.5 * (own.square() + log_variance + math.log(2.0 * math.pi)).sum(dim=1)
+            found.append(self.prior.log_density(z) - log_q - self._reconstruction(lot, self.decode(z, lot.offsets)))
+        return torch.stack(found, dim=1)
+
+    @torch.no_grad()
+    def nearest_components(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return for records (B, width) the component that most probably made each (B,), and the code that it gives.
+
+        That is the one with the largest weight times evidence lower bound, taken at the mean of the code. It is a function
+        of released numbers and of the record.
+
+        Args:
+            weights: (k,) of the mixture, released.
+
+        Returns:
+            components (B,), means and log variances (B, latent).
+        """
+        bounds, codes = [], []
+        for c in range(self.k):
+            offsets = [0] * (c + 1) + [len(x)] * (self.k - c)
+            mean, log_variance = self.encode(x, offsets)
+            # The mean code stands for a draw, whose noise has squares of 1 on average.
+            divergence = self._divergence(mean, torch.ones_like(mean), mean, log_variance)
+            loss = self._reconstruction(Lot(x, tuple(offsets)), self.decode(mean, offsets)) + divergence
+            bounds.append(weights[c].log() - loss)
+            codes.append(torch.stack([mean, log_variance]))
+        best = torch.stack(bounds).argmax(dim=0)
+        mean, log_variance = torch.stack(codes)[best, :, torch.arange(len(x))].unbind(dim=1)
+        return best, mean, log_variance
+
+    @torch.no_grad()
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Generate units, or their means, and shares of choices (n, width) from the prior, sorted by component."""
         z = self.prior.draw(torch.randn(offsets[-1], self.prior.noise, generator=generator))
