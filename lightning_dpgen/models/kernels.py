@@ -19,6 +19,10 @@ class Kernel(ABC):
     Each is the mean of ``cos(w . (a - b))`` over random frequencies w, times k(a, a) (Bochner), so codes have features
     whose products approximate it (Rahimi and Recht 2007).
 
+    Args:
+        latent: d.
+        width: differences are divided by it.
+
     Attributes:
         at_zero: k(a, a), the largest value.
         blocks: into how many equal parts frequencies are divided, each of which has a distribution of its own.
@@ -27,22 +31,30 @@ class Kernel(ABC):
     at_zero: float
     blocks: int
 
-    @abstractmethod
+    def __init__(self, latent: int, width: float = 1.0) -> None:
+        self._latent, self._width = latent, width
+
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         """Return k between all codes a (..., r, d) and b (..., s, d), (..., r, s)."""
+        return self._values(a / self._width, b / self._width) if self._width != 1.0 else self._values(a, b)
 
-    @abstractmethod
     def frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
         """Draw frequencies (d, pairs), a multiple of `blocks`."""
+        return self._frequencies(pairs, generator) / self._width
+
+    @abstractmethod
+    def _values(self, a: Tensor, b: Tensor) -> Tensor:
+        """Compute k for a width of 1."""
+
+    @abstractmethod
+    def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
+        """Draw frequencies for a width of 1."""
 
 
 class _Radial(Kernel):
     """A kernel of the Euclidean distance of two codes."""
 
     at_zero, blocks = 1.0, 1
-
-    def __init__(self, latent: int) -> None:
-        self._latent = latent
 
     def _squares(self, a: Tensor, b: Tensor) -> Tensor:
         squares = a.square().sum(dim=-1)[..., :, None] + b.square().sum(dim=-1)[..., None, :]
@@ -52,21 +64,21 @@ class _Radial(Kernel):
 class GaussianKernel(_Radial):
     """``exp(-|a - b|^2 / 2 d)``."""
 
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+    def _values(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.exp(self._squares(a, b) * (-0.5 / self._latent))
 
-    def frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
+    def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
         return torch.randn(self._latent, pairs, generator=generator) / math.sqrt(self._latent)
 
 
 class InverseMultiquadric(_Radial):
     """``2 d / (2 d + |a - b|^2)``: the mean of Gaussian kernels whose inverse squared widths are exponential."""
 
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+    def _values(self, a: Tensor, b: Tensor) -> Tensor:
         scale = 2.0 * self._latent
         return scale / (scale + self._squares(a, b))
 
-    def frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
+    def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
         widths = torch.rand(pairs, generator=generator).clamp(min=1e-7).log().neg() / (2.0 * self._latent)
         return torch.randn(self._latent, pairs, generator=generator) * (2.0 * widths).sqrt()
 
@@ -74,15 +86,15 @@ class InverseMultiquadric(_Radial):
 class CauchySum(Kernel):
     """The sum of ``c / (c + (a_i - b_i)^2)`` over dimensions i and six scales c (PriVAE, section 5.1)."""
 
-    def __init__(self, latent: int) -> None:
-        self._latent = latent
+    def __init__(self, latent: int, width: float = 1.0) -> None:
+        super().__init__(latent, width)
         self.blocks = latent * len(SCALES)
         self.at_zero = float(self.blocks)
 
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+    def _values(self, a: Tensor, b: Tensor) -> Tensor:
         return _CauchySum.apply(a[..., :, None, :] - b[..., None, :, :])[0]
 
-    def frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
+    def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
         # c / (c + t^2) is the mean of cos(w t) for w of a Laplace distribution of scale c^-1/2.
         each = pairs // self.blocks
         uniform = torch.rand(self._latent, len(SCALES), each, generator=generator) - 0.5
@@ -120,11 +132,12 @@ class _CauchySum(torch.autograd.Function):
         return gradient[..., None] * slope
 
 
-def make_kernel(name: str, latent: int) -> Kernel:
+def make_kernel(name: str, latent: int, width: float = 1.0) -> Kernel:
     """Make one of `KERNELS` for codes of so many dimensions.
 
     Raises:
-        ValueError: for another name: a kernel without a bound has no embedding of bounded length.
+        ValueError: for another name: a kernel without a bound has no embedding of bounded length; for a width that is not
+            above 0.
 
     Example:
         >>> kernel = make_kernel("imq", latent=2)
@@ -134,4 +147,6 @@ def make_kernel(name: str, latent: int) -> Kernel:
     kinds = {"cauchy": CauchySum, "gaussian": GaussianKernel, "imq": InverseMultiquadric}
     if name not in kinds:
         raise ValueError(f"kernel={name!r}: expected one of {', '.join(KERNELS)}, which are bounded")
-    return kinds[name](latent)
+    if not isinstance(width, int | float) or not 1e-6 <= width <= 1e6:
+        raise ValueError(f"width={width!r}: expected a number from 1e-6 to 1e6")
+    return kinds[name](latent, float(width))

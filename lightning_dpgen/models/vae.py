@@ -16,6 +16,7 @@ from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.models.deep_convolutions import DeepConvDecoder, DeepConvEncoder
 from lightning_dpgen.models.divergences import CodeEmbedding, GroupCodes
 from lightning_dpgen.models.likelihoods import UnitLikelihood
 from lightning_dpgen.models.marginals import held_bias
@@ -37,11 +38,13 @@ class StackedVAE(nn.Module):
 
     Args:
         schema: the public description of a record.
-        network: ``dense`` (hidden layers on each side) or ``conv`` (two convolutions on each side).
+        network: ``dense`` (hidden layers on each side), ``conv`` (two convolutions on each side) or ``deep_conv`` (three,
+            of pictures).
         hidden: units of each hidden layer of a dense network.
         layers: hidden layers on each side of a dense network; DPGM has 1, and 2 in its Appendix A.
         trunk: share the layers next to the records of a dense network among the components, which then differ in the layers
             next to the code, and in the output bias: fewer parameters, so less noise.
+        filters: channels of the first of three convolutions; each next one has twice as many.
         latent: dimensions of the code z.
         prior: of the code, as `priors.make_prior` takes it; None for the standard normal distribution.
         beta: the weight of the divergence of a record's code from the prior (Higgins et al. 2017).
@@ -75,6 +78,7 @@ class StackedVAE(nn.Module):
         hidden: int = 200,
         layers: int = 1,
         trunk: bool = False,
+        filters: int = 32,
         latent: int = 2,
         prior: Mapping[str, Any] | None = None,
         beta: float = 1.0,
@@ -85,12 +89,13 @@ class StackedVAE(nn.Module):
         fixed_bias: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        check_sizes(k=k, hidden=hidden, layers=layers, latent=latent, samples=samples)
+        check_sizes(k=k, hidden=hidden, layers=layers, latent=latent, samples=samples, filters=filters)
         if not isinstance(beta, int | float) or not 0.0 <= beta <= 1e6:
             raise ValueError(f"beta={beta!r}: expected a number from 0 to 1e6")
         check_layers(layers)
         super().__init__()
         self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
+        self.filters = filters
         self.layers, self.trunk, self.fixed_bias, self.beta, self.samples = layers, trunk, fixed_bias, beta, samples
         self.prior: Prior = make_prior(latent, dict(prior or {"kind": "normal"}))
         width = schema.layout.width
@@ -104,8 +109,11 @@ class StackedVAE(nn.Module):
         elif network == "conv":
             self.encoder = ConvEncoder(schema, k, 2 * latent, generator=generator)
             self.decoder = PictureDecoder(schema, k, latent, generator=generator)
+        elif network == "deep_conv":
+            self.encoder = DeepConvEncoder(schema, k, 2 * latent, filters=filters, generator=generator)
+            self.decoder = DeepConvDecoder(schema, k, latent, filters=filters, generator=generator)
         else:
-            raise ValueError(f"network={network!r}: expected dense or conv")
+            raise ValueError(f"network={network!r}: expected dense, conv or deep_conv")
         if fixed_bias:
             self.register_buffer("output_bias", torch.zeros(k, width))
         else:
@@ -114,7 +122,7 @@ class StackedVAE(nn.Module):
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments of `__init__`, without schema and k."""
-        names = ("network", "hidden", "layers", "trunk", "latent", "fixed_bias")
+        names = ("network", "hidden", "layers", "trunk", "filters", "latent", "fixed_bias")
         own = {name: getattr(self, name) for name in names} | self.likelihood.settings
         # A release of a standard normal prior stays readable by software that knows no other.
         return own if isinstance(self.prior, NormalPrior) else own | {"prior": self.prior.settings}

@@ -36,7 +36,7 @@ class Divergence:
         release: the way in which it becomes public: ``group`` for each of `groups` random groups of a lot, clipped by a
             rule of its own; or ``embedding`` (mmd alone) for the lot's noisy mean embedding, where each record's part is
             clipped with the rest of its gradient. None for ``embedding`` where there is one.
-        kernel: of mmd, one of `kernels.KERNELS`.
+        kernel, width: of mmd, one of `kernels.KERNELS`, and what differences of codes are divided by in it.
         weight: beside the loss of a record.
         groups: the number of groups of a lot.
         draws: of the prior, public, with which each group is compared.
@@ -55,6 +55,7 @@ class Divergence:
     kind: str = "mmd"
     release: str | None = None
     kernel: str = "gaussian"
+    width: float = 1.0
     weight: float = 10.0
     groups: int = 16
     draws: int = 64
@@ -68,7 +69,7 @@ class Divergence:
             raise ValueError(f"release={self.release!r}: expected one of {', '.join(RELEASES)}")
         if self.release == "embedding" and self.kind != "mmd":
             raise ValueError(f"release='embedding' with kind={self.kind!r}: expected kind='mmd', which alone has one")
-        make_kernel(self.kernel, 1)
+        make_kernel(self.kernel, 1, self.width)
         check_sizes(groups=self.groups, draws=self.draws - 1)
         if not 0.0 <= self.averaging < 1.0:
             raise ValueError(f"averaging={self.averaging!r}: expected a number from 0, below 1")
@@ -88,8 +89,8 @@ class VAE(PrivateMixture):
         clipping: the rule that chooses the bound of each lot; two rules with a divergence of groups.
         n: the declared number of records; None takes it from the plan. Rate times n is the divisor of every sum.
         k: number of components, as in the split.
-        network: ``dense`` or ``conv``.
-        hidden, layers, trunk: the sizes of a dense network, see `StackedVAE`.
+        network: ``dense``, ``conv`` or ``deep_conv``.
+        hidden, layers, trunk, filters: the sizes of a network, see `StackedVAE`.
         latent: dimensions of a code.
         prior, beta, samples: of codes, see `StackedVAE`.
         likelihood, scale, floor: of units, see `UnitLikelihood`.
@@ -117,6 +118,7 @@ class VAE(PrivateMixture):
         hidden: int = 200,
         layers: int = 1,
         trunk: bool = False,
+        filters: int = 32,
         latent: int = 2,
         prior: Mapping[str, Any] | None = None,
         beta: float = 1.0,
@@ -140,6 +142,7 @@ class VAE(PrivateMixture):
             hidden=hidden,
             layers=layers,
             trunk=trunk,
+            filters=filters,
             latent=latent,
             prior=prior,
             beta=beta,
@@ -152,7 +155,7 @@ class VAE(PrivateMixture):
         )
         embedding = None
         if divergence is not None:
-            kernel = make_kernel(divergence.kernel, latent)
+            kernel = make_kernel(divergence.kernel, latent, divergence.width)
             if divergence.release_of == "embedding":
                 features = divergence.features or (64 if kernel.blocks == 1 else 2 * kernel.blocks)
                 embedding = CodeEmbedding(kernel, stacked.prior, features, generator)
@@ -214,7 +217,7 @@ class VAE(PrivateMixture):
     def _of_groups(self, divergence: Divergence) -> Callable[[GroupCodes], Tensor]:
         """Return the divergence of groups, by fresh public draws of the prior."""
         prior, dtype = self.network.prior, cast(Any, self.dtype)
-        kernel, of_groups = make_kernel(divergence.kernel, prior.latent), OF_GROUPS[divergence.kind]
+        kernel, of_groups = make_kernel(divergence.kernel, prior.latent, divergence.width), OF_GROUPS[divergence.kind]
         numbers = torch.randn(divergence.draws, prior.noise, generator=self._public).to(self.device, dtype)
         return lambda codes: divergence.weight * of_groups(codes, prior.draw(numbers), prior, kernel)
 

@@ -30,20 +30,24 @@ class VAESpec(NetworkSpec):
 
     title = "mixture of variational autoencoders"
     own = (
-        "network", "hidden", "layers", "trunk", "latent", "likelihood", "scale", "floor", "beta", "samples", "optimizer",
-        "momentum",
+        "network", "hidden", "layers", "trunk", "filters", "latent", "likelihood", "scale", "floor", "beta", "samples",
+        "optimizer", "momentum",
     )  # fmt: skip
     sizes = (
-        "network", "hidden", "layers", "trunk", "latent", "likelihood", "scale", "floor", "prior", "prior_off",
+        "network", "hidden", "layers", "trunk", "filters", "latent", "likelihood", "scale", "floor", "prior", "prior_off",
         "prior_scale", "prior_centres", "prior_learned",
     )  # fmt: skip
 
     name: Literal["vae"] = "vae"
-    network: Literal["dense", "conv"] = setting(
-        "dense layers, or two convolutions (height and width multiples of 4)", "dense"
+    network: Literal["dense", "conv", "deep_conv"] = setting(
+        "dense layers, two convolutions (height and width multiples of 4), or three of 4 by 4 (pictures)", "dense"
     )
     hidden: int | None = setting("units of a hidden layer of a dense network", **WIDTH, rule="hidden")
     layers: int = setting("hidden layers on each side of a dense network", 1, ge=1, le=8)
+    filters: int | None = setting(
+        "deep_conv: channels of the first convolution, of which the others have 2 and 4 times as many",
+        **WIDTH, by_default="32",
+    )  # fmt: skip
     trunk: bool = setting("the layers beside the records are shared by the components (dense networks)", False)
     latent: int | None = setting("dimensions of the code", **WIDTH, rule="latent")
     likelihood: Literal["bernoulli", "gaussian", "laplace"] | None = setting(
@@ -78,6 +82,7 @@ class VAESpec(NetworkSpec):
     kernel: Literal["cauchy", "gaussian", "imq"] | None = setting(
         "mmd: Cauchy kernels of six scales for each dimension, or one of the distance", by_default="gaussian"
     )
+    kernel_width: float | None = setting("mmd: differences of codes are divided by it", ge=1e-6, le=1e6, by_default="1")
     divergence_weight: float | None = setting(
         "of the divergence, beside the loss of a record", ge=1e-6, le=1e6, by_default="10"
     )
@@ -105,10 +110,12 @@ class VAESpec(NetworkSpec):
         floor = 0.01 if self.floor is None else self.floor
         if self.scale is not None and self.scale < floor:
             raise UsageError(f"model.scale={self.scale:g}: is below model.floor={floor:g}, the least scale")
-        if self.network == "conv" and (self.layers != 1 or self.trunk):
+        if self.filters is not None and self.network != "deep_conv":
+            raise UsageError(f"model.filters={self.filters}: is of model.network=deep_conv; leave it out")
+        if self.network != "dense" and (self.layers != 1 or self.trunk):
             raise UsageError(
-                f"model.network=conv with model.layers={self.layers}, model.trunk={shown(self.trunk)}: are of dense "
-                "networks; leave them out"
+                f"model.network={self.network} with model.layers={self.layers}, model.trunk={shown(self.trunk)}: are of "
+                "dense networks; leave them out"
             )
         if self.divergence_release == "embedding" and self.divergence != "mmd":
             raise UsageError(
@@ -127,7 +134,7 @@ class VAESpec(NetworkSpec):
         """The settings of the divergence that is asked for."""
         if self.divergence is None:
             return ()
-        kernel = ("kernel",) * (self.divergence == "mmd")
+        kernel = ("kernel", "kernel_width") * (self.divergence == "mmd")
         draws = ("divergence_draws",) * (self.release == "group" and self.divergence != "tc")
         return ("divergence_weight", "divergence_release", *kernel, *draws, *_DIVERGENCE[self.release])
 
@@ -176,15 +183,17 @@ class VAESpec(NetworkSpec):
         # A group's bound so small that its term costs a fifth of what the records' does: a lot has few groups.
         groups = self.groups or 16
         values = {
-            "divergence_weight": 10.0, "divergence_release": self.release, "kernel": "gaussian", "divergence_draws": 64,
+            "divergence_weight": 10.0, "divergence_release": self.release, "kernel": "gaussian",
+            "kernel_width": 1.0, "divergence_draws": 64,
             "groups": groups, "group_c": 0.1 * c_max * groups / lot, "divergence_share": 0.05, "divergence_averaging": 0.0,
             "features": 12 * self.latent if self.kernel == "cauchy" else 64,
         }  # fmt: skip
+        sizes = {"filters": 32} if self.network == "deep_conv" else {}
         priors = {"prior_off": 0.8, "prior_scale": 0.05 if self.prior == "sparse" else 0.1, "prior_learned": False}
         has = {name: values[name] for name in self._of_divergence} | {
             name: priors[name] for name in _PRIOR[self.prior] if name in priors
         }
-        found = self.changed(**{name: value for name, value in has.items() if getattr(self, name) is None})
+        found = self.changed(**{name: value for name, value in (sizes | has).items() if getattr(self, name) is None})
         if found.groups is not None and found.groups > lot:
             raise UsageError(
                 f"model.groups={found.groups}: expected {int(lot)} or fewer, as many as a lot has records on average"

@@ -25,7 +25,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 M = TypeVar("M", bound=NetworkSpec)
 # Sizes that a network without them has not written down.
-_UNSAID = {"likelihood": "bernoulli"}
+_UNSAID = {"likelihood": "bernoulli", "prior": "normal"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,6 +39,8 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
     Raises:
         UsageError: naming the setting.
     """
+    if getattr(spec, "network", None) == "deep_conv" and not isinstance(schema, ImageSchema):
+        raise UsageError(f"model.network=deep_conv: is for pictures, and data={source} is none; use model.network=dense")
     kinds = {"network": ("pictures", ImageSchema), "critic": ("pictures and series", ImageSchema | SeriesSchema)}
     for name, (words, kind) in kinds.items():
         if getattr(spec, name, None) != "conv":
@@ -138,7 +140,12 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
 
 
 def _divergence(spec: VAESpec) -> Divergence:
-    named = {"draws": "divergence_draws", "averaging": "divergence_averaging", "weight": "divergence_weight"}
+    named = {
+        "width": "kernel_width",
+        "draws": "divergence_draws",
+        "averaging": "divergence_averaging",
+        "weight": "divergence_weight",
+    }
     given = {name: value for name, whose in named.items() if (value := getattr(spec, whose)) is not None}
     return Divergence(spec.divergence, spec.release, **given, **spec.given("kernel", "groups", "features"))
 

@@ -206,8 +206,8 @@ PICTURES = ImageSchema(4, 8, levels=1, classes=2, channels=2)
 SERIES = SeriesSchema(7, 0.0, 1.0, channels=("in", "out"), classes=("a", "b", "c"))
 
 
-def _conv_vae(k: int) -> Case:
-    network = StackedVAE(PICTURES, k, network="conv", latent=3, generator=torch.Generator().manual_seed(k))
+def _conv_vae(k: int, network: str = "conv", **given) -> Case:
+    network = StackedVAE(PICTURES, k, network=network, latent=3, generator=torch.Generator().manual_seed(k), **given)
     return Case(network, network.negative_elbo, (66,), k=k, noise=3)
 
 
@@ -299,6 +299,7 @@ def _stacked_twice() -> Case:
 RULED: dict[str, Callable[[], Case]] = {
     **CLOSED,
     **{f"convolutional vae k={k}": lambda k=k: _conv_vae(k) for k in (1, 3)},
+    **{f"deep convolutional vae k={k}": lambda k=k: _conv_vae(k, "deep_conv", filters=2) for k in (1, 3)},
     **{f"convolutional critic k={k}": lambda k=k: _conv_critic(k, PICTURES, "conv") for k in (1, 3)},
     **{f"convolutional critic of series k={k}": lambda k=k: _conv_critic(k, SERIES, "lstm") for k in (1, 3)},
     **{f"{name}, taped": lambda make=make: _taped(make) for name, make in CLOSED.items()},
