@@ -10,6 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("lightning_dpgen", "tests", "benchmarks", "experiments")
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("*/*.md"))]
+# As of ruff, in pyproject.toml.
+WIDTH = 124
 OPENINGS = re.compile(r"(of|what|that|who|whose|whether|how|which)\b", re.IGNORECASE)
 WORDS = re.compile(r"\b(somebody|whoever|nobody|com(e|es|ing) of|came of|amiss|as far as)\b", re.IGNORECASE)
 # Openings that are no verb, however a sentence goes on.
@@ -76,4 +79,15 @@ def test_words_that_no_engineer_uses_stay_away(folder):
         found += [
             f"{path}:{number}: {line.strip()}" for number, line in enumerate(text.splitlines(), 1) if WORDS.search(line)
         ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_pages_are_as_short_as_those_of_code(page):
+    """Rows of tables are one line each, and code is written as it is run."""
+    found, code = [], False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        code ^= line.lstrip().startswith("```")
+        if len(line) > WIDTH and not code and not line.startswith(("|", "    ")):
+            found.append(f"{page}:{number}: {len(line)} characters: {line[:40]}...")
     assert not found, "\n".join(found)

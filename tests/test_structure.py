@@ -78,6 +78,13 @@ def test_the_map_names_files_that_are_there(folder):
     assert named and not [name for name in named if not (PACKAGE / folder / name).is_file()]
 
 
+def test_decisions_are_numbered_in_order():
+    page = (ROOT / "docs/DESIGN.md").read_text(encoding="utf-8")
+    numbers = [int(number) for number in re.findall(r"^D(\d+)\.", page, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert {int(number) for number in re.findall(r"\bD(\d+)\b", page)} == set(numbers), "a number without a decision"
+
+
 def _overrides() -> list[list[str]]:
     cases = []
     for path in sorted(conf_dir().glob("*/*.yaml")):
