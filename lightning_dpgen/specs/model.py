@@ -29,7 +29,7 @@ class TrainedSpec(Spec):
     rate: float | None = setting("sampling rate of a lot", gt=0, le=1, rule="rate")
     steps: int | None = setting("training steps, one lot each", ge=1, le=10**9, rule="steps")
     noise: float | None = setting(
-        "noise multiplier of a lot: of privacy.epsilon, noise and steps any two give the third", gt=0, le=1e9,
+        "noise multiplier of a lot: any two of privacy.epsilon, noise and steps give the third", gt=0, le=1e9,
         by_default="solved for",
     )  # fmt: skip
     label_share: float | None = setting(
