@@ -123,10 +123,8 @@ def main() -> None:
         "#   pip install --no-deps --no-build-isolation .\n"
     )
     for name, version in sorted(pins.items()):
-        text += (
-            " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{own}" for own in fetch_hashes(name, version))])
-            + "\n"
-        )
+        found = [f"--hash=sha256:{own}" for own in fetch_hashes(name, version)]
+        text += " \\\n    ".join([f"{name}=={version}", *found]) + "\n"
     (ROOT / "constraints-hashed.txt").write_text(text)
 
 
