@@ -2,8 +2,9 @@
 
     python experiments/dpgan_tables.py FOLDER adult-balanced [--epsilon 3] [--runs 5] [--only NAME ...] [--choose]
 
-A row is a variant: the paper's setting as far as it is known (`conf/experiment/dpgan_table.yaml`), with and without decay,
-its twin without privacy, and the best that was found; networks whose label noisy gradients have corrected; measured tables.
+A row is a variant: the paper's setting, with choices where it is silent (`conf/experiment/dpgan_table.yaml`), with and
+without decay, its twin without privacy, and the best that was found; networks whose label noisy gradients have corrected;
+measured tables.
 `--choose` scores them on a fifth of the training rows, which is held out of the training then: settings were chosen so.
 Results are kept in FOLDER.
 """

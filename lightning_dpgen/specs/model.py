@@ -13,6 +13,11 @@ from lightning_dpgen.specs.usage_error import UsageError
 _DIVERGENCE = {"group": ("groups", "group_c"), "embedding": ("features", "divergence_share")}
 _Network = Literal["dense", "conv"]
 _WIDTH = {"ge": 1, "le": 2**16}
+_LABEL_SHARE = (
+    "tables: the share of the budget, after the split, for drawing the label given all other columns; 0 leaves it to the "
+    "model"
+)
+_LABEL_SHARPNESS = "with model.label_share: 1 draws labels as real ones are; 4, say, makes them clearer for classifiers"
 
 
 class TrainedSpec(Spec):
@@ -29,17 +34,11 @@ class TrainedSpec(Spec):
     rate: float | None = setting("sampling rate of a lot", gt=0, le=1, rule="rate")
     steps: int | None = setting("training steps, one lot each", ge=1, le=10**9, rule="steps")
     noise: float | None = setting(
-        "noise multiplier of a lot: of privacy.epsilon, noise and steps any two give the third", gt=0, le=1e9,
+        "noise multiplier of a lot: any two of privacy.epsilon, noise and steps give the third", gt=0, le=1e9,
         by_default="solved for",
     )  # fmt: skip
-    label_share: float | None = setting(
-        "tables: the share of what the split leaves for drawing the label given all other columns", ge=0, lt=1,
-        by_default="0, which leaves it to the network",
-    )  # fmt: skip
-    label_sharpness: float | None = setting(
-        "with model.label_share: 1 draws labels as real ones are; 4, say, makes them clearer for classifiers",
-        ge=0.1, le=100, by_default="1",
-    )  # fmt: skip
+    label_share: float | None = setting(_LABEL_SHARE, ge=0, lt=1, by_default="0")
+    label_sharpness: float | None = setting(_LABEL_SHARPNESS, ge=0.1, le=100, by_default="1")
 
 
 class NetworkSpec(TrainedSpec):
@@ -121,7 +120,7 @@ class VAESpec(NetworkSpec):
     )  # fmt: skip
     floor: float | None = setting("gaussian and laplace: the least scale", ge=1e-4, le=1, by_default="0.01")
     divergence: Literal["group", "embedding"] | None = setting(
-        "a divergence of the codes of many records, besides (PriVAE): of random groups, or a noisy mean"
+        "a divergence of the codes of many records, besides (PriVAE): of random groups, or a noisy mean", by_default="none"
     )
     divergence_weight: float | None = setting(
         "of the divergence, beside the loss of a record", ge=1e-6, le=1e6, by_default="10"
@@ -274,7 +273,9 @@ class CustomSpec(TrainedSpec):
 
     name: Literal["own"] = "own"
     target: Text | None = setting("package.Class", needed=True)
-    options: dict[str, Any] | None = setting("further keyword arguments, plain values; PUBLISHED as given")
+    options: dict[str, Any] | None = setting(
+        "further keyword arguments, plain values; PUBLISHED as given", by_default="none"
+    )
 
 
 class MeasuredSpec(Spec):
@@ -283,30 +284,40 @@ class MeasuredSpec(Spec):
     title: ClassVar[str] = "noisy statistics, measured once"
 
     name: Literal["measured"] = "measured"
-    waves: int | None = setting("pictures and series: in how many of the slowest waves a record is described", ge=1)
-    radius: float | None = setting("pictures and series: the L2 bound of a record in these", ge=1e-6, le=1e6)
+    waves: int | None = setting(
+        "pictures and series: in how many of the slowest waves a record is described", ge=1,
+        by_default="3 sqrt(s / components), 16 to 200; with smoothness 200; no more than a record has numbers",
+    )  # fmt: skip
+    radius: float | None = setting(
+        "pictures and series: the L2 bound of a record in these", ge=1e-6, le=1e6,
+        by_default="that of split.radius; with smoothness 1.5 sqrt(numbers of a record)",
+    )  # fmt: skip
     spread: float | None = setting(
-        "pictures and series: the L2 bound of its difference from the mean of its component", ge=1e-6, le=1e6
-    )
+        "pictures and series: the L2 bound of its difference from the mean of its component", ge=1e-6, le=1e6,
+        by_default="half of model.radius",
+    )  # fmt: skip
     means_share: float | None = setting(
-        "pictures and series: the share of counts and means; second moments get the rest", gt=0, lt=1
-    )
+        "pictures and series: the share of counts and means; second moments get the rest", gt=0, lt=1,
+        by_default="0.15; with smoothness 0.3",
+    )  # fmt: skip
     smoothness: float | None = setting(
-        "series, declared: p, where a wave of j half turns is about (1 + j)^-p large; 0 says nothing of it", ge=0, le=4
-    )
+        "series, declared: p, where a wave of j half turns is about (1 + j)^-p large; 0 says nothing of it", ge=0, le=4,
+        by_default="0",
+    )  # fmt: skip
     symmetries: str | dict[str, Any] | None = setting(
-        "pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}"
+        "pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}", by_default="none"
     )
-    components: int | None = setting("tables and baskets: components of the mixture that is fitted", ge=1, le=10_000)
+    components: int | None = setting(
+        "tables and baskets: components of the mixture that is fitted", ge=1, le=10_000, by_default="s / 25, 10 to 100"
+    )
     pairs_share: float | None = setting(
-        "tables and baskets: the share of tables of two columns, or of pairs of items", gt=0, lt=1
-    )
+        "tables and baskets: the share of tables of two columns, or of pairs of items", gt=0, lt=1,
+        by_default="0.8 of tables, 0.7 of baskets",
+    )  # fmt: skip
     label_share: float | None = setting(
-        "tables: the share for drawing the label given all other columns; 0 leaves it to the mixture", ge=0, lt=1
+        _LABEL_SHARE, ge=0, lt=1, by_default="0.3 where s is at least 200 and at least the number of all choices, else 0"
     )
-    label_sharpness: float | None = setting(
-        "tables: 1 draws labels as real ones are; 4, say, makes them clearer for classifiers", ge=0.1, le=100
-    )
+    label_sharpness: float | None = setting(_LABEL_SHARPNESS, ge=0.1, le=100, by_default="1")
 
 
 class AutoSpec(Spec):
