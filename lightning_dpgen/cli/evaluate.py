@@ -108,9 +108,13 @@ def table(evaluation: Evaluation) -> str:
     """
     rows = [("score", "synthetic", "held-out real")]
     for section, scores in evaluation.scores.items():
-        reference = evaluation.reference.get(section, {})
+        reference, intervals = (of.get(section, {}) for of in (evaluation.reference, evaluation.intervals))
         for name, value in scores.items():
-            rows.append((f"{section}: {name}", f"{value:.4f}", f"{reference[name]:.4f}" if name in reference else ""))
+            said, number = f"{section}: {name}", f"{value:.4f}"
+            if interval := intervals.get(name):
+                said += f", {interval.tested:,} tested"
+                number += f" ({interval.low:.4f} to {interval.high:.4f})"
+            rows.append((said, number, f"{reference[name]:.4f}" if name in reference else ""))
     notes = [f"{section}: {note}" for section, note in evaluation.notes.items()]
     return "\n".join([aligned(rows), *([""] if notes else []), *notes])
 

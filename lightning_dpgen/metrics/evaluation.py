@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ class Evaluation:
         rows: the number of records of each side, and how many of them were looked at.
         held_out: the origin of the held-out records, in words.
         figures: the data of the pictures of the private report.
+        intervals: the interval of each score that has one, by section and score; those of a section hold together with
+            95 %.
     """
 
     kind: str
@@ -57,11 +59,15 @@ class Evaluation:
     rows: dict[str, tuple[int, int]]
     held_out: str
     figures: dict[str, Any]
+    intervals: dict[str, dict[str, sections.Interval]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return all but the figures."""
         names = ("kind", "scores", "reference", "notes", "rows", "held_out")
-        return {name: getattr(self, name) for name in names}
+        intervals = {
+            section: {score: interval.as_json() for score, interval in of.items()} for section, of in self.intervals.items()
+        }
+        return {name: getattr(self, name) for name in names} | {"intervals": intervals}
 
 
 def evaluate_encoded(
@@ -128,7 +134,7 @@ def evaluate_encoded(
         seed,
         channels,
     )
-    scores, reference, notes, figures = {}, {}, {}, {}
+    scores, reference, notes, figures, intervals = {}, {}, {}, {}, {}
     start = time.monotonic()
     for section in _SECTIONS[kind]:
         if seconds is not None and time.monotonic() - start > seconds:
@@ -145,9 +151,11 @@ def evaluate_encoded(
             reference[section] = found.reference
         if found.note is not None:
             notes[section] = found.note
+        if found.intervals:
+            intervals[section] = found.intervals
         figures |= found.figures
     rows = {name: (len(given[name]), len(looked_at[name])) for name in given}
-    return Evaluation(kind, scores, reference, notes, rows, said, figures)
+    return Evaluation(kind, scores, reference, notes, rows, said, figures, intervals)
 
 
 def _check_arguments(layout: Layout, names: Sequence[str] | None, kind: str, channels: int, seconds: float | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,8 @@ _AT_ONCE = 10_000
 _MOVED, _NUMBERS = 10_000, 1 << 24
 # The most records of each kind that are attacked, and the units by which an attacker knows them.
 ATTACKED, _KNOWN_UNITS = 4_000, 1_000
-# Records of each kind that an attack needs.
-_FEW_ATTACKED = 4
+# Records of each kind that an attack needs, and the chance that an interval of any of them misses.
+_FEW_ATTACKED, _MISSED = 4, 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +67,19 @@ class Sides:
     channels: int = 1
 
 
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval of a score, and the number of records that were tested for it. Private."""
+
+    low: float
+    high: float
+    tested: int
+
+    def as_json(self) -> dict[str, float]:
+        """Return its fields."""
+        return {"low": self.low, "high": self.high, "tested": self.tested}
+
+
 @dataclass(frozen=True, eq=False)
 class Section:
     """Scores by their names, of the synthetic records and of the held-out real ones in their place; private.
@@ -74,13 +87,15 @@ class Section:
     Args:
         reference: the same with real records in the place of synthetic ones: as good as can be expected.
         figures: the data of pictures, by their names.
-        note: said where scores are of fewer records than there should be.
+        note: said where scores are of fewer records than there should be, or of others.
+        intervals: those of scores that have one.
     """
 
     scores: dict[str, float]
     reference: dict[str, float]
     figures: dict[str, Any]
     note: str | None = None
+    intervals: dict[str, Interval] = field(default_factory=dict)
 
 
 def columns_section(sides: Sides) -> Section | str:
@@ -269,39 +284,40 @@ def transport_section(sides: Sides) -> Section | str:
 
 
 def membership_section(sides: Sides) -> Section | str:
-    """Attack the release: guess who was learned from, by the nearest synthetic record and by a ratio of densities.
+    """Attack the release: guess which records were learned from, by the nearest synthetic one and by a ratio of densities.
 
-    The attacker of the ratio has half of the held-out records for comparison, and is tested on the other half.
+    Each attack is tested on as many members as others, all held-out records that it does not need itself: the attacker of
+    the ratio has half of them for comparison. Intervals hold for all attacks together, so the strongest may be picked.
     """
     if not sides.unseen:
         return "left out, as it needs records that nothing was learned from (--held-out FILE, or held_out= in Python)"
     held_out = sides.held_out
-    if held_out is None or min(len(sides.real), len(held_out) // 2) < _FEW_ATTACKED or not sides.layout.width:
-        return f"it needs {_FEW_ATTACKED} records that were learned from, and twice as many held-out ones"
+    if held_out is None or min(len(sides.real), len(held_out)) < _FEW_ATTACKED or not sides.layout.width:
+        return f"it needs {_FEW_ATTACKED} records that were learned from, and as many held-out ones"
     if sides.layout.units > _KNOWN_UNITS:
         # Those of the real records could be told by which units vary.
         sides = _of_units(sides, varying_units([sides.synthetic], _KNOWN_UNITS))
     most = max(_FEW_ATTACKED, _NUMBERS // sides.layout.width)
-    order = np.random.default_rng(sides.seed).permutation(len(held_out))
-    halves = order[: len(order) // 2], order[len(order) // 2 :]
-    asked, known = (sides.held_out[np.sort(half[: min(ATTACKED, most)])] for half in halves)
-    members, made = subsample(sides.real, len(asked), sides.seed), subsample(sides.synthetic, most, sides.seed)
-    asked, known, members, synthetic = (_written_out(part, sides.layout) for part in (asked, known, members, made))
-    scores: dict[str, float] = {}
-    figures = {}
-    attacks = {
-        "nearest record": lambda records: nearness(records, synthetic),
-        "densities": lambda records: density_ratio(records, synthetic, known),
-    }
-    for name, attack in attacks.items():
-        metric = MembershipInference()
-        metric.update(attack(members), member=True)
-        metric.update(attack(asked), member=False)
+    attacked, random = min(ATTACKED, most), np.random.default_rng(sides.seed)
+    # In random order the first ones are a fair choice.
+    members, others = (part[random.permutation(len(part))] for part in (sides.real, sides.held_out))
+    half = len(others) // 2
+    parts = (members[:attacked], others[:attacked], others[:half][:attacked], others[half:][:attacked])
+    members, others, asked, known = (_written_out(part, sides.layout) for part in parts)
+    synthetic = _written_out(subsample(sides.synthetic, most, sides.seed), sides.layout)
+    attacks = {"nearest record": (others, lambda records: nearness(records, synthetic))}
+    if half >= _FEW_ATTACKED:
+        attacks["densities"] = (asked, lambda records: density_ratio(records, synthetic, known))
+    scores, intervals, curves = {}, {}, {}
+    for name, (tested, attack) in attacks.items():
+        metric = MembershipInference(1.0 - _MISSED / len(attacks))
+        metric.update(attack(members[: len(tested)]), member=True)
+        metric.update(attack(tested[: len(members)]), member=False)
         found = {part: float(value) for part, value in metric.compute().items()}
-        words = {"accuracy": "accuracy", "low": "accuracy, 95 % from", "high": "accuracy, 95 % to", "auc": "AUC"}
-        scores |= {f"{name}: {said}": found[part] for part, said in words.items()}
-        figures[name] = metric.roc()
-    return Section(scores, {}, {"membership": figures})
+        scores |= {f"{name}: accuracy": found["accuracy"], f"{name}: AUC": found["auc"]}
+        intervals[f"{name}: accuracy"] = Interval(found["low"], found["high"], int(found["tested"]))
+        curves[name] = metric.roc()
+    return Section(scores, {}, {"membership": curves}, intervals=intervals)
 
 
 def _of_units(sides: Sides, kept: np.ndarray) -> Sides:

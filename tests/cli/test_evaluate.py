@@ -1,6 +1,7 @@
 """`dpgen evaluate`: it needs only the real records, and its results stay beside the release and say what they are."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -59,6 +60,9 @@ def test_held_out_records_in_a_file_are_read_as_the_others(dpgen, table, tmp_pat
     assert "held-out records: records: more than max_rows of a person: 20" in out and "nearest record: AUC" in out
     told = json.loads((table / "run/private/evaluation.json").read_text())
     assert told["rows"]["held out"] == [40, 40] and told["held_out"] == "given, and not learned from"
+    line = next(line for line in out.splitlines() if "nearest record: accuracy" in line)
+    assert re.search(r"nearest record: accuracy, 40 tested +0\.\d{4} \(0\.\d{4} to 0\.\d{4}\)$", line)
+    assert told["intervals"]["membership inference"]["nearest record: accuracy"]["tested"] == 40
     assert "Membership inference</h2>" in (table / "run/private/report.html").read_text()
 
 

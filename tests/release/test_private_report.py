@@ -9,7 +9,8 @@ from metrics.records import drawn
 from metrics.test_evaluation import evaluated
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics.evaluation import KINDS, evaluate_encoded
+from lightning_dpgen.metrics.evaluation import KINDS, MEMBERSHIP, Evaluation, evaluate_encoded
+from lightning_dpgen.metrics.sections import Interval
 from lightning_dpgen.release import private_plots, private_report
 from lightning_dpgen.release.private_report import write_private_report
 
@@ -28,6 +29,10 @@ def check_page(page):
     assert page.count("<section") == page.count("</section>") and page.count("<figure") == page.count("</figure>")
 
 
+def _interval(found, section, name):
+    return found.intervals.get(section, {}).get(name)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("n", "m"), [(60, 50), (1, 1)])
 def test_each_kind_has_its_page(tmp_path, kind, n, m):
@@ -35,8 +40,10 @@ def test_each_kind_has_its_page(tmp_path, kind, n, m):
     page = page_of(tmp_path, found, shape=SHAPES.get(kind), facts={"epsilon": 1.5})
     check_page(page)
     assert "epsilon 1.5" in page
-    for scores in found.scores.values():
-        assert all(f"<td>{name.replace(chr(39), '&#39;')}</td>" in page for name in scores)
+    for section, scores in found.scores.items():
+        for name in scores:
+            tested = f", {interval.tested} records tested" if (interval := _interval(found, section, name)) else ""
+            assert f"<td>{name.replace(chr(39), '&#39;')}{tested}</td>" in page
     titles = {"images": "Pictures", "table": "Columns", "baskets": "Items and baskets", "series": "Curves"}
     assert f"<h2>{titles[kind]}</h2>" in page
 
@@ -68,6 +75,37 @@ def test_what_was_skipped_is_said(tmp_path, monkeypatch):
     page = page_of(tmp_path, found)
     check_page(page)
     assert not found.scores and page.count("seconds were over") == 6
+
+
+STRONGEST = {
+    "above": (0.55, 0.75, "densities"),
+    "below": (0.55, 0.2, "densities"),
+    "the first": (0.9, 0.6, "nearest record"),
+}
+
+
+@pytest.mark.parametrize("case", STRONGEST)
+def test_the_attack_that_is_farthest_from_guessing_is_shown_with_its_interval(tmp_path, case):
+    nearest, densities, strongest = STRONGEST[case]
+    areas, accuracies = {"nearest record": nearest, "densities": densities}, {"nearest record": 0.52, "densities": 0.61}
+    scores = {f"{name}: AUC": area for name, area in areas.items()}
+    scores |= {f"{name}: accuracy": value for name, value in accuracies.items()}
+    intervals = {f"{name}: accuracy": Interval(value - 0.05, value + 0.04, 4321) for name, value in accuracies.items()}
+    found = Evaluation("table", {MEMBERSHIP: scores}, {}, {}, {}, "", {}, {MEMBERSHIP: intervals})
+    page = page_of(tmp_path, found)
+    value = accuracies[strongest]
+    glance = page.partition("At a glance")[2].partition("</section>")[0]
+    assert f"<b>{value:.3f}</b><span>{value - 0.05:.3f} to {value + 0.04:.3f}: accuracy" in glance and strongest in glance
+    assert glance.count("<b>") == 1 and f"AUC {areas[strongest]:.3f}" in glance
+    # One row has the accuracy, its interval and the number of records.
+    assert "densities: accuracy, 4,321 records tested</td>" in page and "0.610 (0.560 to 0.650)" in page
+    assert "Lower is better" not in page and "holds 0.5, the attack finds nothing" in page
+
+
+def test_axes_of_attacks_are_in_plain_words(monkeypatch):
+    ends = np.array([0.0, 1.0])
+    axes = _axes(monkeypatch, private_plots.operating_curves, {"densities": (ends, ends)}, "curves")
+    assert axes.get_xlabel() == "share of others taken for members" and axes.get_ylabel() == "share of members found"
 
 
 def test_the_same_evaluation_gives_the_same_page(tmp_path):
