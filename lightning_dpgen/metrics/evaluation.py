@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,7 @@ def evaluate_encoded(
     names: Sequence[str] | None = None,
     *,
     kind: str,
+    unit_names: Sequence[str] | None = None,
     held_out: Encoded | None = None,
     channels: int = 1,
     seed: int = 0,
@@ -91,11 +92,13 @@ def evaluate_encoded(
         layout: layout of all of them.
         names: names of the groups, in their order; None for numbers.
         kind: ``images``, ``table``, ``baskets`` or ``series``.
+        unit_names: names of the units, likewise.
         held_out: real records that the generator has not learned from; None to put aside a third of the real ones, from
             which it has learned. Without any, nothing is said of membership inference.
         channels: of series: how many readings there are at each time, side by side.
         seed: seed of all draws: rows, pairs, queries, classifiers.
-        seconds: a section that would start later than this is skipped, and noted; None without a limit.
+        seconds: a section that would start later than this is skipped, and noted; one that can stop early has the time that
+            is left. None without a limit.
         progress: told the name of each section before it starts.
 
     Raises:
@@ -112,7 +115,7 @@ def evaluate_encoded(
         >>> round(found.scores["membership inference"]["nearest record: AUC"], 1)
         0.5
     """
-    _check_arguments(layout, names, kind, channels, seconds)
+    _check_arguments(layout, names, unit_names, kind, channels, seconds)
     given = {"real": real, "synthetic": synthetic} | ({} if held_out is None else {"held out": held_out})
     for name, encoded in given.items():
         if not len(encoded):
@@ -133,16 +136,18 @@ def evaluate_encoded(
         held_out is not None,
         seed,
         channels,
+        tuple(unit_names or ()),
     )
     scores, reference, notes, figures, intervals = {}, {}, {}, {}, {}
     start = time.monotonic()
     for section in _SECTIONS[kind]:
-        if seconds is not None and time.monotonic() - start > seconds:
+        left = None if seconds is None else seconds - (time.monotonic() - start)
+        if left is not None and left <= 0.0:
             notes[section] = f"skipped: {seconds:g} seconds were over"
             continue
         if progress is not None:
             progress(section)
-        found = _COMPUTED[section](sides)
+        found = _COMPUTED[section](replace(sides, seconds=left))
         if isinstance(found, str):
             notes[section] = found
             continue
@@ -158,11 +163,22 @@ def evaluate_encoded(
     return Evaluation(kind, scores, reference, notes, rows, said, figures, intervals)
 
 
-def _check_arguments(layout: Layout, names: Sequence[str] | None, kind: str, channels: int, seconds: float | None) -> None:
+def _check_arguments(
+    layout: Layout,
+    names: Sequence[str] | None,
+    unit_names: Sequence[str] | None,
+    kind: str,
+    channels: int,
+    seconds: float | None,
+) -> None:
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r}: expected one of {', '.join(KINDS)}")
-    if names is not None and len(names) != len(layout.groups):
-        raise ValueError(f"{len(names)} names: expected {len(layout.groups)}, one for each group of the layout")
+    for name, given, of, count in (
+        ("names", names, "group", len(layout.groups)),
+        ("unit_names", unit_names, "unit", layout.units),
+    ):
+        if given is not None and len(given) != count:
+            raise ValueError(f"{len(given)} {name}: expected {count}, one for each {of} of the layout")
     if seconds is not None and not 0 < seconds < math.inf:
         raise ValueError(f"seconds={seconds}: expected a positive number, or None for no limit")
     if kind != "table" and not layout.units:

@@ -54,6 +54,8 @@ class Sides:
         held_out: real records in the place of synthetic ones; None without any.
         unseen: whether nothing was learned from the held-out records.
         channels: of series: how many readings there are at each time, side by side.
+        unit_names: names of the units; none where they are numbered.
+        seconds: the time that is left; None without a limit.
     """
 
     kind: str
@@ -65,6 +67,8 @@ class Sides:
     unseen: bool
     seed: int
     channels: int = 1
+    unit_names: tuple[str, ...] = ()
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def columns_section(sides: Sides) -> Section | str:
     units, groups = sides.layout.units, len(sides.layout.groups)
     # Pixels, readings and items have pictures of their own.
     first = 0 if sides.kind == "table" else units
-    names = [f"unit {number + 1}" for number in range(units)] + list(sides.names)
+    names = [*(sides.unit_names or (f"unit {number + 1}" for number in range(units))), *sides.names]
     worst = sorted(range(first, units + groups), key=lambda column: -float(distances["one_way"][column]))
     shares = metrics[0].shares()
     figures = {
@@ -214,29 +218,37 @@ def curves_section(sides: Sides) -> Section | str:
 
 
 def nearest_section(sides: Sides) -> Section | str:
-    """Find the nearest real series of some synthetic ones, and of held-out ones, by dynamic time warping."""
+    """Find the nearest real series of some synthetic ones, and of held-out ones, by dynamic time warping.
+
+    Distances are of readings in [0, 1], whatever their levels. Each side has half of the time that is left, at most
+    `NEAREST_SECONDS`.
+    """
     scale = sides.layout.levels or 1
     readings = sides.layout.units // sides.channels
+    limit = NEAREST_SECONDS if sides.seconds is None else min(NEAREST_SECONDS, sides.seconds / 2)
     real = np.asarray(sides.real.units, dtype=np.float64) / scale
-    found, figures, note = [], {}, None
-    for other in (sides.synthetic, sides.held_out):
+    found, figures, notes = [], {}, []
+    for name, other in (("synthetic", sides.synthetic), ("held-out", sides.held_out)):
         if other is None:
             continue
         some = np.asarray(subsample(other, NEAREST, sides.seed).units, dtype=np.float64) / scale
-        metric = NearestSeries(readings, channels=sides.channels, seconds=NEAREST_SECONDS)
+        metric = NearestSeries(readings, channels=sides.channels, seconds=limit)
         metric.update(torch.from_numpy(real), real=True)
         metric.update(torch.from_numpy(some), real=False)
         distances, places = metric.nearest()
-        if not len(distances):
-            return f"not one series was compared with all real ones in {NEAREST_SECONDS:g} seconds"
         if len(distances) < len(some):
-            note = f"the first {len(distances)} of {len(some)} series, as {NEAREST_SECONDS:g} seconds were over"
+            compared = f"the first {len(distances)}" if len(distances) else "none"
+            notes.append(f"{name} series: {compared} of {len(some)}, as {limit:.3g} seconds were over")
+        if not len(distances):
+            if other is sides.synthetic:
+                return notes[0]
+            continue
         if other is sides.synthetic:
             drawn = [some[: len(places)], real[places.numpy()]]
             curves = [side[:NEAREST_DRAWN].reshape(-1, readings, sides.channels) for side in drawn]
             figures = {"nearest": dict(zip(("synthetic", "real"), curves, strict=True))}
         found.append({"distance, mean": float(distances.mean()), "distance, median": float(np.median(distances))})
-    return Section(found[0], found[1] if len(found) > 1 else {}, figures, note)
+    return replace(_section(found, figures), note="; ".join(notes) or None)
 
 
 def training_section(sides: Sides) -> Section | str:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from metrics.records import drawn
-from scipy.stats import binomtest
+from scipy.stats import binomtest, wasserstein_distance
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import evaluation, sections
@@ -130,6 +130,21 @@ def _attacked(real, synthetic, held_out):
     return sections.membership_section(Sides("table", ATTACKED, (), real, synthetic, held_out, True, 0))
 
 
+@pytest.mark.parametrize("most", [None, 30])
+def test_all_records_are_moved_up_to_a_number(monkeypatch, most):
+    """The scores are the distances of all records of both sides, or of exactly so many."""
+    if most is not None:
+        monkeypatch.setattr(sections, "_MOVED", most)
+    layout, count = Layout(units=2), 400
+    real, other = (drawn(layout, count, seed) for seed in (0, 1))
+    found = sections.transport_section(Sides("series", layout, (), real, other, None, True, 0)).scores
+    taken = [sections.subsample(side, most or count, seed).units for seed, side in enumerate((real, other))]
+    assert [len(units) for units in taken] == [most or count] * 2
+    distances = [wasserstein_distance(*(units[:, unit] for units in taken)) for unit in range(2)]
+    assert found["one unit, mean"] == pytest.approx(np.mean(distances), rel=1e-5)
+    assert found["one unit, worst"] == pytest.approx(np.max(distances), rel=1e-5)
+
+
 ATTACKED = Layout(units=0, groups=(9,) * 12)
 ATTACKS = ["nearest record", "densities"]
 
@@ -178,6 +193,7 @@ def test_records_are_taken_at_random_where_one_kind_has_more():
 BAD = {
     "an unknown kind": ({"kind": "sounds"}, "expected one of images, table, baskets, series"),
     "too few names": ({"names": ["a"]}, "1 names: expected 3"),
+    "names of no unit": ({"unit_names": ["a"]}, "1 unit_names: expected 0, one for each unit"),
     "no time": ({"seconds": 0.0}, "expected a positive number"),
     "time that is no number": ({"seconds": math.nan}, "expected a positive number"),
     "pictures without pixels": ({"kind": "images"}, "expected pixels, items or readings"),
