@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import sections
 from lightning_dpgen.metrics.columns import check_fit
 from lightning_dpgen.metrics.features import subsample
+from lightning_dpgen.metrics.tensors import check_seconds
 
 # The most records of each side that are compared.
 ROWS = 50_000
@@ -179,8 +179,7 @@ def _check_arguments(
     ):
         if given is not None and len(given) != count:
             raise ValueError(f"{len(given)} {name}: expected {count}, one for each {of} of the layout")
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise ValueError(f"seconds={seconds}: expected a positive number, or None for no limit")
+    check_seconds(seconds)
     if kind != "table" and not layout.units:
         raise ValueError(f"kind={kind!r} with a layout without units: expected pixels, items or readings as units")
     if type(channels) is not int or channels < 1 or layout.units % channels or (channels > 1 and kind != "series"):

@@ -9,6 +9,8 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 from torchmetrics import Metric
 
+from lightning_dpgen.metrics.tensors import check_scores
+
 
 class MembershipInference(Metric):
     """Accuracy and AUC of a membership inference attack that gives a score to each record, higher for likely members.
@@ -47,12 +49,9 @@ class MembershipInference(Metric):
         """Take in the scores (n,) of records of one kind.
 
         Raises:
-            ValueError: for another shape, or scores that are NaN.
+            ValueError: for no tensor of finite numbers, or another shape.
         """
-        if scores.ndim != 1:
-            raise ValueError(f"scores of shape {tuple(scores.shape)}: expected (n,), one a record")
-        if torch.isnan(scores).any():
-            raise ValueError("scores hold NaN: expected a number for each record")
+        check_scores("scores", scores)
         (self.members if member else self.others).append(scores.to(torch.float64))
 
     def _sides(self) -> tuple[np.ndarray, np.ndarray]:

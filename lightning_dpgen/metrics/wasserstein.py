@@ -8,6 +8,8 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor
 from torchmetrics import Metric
 
+from lightning_dpgen.metrics.tensors import check_records
+
 
 class WassersteinDistance(Metric):
     """The Wasserstein-1 distance of synthetic records from real ones, by columns and sliced (Bonneel et al. 2015).
@@ -47,12 +49,9 @@ class WassersteinDistance(Metric):
         """Take in records (n, width) of one side.
 
         Raises:
-            ValueError: for another width, or numbers that are not finite.
+            ValueError: for no tensor of finite numbers, or another width.
         """
-        if records.ndim != 2 or records.shape[1] != self.width:
-            raise ValueError(f"records of shape {tuple(records.shape)}: expected (n, {self.width})")
-        if not torch.isfinite(records).all():
-            raise ValueError("records hold NaN or infinite values: expected finite numbers")
+        check_records("records", records, self.width)
         (self.real if real else self.synthetic).append(records.to(torch.float64))
 
     def compute(self) -> dict[str, Tensor]:
