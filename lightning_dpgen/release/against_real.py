@@ -52,7 +52,7 @@ def evaluate(
     """Compare a release with real records. PRIVATE: no noise is in the result, and no certificate covers it.
 
     Args:
-        release: the release, or its folder.
+        release: the release, its folder, or that of the run that made it.
         records: the records that it was made from: `Records`, or an `Encoded` of the release's schema; for a table also a
             DataFrame, a table of Arrow or the path of a file.
         held_out: records that it was not made from, likewise; None to put a third of `records` aside.
