@@ -44,7 +44,8 @@ class Evaluation:
         scores: the values of synthetic records, by section and score.
         reference: the same for held-out real records in the place of synthetic ones, if it could be computed: as good as
             can be expected.
-        notes: the reason for each section that was not computed, or not from all records that it asks for.
+        notes: the reason for each section that was not computed, or not from all records that it asks for; of membership
+            inference, how many held-out records are identical to others.
         rows: the number of records of each side, and how many of them were looked at.
         held_out: the origin of the held-out records, in words.
         figures: the data of the pictures of the private report.
@@ -110,8 +111,8 @@ def evaluate_encoded(
         >>> codes = np.arange(40, dtype=np.uint8).reshape(20, 2) % 3
         >>> records = Encoded(np.zeros((20, 0), np.uint8), codes)
         >>> found = evaluate_encoded(records, records, Layout(units=0, groups=(3, 3)), kind="table", held_out=records)
-        >>> found.scores["columns"]["one column, worst"], found.notes
-        (0.0, {'train on synthetic, test on real': 'the records have no label to be learned'})
+        >>> found.scores["columns"]["one column, worst"], found.notes["train on synthetic, test on real"]
+        (0.0, 'the records have no label to be learned')
         >>> round(found.scores["membership inference"]["nearest record: AUC"], 1)
         0.5
     """
@@ -137,6 +138,7 @@ def evaluate_encoded(
         seed,
         channels,
         tuple(unit_names or ()),
+        learned=given["real"],
     )
     scores, reference, notes, figures, intervals = {}, {}, {}, {}, {}
     start = time.monotonic()

@@ -26,6 +26,7 @@ from lightning_dpgen.metrics.moments import MomentDistance
 from lightning_dpgen.metrics.nearest_series import NearestSeries
 from lightning_dpgen.metrics.series import SeriesDistance
 from lightning_dpgen.metrics.train_on_synthetic import CLASSIFIERS, train_on_synthetic
+from lightning_dpgen.metrics.twins import told_twins
 from lightning_dpgen.metrics.wasserstein import WassersteinDistance
 
 # Items whose associations are compared: too few baskets hold two of the others.
@@ -56,6 +57,7 @@ class Sides:
         channels: of series: how many readings there are at each time, side by side.
         unit_names: names of the units; none where they are numbered.
         seconds: the time that is left; None without a limit.
+        learned: all records that were learned from, of which `real` are some; None where these are all.
     """
 
     kind: str
@@ -69,6 +71,7 @@ class Sides:
     channels: int = 1
     unit_names: tuple[str, ...] = ()
     seconds: float | None = None
+    learned: Encoded | None = None
 
 
 @dataclass(frozen=True)
@@ -299,13 +302,15 @@ def membership_section(sides: Sides) -> Section | str:
     """Attack the release: guess which records were learned from, by the nearest synthetic one and by a ratio of densities.
 
     Each attack is tested on as many members as others, all held-out records that it does not need itself: the attacker of
-    the ratio has half of them for comparison. Intervals hold for all attacks together, so the strongest may be picked.
+    the ratio has half of them for comparison. Intervals hold for all attacks together, so the strongest may be picked. The
+    note says how many held-out records are identical to others.
     """
     if not sides.unseen:
         return "left out, as it needs records that nothing was learned from (--held-out FILE, or held_out= in Python)"
     held_out = sides.held_out
     if held_out is None or min(len(sides.real), len(held_out)) < _FEW_ATTACKED or not sides.layout.width:
         return f"it needs {_FEW_ATTACKED} records that were learned from, and as many held-out ones"
+    note = told_twins(held_out, sides.real if sides.learned is None else sides.learned, sides.synthetic)
     if sides.layout.units > _KNOWN_UNITS:
         # Those of the real records could be told by which units vary.
         sides = _of_units(sides, varying_units([sides.synthetic], _KNOWN_UNITS))
@@ -329,7 +334,7 @@ def membership_section(sides: Sides) -> Section | str:
         scores |= {f"{name}: accuracy": found["accuracy"], f"{name}: AUC": found["auc"]}
         intervals[f"{name}: accuracy"] = Interval(found["low"], found["high"], int(found["tested"]))
         curves[name] = metric.roc()
-    return Section(scores, {}, {"membership": curves}, intervals=intervals)
+    return Section(scores, {}, {"membership": curves}, note, intervals)
 
 
 def _of_units(sides: Sides, kept: np.ndarray) -> Sides:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -84,7 +85,12 @@ def evaluate(
     schema = release.schema
     as_read = {"person": person, "max_rows": max_rows, "outside": outside}
     real = _encoded(records, schema, **as_read)
-    aside = None if held_out is None else _encoded(held_out, schema, **as_read)
+    try:
+        aside = None if held_out is None else _encoded(held_out, schema, **as_read)
+    except MissingData as error:
+        raise MissingData(f"held_out: {error}") from None
+    except BadRecords as error:
+        raise BadRecords(f"held_out: {error}") from None
     for name, encoded in (("records", real), ("held_out", aside)):
         if encoded is not None and not len(encoded):
             raise BadRecords(f"{name} hold no record: nothing to compare with")

@@ -105,6 +105,7 @@ def write_private_report(
         all_columns=len(evaluation.figures.get("columns", ())),
         pairs=_pairs(evaluation),
         membership=_membership(evaluation),
+        held_out_note=evaluation.notes.get(parts.MEMBERSHIP),
     )
     with open(path, "w", encoding="utf-8", opener=owner_only) as file:
         file.write(text)
