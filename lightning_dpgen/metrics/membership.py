@@ -8,6 +8,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
 
 from lightning_dpgen.metrics.tensors import check_scores
 
@@ -57,7 +58,7 @@ class MembershipInference(Metric):
     def _sides(self) -> tuple[np.ndarray, np.ndarray]:
         """Return scores of as many members as others."""
         members, others = (
-            torch.cat(list(side)).cpu().numpy() if len(side) else np.zeros(0) for side in (self.members, self.others)
+            dim_zero_cat(side).cpu().numpy() if len(side) else np.zeros(0) for side in (self.members, self.others)
         )
         count = min(len(members), len(others))
         if count < 4:

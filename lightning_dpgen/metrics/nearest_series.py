@@ -10,6 +10,7 @@ import torch
 from dtaidistance import dtw_ndim
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
 
 from lightning_dpgen.metrics.tensors import check_records, check_seconds
 
@@ -76,7 +77,7 @@ class NearestSeries(Metric):
         Raises:
             ValueError: where one side has no series.
         """
-        sides = [torch.cat(list(side)).cpu().numpy() if len(side) else () for side in (self.real, self.synthetic)]
+        sides = [dim_zero_cat(side).cpu().numpy() if len(side) else () for side in (self.real, self.synthetic)]
         if not len(sides[0]) or not len(sides[1]):
             raise ValueError("nearest series of none: expected at least one on each side")
         real, synthetic = (side.reshape(-1, self.readings, self.channels) for side in sides)

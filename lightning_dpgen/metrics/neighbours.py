@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
 
 from lightning_dpgen.metrics.tensors import check_records
 
@@ -55,7 +56,7 @@ class NearestNeighbourDistance(Metric):
             ValueError: where one side has no record.
         """
         sides = [
-            torch.cat(list(side)) if len(side) else torch.zeros(0, self.width, device=self.device)
+            dim_zero_cat(side) if len(side) else torch.zeros(0, self.width, device=self.device)
             for side in (self.real, self.synthetic)
         ]
         real, synthetic = sides

@@ -7,6 +7,7 @@ import torch
 from scipy.stats import wasserstein_distance
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
 
 from lightning_dpgen.metrics.tensors import check_records
 
@@ -61,7 +62,7 @@ class WassersteinDistance(Metric):
             ValueError: where one side has no record.
         """
         real, synthetic = (
-            (torch.cat(list(side)) if len(side) else torch.zeros(0, self.width)).cpu().numpy()
+            (dim_zero_cat(side) if len(side) else torch.zeros(0, self.width)).cpu().numpy()
             for side in (self.real, self.synthetic)
         )
         if not len(real) or not len(synthetic):

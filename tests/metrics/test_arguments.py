@@ -144,3 +144,25 @@ def test_tensors_on_several_devices_are_refused():
 
 def test_no_record_has_no_score():
     assert critic_scores(CRITIC, RECORDS[:0], COMPONENT[:0]).shape == (0,)
+
+
+KEPT = {
+    "neighbours": (lambda: NearestNeighbourDistance(WIDTH), "real", RECORDS),
+    "series": (lambda: NearestSeries(WIDTH), "real", RECORDS),
+    "transport": (lambda: WassersteinDistance(WIDTH), "real", RECORDS),
+    "membership": (lambda: MembershipInference(), "member", RECORDS[:, 0]),
+}
+
+
+@pytest.mark.parametrize(("make", "side", "given"), KEPT.values(), ids=KEPT.keys())
+def test_records_of_several_processes_are_joined(make, side, given):
+    """What torchmetrics has gathered from all processes is one tensor, in place of a list of parts."""
+    metrics = [make() for _ in range(2)]
+    for metric in metrics:
+        for part in given.split(4):
+            metric.update(part, **{side: True})
+        metric.update(given.flip(0) / 2, **{side: False})
+    for name in metrics[1].metric_state:
+        setattr(metrics[1], name, torch.cat(getattr(metrics[1], name)))
+    one, other = (metric.compute() for metric in metrics)
+    assert all(torch.equal(one[name], other[name]) for name in one)
