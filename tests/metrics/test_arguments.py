@@ -156,7 +156,7 @@ KEPT = {
 
 @pytest.mark.parametrize(("make", "side", "given"), KEPT.values(), ids=KEPT.keys())
 def test_records_of_several_processes_are_joined(make, side, given):
-    """What torchmetrics has gathered from all processes is one tensor, in place of a list of parts."""
+    """Torchmetrics hands one tensor of all processes to `compute`, in place of a list of parts."""
     metrics = [make() for _ in range(2)]
     for metric in metrics:
         for part in given.split(4):
