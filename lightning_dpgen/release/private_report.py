@@ -143,14 +143,17 @@ def _glance(evaluation: Evaluation) -> list[tuple[float, float | None, str]]:
 
 
 def _strongest_attack(evaluation: Evaluation) -> tuple[str, float, Interval, float] | None:
-    """Return the attack that is farthest from guessing: its name, accuracy, interval and AUC."""
-    scores = evaluation.scores.get(parts.MEMBERSHIP)
-    if scores is None:
-        return None
-    areas = {name.removesuffix(": AUC"): value for name, value in scores.items() if name.endswith(": AUC")}
-    name = max(areas, key=lambda name: abs(areas[name] - 0.5))
-    accuracy = f"{name}: accuracy"
-    return name, scores[accuracy], evaluation.intervals[parts.MEMBERSHIP][accuracy], areas[name]
+    """Return the attack that is surely farthest from guessing: its name, accuracy, interval and AUC.
+
+    Where no interval leaves 0.5 out, AUCs decide.
+    """
+    found = []
+    for name, accuracy in evaluation.scores.get(parts.MEMBERSHIP, {}).items():
+        attack, _, score = name.partition(": ")
+        if score == "accuracy":
+            area = evaluation.scores[parts.MEMBERSHIP][f"{attack}: AUC"]
+            found.append((attack, accuracy, evaluation.intervals[parts.MEMBERSHIP][name], area))
+    return max(found, key=lambda own: (max(own[2].low - 0.5, 0.5 - own[2].high, 0.0), abs(own[3] - 0.5)), default=None)
 
 
 def _columns(

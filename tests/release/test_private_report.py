@@ -83,17 +83,19 @@ def test_what_was_skipped_is_said(tmp_path, monkeypatch):
     assert not found.scores and page.count("seconds were over") == 6
 
 
+# Accuracies and AUCs of the nearest record, then of densities; intervals reach .05 below and .04 above an accuracy.
 STRONGEST = {
-    "above": (0.55, 0.75, "densities"),
-    "below": (0.55, 0.2, "densities"),
-    "the first": (0.9, 0.6, "nearest record"),
+    "both are certain": ((0.9, 0.8), (0.6, 0.99), "nearest record"),
+    "one is certain": ((0.6, 0.54), (0.6, 0.7), "nearest record"),
+    "one is certain below": ((0.52, 0.4), (0.6, 0.5), "densities"),
+    "none is certain": ((0.52, 0.51), (0.55, 0.2), "densities"),
 }
 
 
 @pytest.mark.parametrize("case", STRONGEST)
 def test_the_attack_that_is_farthest_from_guessing_is_shown_with_its_interval(tmp_path, case):
-    nearest, densities, strongest = STRONGEST[case]
-    areas, accuracies = {"nearest record": nearest, "densities": densities}, {"nearest record": 0.52, "densities": 0.61}
+    *numbers, strongest = STRONGEST[case]
+    accuracies, areas = (dict(zip(("nearest record", "densities"), of, strict=True)) for of in numbers)
     scores = {f"{name}: AUC": area for name, area in areas.items()}
     scores |= {f"{name}: accuracy": value for name, value in accuracies.items()}
     intervals = {f"{name}: accuracy": Interval(value - 0.05, value + 0.04, 4321) for name, value in accuracies.items()}
@@ -104,7 +106,8 @@ def test_the_attack_that_is_farthest_from_guessing_is_shown_with_its_interval(tm
     assert f"<b>{value:.3f}</b><span>{value - 0.05:.3f} to {value + 0.04:.3f}: accuracy" in glance and strongest in glance
     assert glance.count("<b>") == 1 and f"AUC {areas[strongest]:.3f}" in glance
     # One row has the accuracy, its interval and the number of records.
-    assert "densities: accuracy, 4,321 records tested</td>" in page and "0.610 (0.560 to 0.650)" in page
+    assert f"{strongest}: accuracy, 4,321 records tested</td>" in page
+    assert f"{value:.3f} ({value - 0.05:.3f} to {value + 0.04:.3f})</td>" in page
     assert "Lower is better" not in page and "holds 0.5, the attack finds nothing" in page
 
 
