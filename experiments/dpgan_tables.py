@@ -80,12 +80,21 @@ class AdultChosen(AdultBalanced):
         return scores(made, test, schema.layout.label, run)[: len(self.columns)]
 
 
+def settings_of(task: Tables, name: str, epsilon: float, run: int) -> list[str]:
+    """Return the settings of a variant for `dpgen train`."""
+    budget = [] if "privacy=off" in VARIANTS[name] else [f"privacy.epsilon={epsilon}", "privacy.delta=1e-5"]
+    return [*task.settings(run), *budget, f"seed={run}", *VARIANTS[name]]
+
+
+def folder_of(task: Tables, name: str, epsilon: float, run: int) -> Path:
+    """Return the folder of the run of a variant."""
+    return task.folder / f"{name.replace(' ', '_').replace(',', '')}_{epsilon:g}_{run}"
+
+
 def scored(task: Tables, name: str, epsilon: float, run: int) -> list[float]:
     """Return the scores of a variant, trained unless it was before."""
-    folder = task.folder / f"{name.replace(' ', '_').replace(',', '')}_{epsilon:g}_{run}"
-    budget = [] if "privacy=off" in VARIANTS[name] else [f"privacy.epsilon={epsilon}", "privacy.delta=1e-5"]
-    settings = [*task.settings(run), *budget, f"seed={run}", *VARIANTS[name]]
-    train(folder, settings)
+    folder = folder_of(task, name, epsilon, run)
+    train(folder, settings_of(task, name, epsilon, run))
     return task.scores(task.drawn(load_release(folder / "release"), epsilon, run), epsilon, run)
 
 
