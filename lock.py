@@ -1,4 +1,4 @@
-"""Writes constraints.txt and constraints-hashed.txt: what an installation with all extras takes from PyPI, pinned.
+"""Write constraints.txt and constraints-hashed.txt: what an installation with all extras takes from PyPI, pinned.
 
     python lock.py          (with pip 26.1 or later; keeps the pins of constraints.txt, and adds what is missing)
 
@@ -36,8 +36,8 @@ _OTHERS = {"torch": ["6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b2
 _ACCEPT = {"Accept": "application/vnd.pypi.simple.v1+json"}
 
 
-def resolved(*wanted: str, pins: dict[str, str]) -> list[dict]:
-    """The metadata of all packages that pip would take from PyPI."""
+def resolve(*wanted: str, pins: dict[str, str]) -> list[dict]:
+    """Return the metadata of all packages that pip would take from PyPI."""
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder, "pins.txt")
         constraints.write_text("".join(f"{name}=={version}\n" for name, version in pins.items()))
@@ -48,8 +48,8 @@ def resolved(*wanted: str, pins: dict[str, str]) -> list[dict]:
     return [item["metadata"] for item in json.loads(found.stdout)["install"]]
 
 
-def elsewhere(packages: list[dict], pins: dict[str, str]) -> set[str]:
-    """What packages ask for on other platforms and versions of Python, and is not pinned."""
+def find_missing(packages: list[dict], pins: dict[str, str]) -> set[str]:
+    """Return what packages ask for on other platforms and versions of Python, and is not pinned."""
     missing = set()
     for package in packages:
         extras = EXTRAS if package["name"] == "lightning_dpgen" else ("",)
@@ -67,8 +67,8 @@ def elsewhere(packages: list[dict], pins: dict[str, str]) -> set[str]:
     return missing
 
 
-def hashes(name: str, version: str) -> list[str]:
-    """Of the files that pip could take: wheels for these platforms, and the source."""
+def fetch_hashes(name: str, version: str) -> list[str]:
+    """Return the SHA-256 of each file that pip could take: wheels for these platforms, and the source."""
     asked = urllib.request.Request(f"https://pypi.org/simple/{name}/", headers=_ACCEPT)
     with urllib.request.urlopen(asked) as answer:
         files = json.load(answer)["files"]
@@ -100,10 +100,10 @@ def _fits(tag: Tag) -> bool:
 def main() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = {canonicalize_name(line.partition("==")[0]): line.partition("==")[2] for line in lines if "==" in line}
-    packages = resolved(f"{ROOT}[{','.join(EXTRAS)}]", pins=pins)
+    packages = resolve(f"{ROOT}[{','.join(EXTRAS)}]", pins=pins)
     pins = {canonicalize_name(p["name"]): p["version"] for p in packages if p["name"] != "lightning_dpgen"}
-    while missing := elsewhere(packages, pins):
-        more = resolved(*missing, pins=pins)
+    while missing := find_missing(packages, pins):
+        more = resolve(*missing, pins=pins)
         pins |= {canonicalize_name(package["name"]): package["version"] for package in more}
         packages += more
     where = f"{', '.join(PLATFORMS)}; Python {PYTHONS[0]} to {PYTHONS[-1]}"
@@ -123,7 +123,8 @@ def main() -> None:
         "#   pip install --no-deps --no-build-isolation .\n"
     )
     for name, version in sorted(pins.items()):
-        text += " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{own}" for own in hashes(name, version))]) + "\n"
+        found = [f"--hash=sha256:{own}" for own in fetch_hashes(name, version)]
+        text += " \\\n    ".join([f"{name}=={version}", *found]) + "\n"
     (ROOT / "constraints-hashed.txt").write_text(text)
 
 

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("lightning_dpgen", "tests", "benchmarks", "experiments")
+PLACES = ("lightning_dpgen", "tests", "benchmarks", "experiments", "lock.py")
+# Files whose comments begin with a number sign.
+SETTINGS = [ROOT / "pyproject.toml", ROOT / ".ci/run", *sorted((ROOT / "conf").rglob("*.yaml"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("*/*.md"))]
+# As of ruff, in pyproject.toml.
+WIDTH = 124
+# More than that in a cell of a table is a text, or a table of its own.
+CELL = 800
 OPENINGS = re.compile(r"(of|what|that|who|whose|whether|how|which)\b", re.IGNORECASE)
 WORDS = re.compile(r"\b(somebody|whoever|nobody|com(e|es|ing) of|came of|amiss|as far as)\b", re.IGNORECASE)
 # Openings that are no verb, however a sentence goes on.
@@ -21,8 +28,9 @@ NO_VERBS = {
 }  # fmt: skip
 
 
-def _files(folder: str) -> list[Path]:
-    return [path for path in sorted((ROOT / folder).rglob("*.py")) if "__pycache__" not in path.parts]
+def _files(place: str) -> list[Path]:
+    found = sorted((ROOT / place).rglob("*.py")) or [ROOT / place]
+    return [path for path in found if "__pycache__" not in path.parts]
 
 
 def _docstrings(path: Path):
@@ -43,18 +51,37 @@ def _comments(path: Path):
             before = token.start[0] if alone else -1
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_comments_and_docstrings_open_with_their_subject(folder):
-    found = [f"{path}:{line}: {text}" for path in _files(folder) for line, text in _comments(path) if OPENINGS.match(text)]
-    found += [f"{path}: {text}" for path in _files(folder) for _, text in _docstrings(path) if OPENINGS.match(text)]
+def _comments_of_settings(path: Path):
+    """Yield the first line of each comment, but for directives (of Hydra, and of the system)."""
+    before = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        found = re.search(r"(?:^|\s)#\s*(.*)", line)
+        if found and not found[1].startswith(("@package", "!")):
+            if not before:
+                yield number, found[1]
+            before = line.lstrip().startswith("#")
+        else:
+            before = False
+
+
+@pytest.mark.parametrize("path", SETTINGS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_comments_of_settings_open_with_their_subject(path):
+    found = [f"{path}:{line}: {text}" for line, text in _comments_of_settings(path) if OPENINGS.match(text)]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_docstrings_of_functions_open_with_a_verb(folder):
+@pytest.mark.parametrize("place", PLACES)
+def test_comments_and_docstrings_open_with_their_subject(place):
+    found = [f"{path}:{line}: {text}" for path in _files(place) for line, text in _comments(path) if OPENINGS.match(text)]
+    found += [f"{path}: {text}" for path in _files(place) for _, text in _docstrings(path) if OPENINGS.match(text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_docstrings_of_functions_open_with_a_verb(place):
     """An article or a preposition opens no imperative; neither does a shape or a name in code."""
     found = []
-    for path in _files(folder):
+    for path in _files(place):
         for node, text in _docstrings(path):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("test_"):
                 continue
@@ -67,13 +94,28 @@ def test_docstrings_of_functions_open_with_a_verb(folder):
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("folder", FOLDERS[:1])
-def test_words_that_no_engineer_uses_stay_away(folder):
-    """In comments and docstrings of the package, and in what it says to its users."""
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "tests"] + ["settings", "pages"])
+def test_words_that_no_engineer_uses_stay_away(place):
+    """In comments and docstrings, in what the package says to its users, and in the pages."""
     found = []
-    for path in _files(folder):
+    for path in {"settings": SETTINGS, "pages": PAGES}.get(place) or _files(place):
         text = path.read_text(encoding="utf-8")
         found += [
             f"{path}:{number}: {line.strip()}" for number, line in enumerate(text.splitlines(), 1) if WORDS.search(line)
         ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_pages_are_as_short_as_those_of_code(page):
+    """Rows of tables are one line each, with cells that can be read; code is written as it is run."""
+    found, code = [], False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        code ^= line.lstrip().startswith("```")
+        if line.startswith("|"):
+            longest = max(map(len, line.split(" | ")))
+            if longest > CELL:
+                found.append(f"{page}:{number}: a cell of {longest} characters: {line[:40]}...")
+        elif len(line) > WIDTH and not code and not line.startswith("    "):
+            found.append(f"{page}:{number}: {len(line)} characters: {line[:40]}...")
     assert not found, "\n".join(found)

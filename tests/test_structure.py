@@ -78,6 +78,13 @@ def test_the_map_names_files_that_are_there(folder):
     assert named and not [name for name in named if not (PACKAGE / folder / name).is_file()]
 
 
+def test_decisions_are_numbered_in_order():
+    page = (ROOT / "docs/DESIGN.md").read_text(encoding="utf-8")
+    numbers = [int(number) for number in re.findall(r"^D(\d+)\.", page, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert {int(number) for number in re.findall(r"\bD(\d+)\b", page)} == set(numbers), "a number without a decision"
+
+
 def _overrides() -> list[list[str]]:
     cases = []
     for path in sorted(conf_dir().glob("*/*.yaml")):
@@ -103,6 +110,25 @@ def _overrides() -> list[list[str]]:
 def test_every_configuration_file_builds(overrides):
     settings = read_settings(overrides)
     assert settings.declared()["n"] == settings.spec.data.n
+
+
+def _commands() -> list[str]:
+    """Return the commands of the README that name all they need: others hold a file of the reader's, or an ellipsis."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    lines = [line.partition(" #")[0].strip() for language, block in blocks if not language for line in block.splitlines()]
+    words = [line.split() for line in lines if re.match(r"dpgen (train|budget) [^-]", line)]
+    own = re.compile(r"\.\.\.|\.path=|run_dir=|\\\\$|^project$")
+    return [" ".join(found[2:]) for found in words if not any(own.search(word) for word in found)]
+
+
+@pytest.mark.parametrize("words", _commands())
+def test_readme_commands_can_be_planned(words):
+    settings = read_settings(words.split())
+    assert settings.spec.privacy.noise == "off" or settings.plan().epsilon <= settings.spec.privacy.epsilon
+
+
+def test_readme_commands_are_found():
+    assert {"data=digits model=wgan model.conditional=true", "model.noise=5"} <= set(_commands())
 
 
 @pytest.mark.filterwarnings("ignore")

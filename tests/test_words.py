@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from lightning_dpgen.specs.projection import ProjectSpec
-from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.run import AuditSpec, RunSpec
 from lightning_dpgen.specs.spec import Spec, names_of, variants
 
-PACKAGE = Path(__file__).parent.parent / "lightning_dpgen"
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "lightning_dpgen"
 # `fit` hands its arguments on as settings, and takes others as overrides.
 PROGRAM = ("specs", "runs", "cli", "api.py")
 
@@ -54,6 +55,17 @@ def test_no_string_of_the_library_names_a_setting(folder):
         for named in SETTING.finditer(text)
     ]
     assert not found
+
+
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("*/*.md"), *(ROOT / "conf").rglob("*.yaml")]
+NAMED = re.compile(rf"(?<![\w./])((?:{'|'.join(GROUPS)}|audit)\.(?!json\b|safetensors\b|py\b)[a-z]\w*)(?![\w(])")
+
+
+@pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: str(page.relative_to(ROOT)))
+def test_settings_that_a_page_names_exist(page):
+    """Names of the past stand in one table."""
+    text = page.read_text(encoding="utf-8").partition("| earlier | today |")[0]
+    assert not {*NAMED.findall(text)} - {*NAMES, *_settings(AuditSpec)}
 
 
 @pytest.mark.parametrize(

@@ -7,23 +7,28 @@ import math
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from filecmp import cmp
+from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
-from lightning_dpgen.release.certificate import NotARelease
+from lightning_dpgen.release.certificate import SYNTHETIC, NotARelease
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import read_certificate
 from lightning_dpgen.runs.table import aligned
+from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.run import read_data
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import parse
-from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 # Settings by which the training has read the records, where the command does not say otherwise.
 _AS_TRAINED = {"person": str, "max_rows": int, "outside": str}
@@ -63,12 +68,10 @@ def run(argv: Sequence[str]) -> int:
     with suppress(NotARelease):  # a model can be evaluated without its certificate
         certificate = read_certificate(arguments.release)
     source = _source(arguments.data, certificate, release.schema.kind)
-    aside = None if arguments.held_out is None else _beside(source, arguments.held_out)
+    aside = None if arguments.held_out is None else _beside(source, arguments.held_out, arguments.release)
+    held_out, counted_aside = (None, {}) if aside is None else _held_out(aside, release.schema)
     real, counted = source.records(release.schema)
-    held_out, counted_aside = None, {}
-    if aside is not None:
-        held_out, counted_aside = aside.records(release.schema)
-    elif source.held_out:
+    if aside is None and source.held_out:
         held_out, _ = source.records(release.schema, held_out=True)
     print(BANNER)
     for part, found in (("reading", counted), ("reading held-out records", counted_aside)):
@@ -108,9 +111,13 @@ def table(evaluation: Evaluation) -> str:
     """
     rows = [("score", "synthetic", "held-out real")]
     for section, scores in evaluation.scores.items():
-        reference = evaluation.reference.get(section, {})
+        reference, intervals = (of.get(section, {}) for of in (evaluation.reference, evaluation.intervals))
         for name, value in scores.items():
-            rows.append((f"{section}: {name}", f"{value:.4f}", f"{reference[name]:.4f}" if name in reference else ""))
+            said, number = f"{section}: {name}", f"{value:.4f}"
+            if interval := intervals.get(name):
+                said += f", {interval.tested:,} tested"
+                number += f" ({interval.low:.4f} to {interval.high:.4f})"
+            rows.append((said, number, f"{reference[name]:.4f}" if name in reference else ""))
     notes = [f"{section}: {note}" for section, note in evaluation.notes.items()]
     return "\n".join([aligned(rows), *([""] if notes else []), *notes])
 
@@ -136,20 +143,31 @@ def _source(words: Sequence[str], certificate: dict[str, Any], of: str) -> Sourc
     return source
 
 
-def _beside(source: Source, path: str) -> Source:
+def _beside(source: Source, path: str, release: Path) -> Source:
     """Return the source of held-out records in a file, or folder, of the form of the others."""
     own = getattr(source.spec, "path", None)
     if own is None:
         known = " has held-out records of its own" if source.held_out else ": its records are in no file"
         raise UsageError(f"--held-out {path}: data={source.spec.source}{known}; leave it out")
     place = place_of(path)
-    if place.exists() and place.samefile(own):
-        raise UsageError(
-            f"--held-out {path}: is the file of the records that were learned from (data.path); expected others"
-        )
-    if not place.exists():
-        raise UsageError(f"--held-out {path}: there is no such file")
+    if not path or not place.exists():
+        raise UsageError(f"--held-out {path or repr(path)}: there is no such file")
+    made = release / SYNTHETIC
+    for other, what in ((Path(own), "of the records that were learned from (data.path)"), (made, "of synthetic records")):
+        # Copies under other names, too.
+        if other.exists() and (place.samefile(other) or (place.is_file() and other.is_file() and cmp(place, other, False))):
+            raise UsageError(f"--held-out {path}: is the file {what}; expected real ones that nothing was learned from")
     return source_of(source.spec.changed(path=str(place)))
+
+
+def _held_out(source: Source, schema: Schema) -> tuple[Records, dict[str, int]]:
+    """Read held-out records; a mistake in their file names the argument that has named it."""
+    try:
+        return source.records(schema)
+    except (UsageError, OSError, BadRecords) as error:
+        said = describe_os_error(error) if isinstance(error, OSError) else str(error)
+        said = said.replace("data.path", "--held-out")
+        raise UsageError(said if "--held-out" in said else f"--held-out: {said}") from None
 
 
 def _seconds(text: str) -> float:

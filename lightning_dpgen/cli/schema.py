@@ -16,6 +16,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 _NOTES = (
     "For dpgen train: data.person=COLUMN data.max_rows=M where a person has several records, and data.outside=clamp",
     "moves what is not listed, or beyond the bounds, which is refused otherwise.",
+    "Numbers are cut into bins;  encoding: scaled  keeps one a number between low and high, for networks alone and not",
+    "for model=measured. docs/SCHEMA.md has all keys.",
 )
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 

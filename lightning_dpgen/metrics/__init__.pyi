@@ -1,3 +1,6 @@
+from .attacks import critic_scores as critic_scores
+from .attacks import density_ratio as density_ratio
+from .attacks import nearness as nearness
 from .baskets import BasketDistance as BasketDistance
 from .clustering import ClusteringAccuracy as ClusteringAccuracy
 from .codes import CodeDiscrepancy as CodeDiscrepancy
@@ -15,4 +18,7 @@ from .moments import MomentDistance as MomentDistance
 from .nearest_series import NearestSeries as NearestSeries
 from .neighbours import NearestNeighbourDistance as NearestNeighbourDistance
 from .series import SeriesDistance as SeriesDistance
+from .shadow_models import Shadows as Shadows
+from .shadow_models import likelihood_ratios as likelihood_ratios
+from .shadow_models import train_shadows as train_shadows
 from .wasserstein import WassersteinDistance as WassersteinDistance

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import sections
 from lightning_dpgen.metrics.columns import check_fit
 from lightning_dpgen.metrics.features import subsample
+from lightning_dpgen.metrics.tensors import check_seconds
 
 # The most records of each side that are compared.
 ROWS = 50_000
@@ -44,10 +44,13 @@ class Evaluation:
         scores: the values of synthetic records, by section and score.
         reference: the same for held-out real records in the place of synthetic ones, if it could be computed: as good as
             can be expected.
-        notes: the reason for each section that was not computed, or not from all records that it asks for.
+        notes: the reason for each section that was not computed, or not from all records that it asks for; of membership
+            inference, how many held-out records are identical to others.
         rows: the number of records of each side, and how many of them were looked at.
         held_out: the origin of the held-out records, in words.
         figures: the data of the pictures of the private report.
+        intervals: the interval of each score that has one, by section and score; those of a section hold together with
+            95 %.
     """
 
     kind: str
@@ -57,11 +60,15 @@ class Evaluation:
     rows: dict[str, tuple[int, int]]
     held_out: str
     figures: dict[str, Any]
+    intervals: dict[str, dict[str, sections.Interval]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return all but the figures."""
         names = ("kind", "scores", "reference", "notes", "rows", "held_out")
-        return {name: getattr(self, name) for name in names}
+        intervals = {
+            section: {score: interval.as_json() for score, interval in of.items()} for section, of in self.intervals.items()
+        }
+        return {name: getattr(self, name) for name in names} | {"intervals": intervals}
 
 
 def evaluate_encoded(
@@ -71,6 +78,7 @@ def evaluate_encoded(
     names: Sequence[str] | None = None,
     *,
     kind: str,
+    unit_names: Sequence[str] | None = None,
     held_out: Encoded | None = None,
     channels: int = 1,
     seed: int = 0,
@@ -85,11 +93,13 @@ def evaluate_encoded(
         layout: layout of all of them.
         names: names of the groups, in their order; None for numbers.
         kind: ``images``, ``table``, ``baskets`` or ``series``.
+        unit_names: names of the units, likewise.
         held_out: real records that the generator has not learned from; None to put aside a third of the real ones, from
             which it has learned. Without any, nothing is said of membership inference.
         channels: of series: how many readings there are at each time, side by side.
         seed: seed of all draws: rows, pairs, queries, classifiers.
-        seconds: a section that would start later than this is skipped, and noted; None without a limit.
+        seconds: a section that would start later than this is skipped, and noted; one that can stop early has the time that
+            is left. None without a limit.
         progress: told the name of each section before it starts.
 
     Raises:
@@ -101,12 +111,12 @@ def evaluate_encoded(
         >>> codes = np.arange(40, dtype=np.uint8).reshape(20, 2) % 3
         >>> records = Encoded(np.zeros((20, 0), np.uint8), codes)
         >>> found = evaluate_encoded(records, records, Layout(units=0, groups=(3, 3)), kind="table", held_out=records)
-        >>> found.scores["columns"]["one column, worst"], found.notes
-        (0.0, {'train on synthetic, test on real': 'the records have no label to be learned'})
+        >>> found.scores["columns"]["one column, worst"], found.notes["train on synthetic, test on real"]
+        (0.0, 'the records have no label to be learned')
         >>> round(found.scores["membership inference"]["nearest record: AUC"], 1)
         0.5
     """
-    _check_arguments(layout, names, kind, channels, seconds)
+    _check_arguments(layout, names, unit_names, kind, channels, seconds)
     given = {"real": real, "synthetic": synthetic} | ({} if held_out is None else {"held out": held_out})
     for name, encoded in given.items():
         if not len(encoded):
@@ -127,16 +137,19 @@ def evaluate_encoded(
         held_out is not None,
         seed,
         channels,
+        tuple(unit_names or ()),
+        learned=given["real"],
     )
-    scores, reference, notes, figures = {}, {}, {}, {}
+    scores, reference, notes, figures, intervals = {}, {}, {}, {}, {}
     start = time.monotonic()
     for section in _SECTIONS[kind]:
-        if seconds is not None and time.monotonic() - start > seconds:
+        left = None if seconds is None else seconds - (time.monotonic() - start)
+        if left is not None and left <= 0.0:
             notes[section] = f"skipped: {seconds:g} seconds were over"
             continue
         if progress is not None:
             progress(section)
-        found = _COMPUTED[section](sides)
+        found = _COMPUTED[section](replace(sides, seconds=left))
         if isinstance(found, str):
             notes[section] = found
             continue
@@ -145,18 +158,30 @@ def evaluate_encoded(
             reference[section] = found.reference
         if found.note is not None:
             notes[section] = found.note
+        if found.intervals:
+            intervals[section] = found.intervals
         figures |= found.figures
     rows = {name: (len(given[name]), len(looked_at[name])) for name in given}
-    return Evaluation(kind, scores, reference, notes, rows, said, figures)
+    return Evaluation(kind, scores, reference, notes, rows, said, figures, intervals)
 
 
-def _check_arguments(layout: Layout, names: Sequence[str] | None, kind: str, channels: int, seconds: float | None) -> None:
+def _check_arguments(
+    layout: Layout,
+    names: Sequence[str] | None,
+    unit_names: Sequence[str] | None,
+    kind: str,
+    channels: int,
+    seconds: float | None,
+) -> None:
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r}: expected one of {', '.join(KINDS)}")
-    if names is not None and len(names) != len(layout.groups):
-        raise ValueError(f"{len(names)} names: expected {len(layout.groups)}, one for each group of the layout")
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise ValueError(f"seconds={seconds}: expected a positive number, or None for no limit")
+    for name, given, of, count in (
+        ("names", names, "group", len(layout.groups)),
+        ("unit_names", unit_names, "unit", layout.units),
+    ):
+        if given is not None and len(given) != count:
+            raise ValueError(f"{len(given)} {name}: expected {count}, one for each {of} of the layout")
+    check_seconds(seconds)
     if kind != "table" and not layout.units:
         raise ValueError(f"kind={kind!r} with a layout without units: expected pixels, items or readings as units")
     if type(channels) is not int or channels < 1 or layout.units % channels or (channels > 1 and kind != "series"):

@@ -8,6 +8,9 @@ from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from lightning_dpgen.metrics.tensors import check_scores
 
 
 class MembershipInference(Metric):
@@ -47,18 +50,15 @@ class MembershipInference(Metric):
         """Take in the scores (n,) of records of one kind.
 
         Raises:
-            ValueError: for another shape, or scores that are NaN.
+            ValueError: for no tensor of finite numbers, or another shape.
         """
-        if scores.ndim != 1:
-            raise ValueError(f"scores of shape {tuple(scores.shape)}: expected (n,), one a record")
-        if torch.isnan(scores).any():
-            raise ValueError("scores hold NaN: expected a number for each record")
+        check_scores("scores", scores)
         (self.members if member else self.others).append(scores.to(torch.float64))
 
     def _sides(self) -> tuple[np.ndarray, np.ndarray]:
         """Return scores of as many members as others."""
         members, others = (
-            torch.cat(list(side)).cpu().numpy() if len(side) else np.zeros(0) for side in (self.members, self.others)
+            dim_zero_cat(side).cpu().numpy() if len(side) else np.zeros(0) for side in (self.members, self.others)
         )
         count = min(len(members), len(others))
         if count < 4:

@@ -10,6 +10,9 @@ import torch
 from dtaidistance import dtw_ndim
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from lightning_dpgen.metrics.tensors import check_records, check_seconds
 
 # Cells of the warping tables that are filled between two looks at the clock: a tenth of a second.
 _CELLS = 1 << 24
@@ -51,8 +54,7 @@ class NearestSeries(Metric):
                 raise ValueError(f"{name}={value!r}: expected a whole number, 1 or more")
         if band is not None and (type(band) is not int or not 0 <= band < readings):
             raise ValueError(f"band={band!r}: expected a whole number from 0, below the number of readings, {readings}")
-        if seconds is not None and not 0.0 < seconds < math.inf:
-            raise ValueError(f"seconds={seconds!r}: expected a positive number, or None for no limit")
+        check_seconds(seconds)
         self.readings, self.channels, self.seconds = readings, channels, seconds
         self.band = min(readings - 1, -(-readings // 10)) if band is None else band
         for side in ("real", "synthetic"):
@@ -62,13 +64,9 @@ class NearestSeries(Metric):
         """Take in series (n, readings * channels) of one side, by time and then channel.
 
         Raises:
-            ValueError: for another width, or readings that are not finite.
+            ValueError: for no tensor of finite numbers, or another width.
         """
-        width = self.readings * self.channels
-        if series.ndim != 2 or series.shape[1] != width:
-            raise ValueError(f"series of shape {tuple(series.shape)}: expected (n, {width})")
-        if not torch.isfinite(series).all():
-            raise ValueError("series hold NaN or infinite readings: expected finite numbers")
+        check_records("series", series, self.readings * self.channels)
         (self.real if real else self.synthetic).append(series.to(torch.float64))
 
     def nearest(self) -> tuple[Tensor, Tensor]:
@@ -79,7 +77,7 @@ class NearestSeries(Metric):
         Raises:
             ValueError: where one side has no series.
         """
-        sides = [torch.cat(list(side)).cpu().numpy() if len(side) else () for side in (self.real, self.synthetic)]
+        sides = [dim_zero_cat(side).cpu().numpy() if len(side) else () for side in (self.real, self.synthetic)]
         if not len(sides[0]) or not len(sides[1]):
             raise ValueError("nearest series of none: expected at least one on each side")
         real, synthetic = (side.reshape(-1, self.readings, self.channels) for side in sides)

@@ -6,6 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from lightning_dpgen.metrics.tensors import check_records
 
 # Numbers that are held at a time, and the real records among which the nearest is found exactly.
 _AT_ONCE, _CANDIDATES = 1 << 24, 4
@@ -41,10 +44,9 @@ class NearestNeighbourDistance(Metric):
         """Take in records (n, width) of one side.
 
         Raises:
-            ValueError: for another width.
+            ValueError: for no tensor of finite numbers, or another width.
         """
-        if records.ndim != 2 or records.shape[1] != self.width:
-            raise ValueError(f"records of shape {tuple(records.shape)}: expected (n, {self.width})")
+        check_records("records", records, self.width)
         (self.real if real else self.synthetic).append(records.to(torch.float32))
 
     def distances(self) -> Tensor:
@@ -53,7 +55,10 @@ class NearestNeighbourDistance(Metric):
         Raises:
             ValueError: where one side has no record.
         """
-        sides = [torch.cat(list(side)) if len(side) else torch.zeros(0, self.width) for side in (self.real, self.synthetic)]
+        sides = [
+            dim_zero_cat(side) if len(side) else torch.zeros(0, self.width, device=self.device)
+            for side in (self.real, self.synthetic)
+        ]
         real, synthetic = sides
         if not len(real) or not len(synthetic):
             raise ValueError("nearest neighbours of no records: expected at least one on each side")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from lightning_dpgen.metrics.moments import MomentDistance
 from lightning_dpgen.metrics.nearest_series import NearestSeries
 from lightning_dpgen.metrics.series import SeriesDistance
 from lightning_dpgen.metrics.train_on_synthetic import CLASSIFIERS, train_on_synthetic
+from lightning_dpgen.metrics.twins import told_twins
 from lightning_dpgen.metrics.wasserstein import WassersteinDistance
 
 # Items whose associations are compared: too few baskets hold two of the others.
@@ -40,8 +41,8 @@ _AT_ONCE = 10_000
 _MOVED, _NUMBERS = 10_000, 1 << 24
 # The most records of each kind that are attacked, and the units by which an attacker knows them.
 ATTACKED, _KNOWN_UNITS = 4_000, 1_000
-# Records of each kind that an attack needs.
-_FEW_ATTACKED = 4
+# Records of each kind that an attack needs, and the chance that an interval of any of them misses.
+_FEW_ATTACKED, _MISSED = 4, 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,9 @@ class Sides:
         held_out: real records in the place of synthetic ones; None without any.
         unseen: whether nothing was learned from the held-out records.
         channels: of series: how many readings there are at each time, side by side.
+        unit_names: names of the units; none where they are numbered.
+        seconds: the time that is left; None without a limit.
+        learned: all records that were learned from, of which `real` are some; None where these are all.
     """
 
     kind: str
@@ -65,6 +69,22 @@ class Sides:
     unseen: bool
     seed: int
     channels: int = 1
+    unit_names: tuple[str, ...] = ()
+    seconds: float | None = None
+    learned: Encoded | None = None
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval of a score, and the number of records that were tested for it. Private."""
+
+    low: float
+    high: float
+    tested: int
+
+    def as_json(self) -> dict[str, float]:
+        """Return its fields."""
+        return {"low": self.low, "high": self.high, "tested": self.tested}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +94,15 @@ class Section:
     Args:
         reference: the same with real records in the place of synthetic ones: as good as can be expected.
         figures: the data of pictures, by their names.
-        note: said where scores are of fewer records than there should be.
+        note: said where scores are of fewer records than there should be, or of others.
+        intervals: those of scores that have one.
     """
 
     scores: dict[str, float]
     reference: dict[str, float]
     figures: dict[str, Any]
     note: str | None = None
+    intervals: dict[str, Interval] = field(default_factory=dict)
 
 
 def columns_section(sides: Sides) -> Section | str:
@@ -92,7 +114,7 @@ def columns_section(sides: Sides) -> Section | str:
     units, groups = sides.layout.units, len(sides.layout.groups)
     # Pixels, readings and items have pictures of their own.
     first = 0 if sides.kind == "table" else units
-    names = [f"unit {number + 1}" for number in range(units)] + list(sides.names)
+    names = [*(sides.unit_names or (f"unit {number + 1}" for number in range(units))), *sides.names]
     worst = sorted(range(first, units + groups), key=lambda column: -float(distances["one_way"][column]))
     shares = metrics[0].shares()
     figures = {
@@ -199,29 +221,37 @@ def curves_section(sides: Sides) -> Section | str:
 
 
 def nearest_section(sides: Sides) -> Section | str:
-    """Find the nearest real series of some synthetic ones, and of held-out ones, by dynamic time warping."""
+    """Find the nearest real series of some synthetic ones, and of held-out ones, by dynamic time warping.
+
+    Distances are of readings in [0, 1], whatever their levels. Each side has half of the time that is left, at most
+    `NEAREST_SECONDS`.
+    """
     scale = sides.layout.levels or 1
     readings = sides.layout.units // sides.channels
+    limit = NEAREST_SECONDS if sides.seconds is None else min(NEAREST_SECONDS, sides.seconds / 2)
     real = np.asarray(sides.real.units, dtype=np.float64) / scale
-    found, figures, note = [], {}, None
-    for other in (sides.synthetic, sides.held_out):
+    found, figures, notes = [], {}, []
+    for name, other in (("synthetic", sides.synthetic), ("held-out", sides.held_out)):
         if other is None:
             continue
         some = np.asarray(subsample(other, NEAREST, sides.seed).units, dtype=np.float64) / scale
-        metric = NearestSeries(readings, channels=sides.channels, seconds=NEAREST_SECONDS)
+        metric = NearestSeries(readings, channels=sides.channels, seconds=limit)
         metric.update(torch.from_numpy(real), real=True)
         metric.update(torch.from_numpy(some), real=False)
         distances, places = metric.nearest()
-        if not len(distances):
-            return f"not one series was compared with all real ones in {NEAREST_SECONDS:g} seconds"
         if len(distances) < len(some):
-            note = f"the first {len(distances)} of {len(some)} series, as {NEAREST_SECONDS:g} seconds were over"
+            compared = f"the first {len(distances)}" if len(distances) else "none"
+            notes.append(f"{name} series: {compared} of {len(some)}, as {limit:.3g} seconds were over")
+        if not len(distances):
+            if other is sides.synthetic:
+                return notes[0]
+            continue
         if other is sides.synthetic:
             drawn = [some[: len(places)], real[places.numpy()]]
             curves = [side[:NEAREST_DRAWN].reshape(-1, readings, sides.channels) for side in drawn]
             figures = {"nearest": dict(zip(("synthetic", "real"), curves, strict=True))}
         found.append({"distance, mean": float(distances.mean()), "distance, median": float(np.median(distances))})
-    return Section(found[0], found[1] if len(found) > 1 else {}, figures, note)
+    return replace(_section(found, figures), note="; ".join(notes) or None)
 
 
 def training_section(sides: Sides) -> Section | str:
@@ -269,39 +299,42 @@ def transport_section(sides: Sides) -> Section | str:
 
 
 def membership_section(sides: Sides) -> Section | str:
-    """Attack the release: guess who was learned from, by the nearest synthetic record and by a ratio of densities.
+    """Attack the release: guess which records were learned from, by the nearest synthetic one and by a ratio of densities.
 
-    The attacker of the ratio has half of the held-out records for comparison, and is tested on the other half.
+    Each attack is tested on as many members as others, all held-out records that it does not need itself: the attacker of
+    the ratio has half of them for comparison. Intervals hold for all attacks together, so the strongest may be picked. The
+    note says how many held-out records are identical to others.
     """
     if not sides.unseen:
         return "left out, as it needs records that nothing was learned from (--held-out FILE, or held_out= in Python)"
     held_out = sides.held_out
-    if held_out is None or min(len(sides.real), len(held_out) // 2) < _FEW_ATTACKED or not sides.layout.width:
-        return f"it needs {_FEW_ATTACKED} records that were learned from, and twice as many held-out ones"
+    if held_out is None or min(len(sides.real), len(held_out)) < _FEW_ATTACKED or not sides.layout.width:
+        return f"it needs {_FEW_ATTACKED} records that were learned from, and as many held-out ones"
+    note = told_twins(held_out, sides.real if sides.learned is None else sides.learned, sides.synthetic)
     if sides.layout.units > _KNOWN_UNITS:
         # Those of the real records could be told by which units vary.
         sides = _of_units(sides, varying_units([sides.synthetic], _KNOWN_UNITS))
     most = max(_FEW_ATTACKED, _NUMBERS // sides.layout.width)
-    order = np.random.default_rng(sides.seed).permutation(len(held_out))
-    halves = order[: len(order) // 2], order[len(order) // 2 :]
-    asked, known = (sides.held_out[np.sort(half[: min(ATTACKED, most)])] for half in halves)
-    members, made = subsample(sides.real, len(asked), sides.seed), subsample(sides.synthetic, most, sides.seed)
-    asked, known, members, synthetic = (_written_out(part, sides.layout) for part in (asked, known, members, made))
-    scores: dict[str, float] = {}
-    figures = {}
-    attacks = {
-        "nearest record": lambda records: nearness(records, synthetic),
-        "densities": lambda records: density_ratio(records, synthetic, known),
-    }
-    for name, attack in attacks.items():
-        metric = MembershipInference()
-        metric.update(attack(members), member=True)
-        metric.update(attack(asked), member=False)
+    attacked, random = min(ATTACKED, most), np.random.default_rng(sides.seed)
+    # In random order the first ones are a fair choice.
+    members, others = (part[random.permutation(len(part))] for part in (sides.real, sides.held_out))
+    half = len(others) // 2
+    parts = (members[:attacked], others[:attacked], others[:half][:attacked], others[half:][:attacked])
+    members, others, asked, known = (_written_out(part, sides.layout) for part in parts)
+    synthetic = _written_out(subsample(sides.synthetic, most, sides.seed), sides.layout)
+    attacks = {"nearest record": (others, lambda records: nearness(records, synthetic))}
+    if half >= _FEW_ATTACKED:
+        attacks["densities"] = (asked, lambda records: density_ratio(records, synthetic, known))
+    scores, intervals, curves = {}, {}, {}
+    for name, (tested, attack) in attacks.items():
+        metric = MembershipInference(1.0 - _MISSED / len(attacks))
+        metric.update(attack(members[: len(tested)]), member=True)
+        metric.update(attack(tested[: len(members)]), member=False)
         found = {part: float(value) for part, value in metric.compute().items()}
-        words = {"accuracy": "accuracy", "low": "accuracy, 95 % from", "high": "accuracy, 95 % to", "auc": "AUC"}
-        scores |= {f"{name}: {said}": found[part] for part, said in words.items()}
-        figures[name] = metric.roc()
-    return Section(scores, {}, {"membership": figures})
+        scores |= {f"{name}: accuracy": found["accuracy"], f"{name}: AUC": found["auc"]}
+        intervals[f"{name}: accuracy"] = Interval(found["low"], found["high"], int(found["tested"]))
+        curves[name] = metric.roc()
+    return Section(scores, {}, {"membership": curves}, note, intervals)
 
 
 def _of_units(sides: Sides, kept: np.ndarray) -> Sides:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dpgen.metrics.tensors import check_records, check_scores, check_seconds
+
 # The least variance that is divided by.
 _TINY = 1e-12
 
@@ -21,10 +23,27 @@ class Shadows:
     Args:
         scores: (models, n) by an attack that is higher for likely members.
         inside: (models, n) whether a model has learned from a record.
+
+    Raises:
+        ValueError: for no tensors of one shape, scores that are not finite, or memberships that are not true or false.
+
+    Example:
+        >>> Shadows(torch.zeros(2, 3), torch.ones(2, 2))
+        Traceback (most recent call last):
+        ValueError: inside of shape (2, 2) and torch.float32: expected (2, 3), true or false for each score
     """
 
     scores: Tensor
     inside: Tensor
+
+    def __post_init__(self) -> None:
+        check_records("scores", self.scores)
+        found, shape = self.inside, tuple(self.scores.shape)
+        expected = f"expected {shape}, true or false for each score"
+        if not isinstance(found, Tensor):
+            raise ValueError(f"inside: found {type(found).__name__}, {expected}")
+        if found.shape != shape or found.dtype != torch.bool:
+            raise ValueError(f"inside of shape {tuple(found.shape)} and {found.dtype}: {expected}")
 
 
 def train_shadows(
@@ -41,7 +60,8 @@ def train_shadows(
         seconds: no model is begun later than this, so there may be fewer; None without a limit.
 
     Raises:
-        ValueError: for fewer than two records, no model, a limit that is not positive, or scores of another shape.
+        ValueError: for fewer than two records, no model, no function, a limit that is not positive, or scores that are no
+            tensor (n,) of finite numbers.
 
     Example:
         >>> found = train_shadows(lambda places, _: torch.zeros(4), 4, 2)
@@ -51,8 +71,9 @@ def train_shadows(
     for name, value, least in (("n", n, 2), ("models", models, 1)):
         if type(value) is not int or value < least:
             raise ValueError(f"{name}={value!r}: expected a whole number, {least} or more")
-    if seconds is not None and not seconds > 0.0:
-        raise ValueError(f"seconds={seconds}: expected a positive number, or None for no limit")
+    if not callable(train):
+        raise ValueError(f"train: found {type(train).__name__}, expected a function of places and the number of a model")
+    check_seconds(seconds)
     random, start = np.random.default_rng(seed), time.monotonic()
     scores, inside = [], []
     for number in range(models):
@@ -60,10 +81,10 @@ def train_shadows(
             break
         places = np.sort(random.permutation(n)[: n // 2])
         found = train(places, number)
-        if found.shape != (n,):
-            raise ValueError(f"scores of shape {tuple(found.shape)}: expected ({n},), one for each record")
+        check_scores("scores", found, n)
         scores.append(found.to(torch.float64))
-        inside.append(torch.zeros(n, dtype=torch.bool).index_fill(0, torch.from_numpy(places), True))
+        taken = torch.from_numpy(places).to(found.device)
+        inside.append(torch.zeros(n, dtype=torch.bool, device=found.device).index_fill(0, taken, True))
     return Shadows(torch.stack(scores), torch.stack(inside))
 
 
@@ -81,7 +102,7 @@ def likelihood_ratios(shadows: Shadows) -> Tensor:
         (models, n).
 
     Raises:
-        ValueError: for fewer than three models.
+        ValueError: for no `Shadows`, or fewer than three models.
 
     Example:
         >>> inside = torch.rand(8, 100, generator=torch.Generator().manual_seed(0)) < 0.5
@@ -89,6 +110,8 @@ def likelihood_ratios(shadows: Shadows) -> Tensor:
         >>> bool(((found > 0) == inside).double().mean() > 0.95)
         True
     """
+    if not isinstance(shadows, Shadows):
+        raise ValueError(f"shadows: found {type(shadows).__name__}, expected Shadows, as train_shadows returns them")
     if len(shadows.scores) < 3:
         raise ValueError(f"{len(shadows.scores)} models: expected 3 or more, one attacked and its shadows")
     # Models may score on scales of their own.
@@ -97,7 +120,7 @@ def likelihood_ratios(shadows: Shadows) -> Tensor:
     scores = scores / scores.std(dim=1, keepdim=True).clamp_min(_TINY)
     found = []
     for target in range(len(scores)):
-        others = torch.arange(len(scores)) != target
+        others = torch.arange(len(scores), device=scores.device) != target
         found.append(_ratio(scores[target], scores[others], shadows.inside[others]))
     return torch.stack(found)
 

@@ -7,6 +7,9 @@ import torch
 from scipy.stats import wasserstein_distance
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from lightning_dpgen.metrics.tensors import check_records
 
 
 class WassersteinDistance(Metric):
@@ -47,12 +50,9 @@ class WassersteinDistance(Metric):
         """Take in records (n, width) of one side.
 
         Raises:
-            ValueError: for another width, or numbers that are not finite.
+            ValueError: for no tensor of finite numbers, or another width.
         """
-        if records.ndim != 2 or records.shape[1] != self.width:
-            raise ValueError(f"records of shape {tuple(records.shape)}: expected (n, {self.width})")
-        if not torch.isfinite(records).all():
-            raise ValueError("records hold NaN or infinite values: expected finite numbers")
+        check_records("records", records, self.width)
         (self.real if real else self.synthetic).append(records.to(torch.float64))
 
     def compute(self) -> dict[str, Tensor]:
@@ -62,7 +62,7 @@ class WassersteinDistance(Metric):
             ValueError: where one side has no record.
         """
         real, synthetic = (
-            (torch.cat(list(side)) if len(side) else torch.zeros(0, self.width)).cpu().numpy()
+            (dim_zero_cat(side) if len(side) else torch.zeros(0, self.width)).cpu().numpy()
             for side in (self.real, self.synthetic)
         )
         if not len(real) or not len(synthetic):

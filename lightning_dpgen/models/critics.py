@@ -88,6 +88,11 @@ class StackedCritic(nn.Module):
         else:
             raise ValueError(f"network={network!r}: expected dense or conv")
 
+    @property
+    def width(self) -> int:
+        """The length of a record."""
+        return self._made_by[0].schema.layout.width
+
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """Score records (B, width), sorted by component, to (B,)."""
         return self.score(x, offsets)[:, 0]

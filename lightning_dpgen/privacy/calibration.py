@@ -1,4 +1,4 @@
-"""From a budget to a plan: of epsilon, noise and steps, any two give the third."""
+"""From a budget to a plan: any two of epsilon, noise and steps give the third."""
 
 from __future__ import annotations
 

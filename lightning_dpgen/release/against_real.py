@@ -11,14 +11,17 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.metrics.columns import BINS
 from lightning_dpgen.metrics.evaluation import ROWS, Evaluation, evaluate_encoded
 from lightning_dpgen.privacy.folders import make_private, owner_only, sync_folder
 from lightning_dpgen.privacy.ledger import FILE_NAME
@@ -50,12 +53,13 @@ def evaluate(
     """Compare a release with real records. PRIVATE: no noise is in the result, and no certificate covers it.
 
     Args:
-        release: the release, or its folder.
+        release: the release, its folder, or that of the run that made it.
         records: the records that it was made from: `Records`, or an `Encoded` of the release's schema; for a table also a
             DataFrame, a table of Arrow or the path of a file.
         held_out: records that it was not made from, likewise; None to put a third of `records` aside.
         rows: number of synthetic records to draw; None for as many as there are real ones, at most as many as are used.
-        seconds: parts that would start later than this are left out and noted; None without a limit.
+        seconds: parts that would start later than this are left out and noted, and one that can stop early does; None
+            without a limit.
         seed: seed of the synthetic records, and of what the evaluation draws.
         person, max_rows: for a table: the column that names the person of a row, and the rows of a person that are used.
         outside: for a table: ``refuse`` values that the schema does not allow, or ``clamp`` them.
@@ -81,17 +85,24 @@ def evaluate(
     schema = release.schema
     as_read = {"person": person, "max_rows": max_rows, "outside": outside}
     real = _encoded(records, schema, **as_read)
-    aside = None if held_out is None else _encoded(held_out, schema, **as_read)
+    try:
+        aside = None if held_out is None else _encoded(held_out, schema, **as_read)
+    except MissingData as error:
+        raise MissingData(f"held_out: {error}") from None
+    except BadRecords as error:
+        raise BadRecords(f"held_out: {error}") from None
     for name, encoded in (("records", real), ("held_out", aside)):
         if encoded is not None and not len(encoded):
             raise BadRecords(f"{name} hold no record: nothing to compare with")
     synthetic = release.encoded(min(len(real), ROWS) if rows is None else rows, seed)
+    scaled = [column.name for column in schema.scaled] if isinstance(schema, TableSchema) else []
     return evaluate_encoded(
         real,
         synthetic,
         schema.layout,
-        list(schema.choices),
+        [f"{name}, missing or not" if name in scaled else name for name in schema.choices],
         kind=schema.kind,
+        unit_names=scaled or None,
         held_out=aside,
         channels=len(schema.channels) if isinstance(schema, SeriesSchema) else 1,
         seed=seed,
@@ -118,6 +129,8 @@ def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, da
             evaluation,
             title=data,
             choices=list(schema.choices.values()),
+            unit_choices=[_bins(column) for column in schema.scaled] if isinstance(schema, TableSchema) else None,
+            bounds=schema.bounds() if isinstance(schema, SeriesSchema) else None,
             shape=(schema.height, schema.width) if grey else None,
             facts=facts,
         )
@@ -131,6 +144,16 @@ def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, da
     finally:
         page.unlink(missing_ok=True)
         text.unlink(missing_ok=True)
+
+
+def _bins(column: Numeric) -> list[str]:
+    """Return names of the bins in which a scaled column is compared: the values where they begin, and the last of all."""
+    names = [column.value_at(place / BINS) for place in range(BINS)]
+    names[-1] += f" to {column.value_at(1.0)}"
+    if column.missing:
+        # The unit of a value that is missing is 0.
+        names[0] += " or missing"
+    return names
 
 
 def _encoded(records: Real, schema: Schema, *, person: str | None, max_rows: int | None, outside: str) -> Encoded:

@@ -151,7 +151,8 @@ def operating_curves(rates: Mapping[str, tuple[np.ndarray, np.ndarray]], said: s
         axes.plot([0, 1], [0, 1], color=LINE, linewidth=1.2, label="guessing")
         for number, (name, (false, true)) in enumerate(rates.items()):
             axes.plot(false, true, color=SYNTHETIC, linewidth=1.6, linestyle=("-", "--", ":")[number % 3], label=name)
-        axes.set(xlabel="others taken for members", ylabel="members found", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.set(xlabel="share of others taken for members", ylabel="share of members found")
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         axes.legend()
 
     return drawn(draw, 4.0, 3.6, said)

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from lightning_dpgen.metrics import evaluation as parts
 from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.metrics.sections import Interval
 from lightning_dpgen.privacy.folders import owner_only
 from lightning_dpgen.release import private_plots as plots
 from lightning_dpgen.release.report import environment
@@ -32,7 +33,8 @@ _WHAT = {
     parts.CURVES: "Differences of curves of readings in [0, 1], and of the shape of a series, each reading a share of its "
     "sum. Lower is better.",
     parts.NEAREST: "How far series are from the nearest real one by dynamic time warping, which moves a reading by up "
-    "to a tenth of the length. Below that of held-out real ones where records are copied, above it where they are like no "
+    "to a tenth of the length: the root of the sum of squared differences, in units of the range between the declared "
+    "bounds. Below that of held-out real ones where records are copied, above it where they are like no "
     "real one.",
     parts.TRAINING: "Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same "
     "learned from real records. Higher is better.",
@@ -41,8 +43,10 @@ _WHAT = {
     parts.TRANSPORT: "How far records have to be moved to become the real ones, along random directions and unit by unit, "
     "each choice written as 0 and 1. Lower is better.",
     parts.MEMBERSHIP: "An attacker who sees the synthetic records guesses which real ones were learned from: those "
-    "near to a synthetic one, or where synthetic records are denser than other real ones. 0.5 is guessing. Held-out "
-    "records of another time or place are told from the others without any leak. Lower is better.",
+    "near to a synthetic one, or where synthetic records are denser than other real ones. 0.5 is guessing, and the "
+    "distance from it is what counts: an AUC far below it says that held-out records are more like the synthetic ones than "
+    "those that were learned from. Where the interval of an accuracy (95 % for all attacks together) holds 0.5, the attack "
+    "finds nothing. Held-out records of another time or place are told from the others without any leak.",
 }
 _GLANCE = (
     (parts.COLUMNS, "one column, mean", "mean distance of a column"),
@@ -51,9 +55,8 @@ _GLANCE = (
     (parts.ITEMS, "basket sizes, total variation", "distance of basket sizes"),
     (parts.QUERIES, "all of 2 to 4 items taken together", "error of items together"),
     (parts.CURVES, "mean curve, rms difference", "difference of mean curves"),
-    (parts.NEAREST, "distance, mean", "distance to the nearest real series"),
+    (parts.NEAREST, "distance, mean", "distance to the nearest real series, in ranges of the readings"),
     (parts.DETECTION, "AUC", "AUC of telling them apart"),
-    (parts.MEMBERSHIP, "densities: AUC", "AUC of membership inference (0.5 is guessing)"),
 )
 
 
@@ -63,6 +66,8 @@ def write_private_report(
     *,
     title: str,
     choices: Sequence[Sequence[str]] | None = None,
+    unit_choices: Sequence[Sequence[str]] | None = None,
+    bounds: tuple[np.ndarray, np.ndarray] | None = None,
     shape: tuple[int, int] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> None:
@@ -73,11 +78,14 @@ def write_private_report(
         evaluation: the results; its figures are computed from real records.
         title: the records, in words.
         choices: for each group of the layout, the names of its choices; None for numbers.
+        unit_choices: for each unit of a table, the names of the bins in which it is compared; None for numbers.
+        bounds: of series: the values (units,) that units of 0 and of 1 stand for, between which curves are drawn; None for
+            0 and 1.
         shape: height and width of pictures, whose pixels are the units; None draws none.
         facts: other facts about the release, such as its epsilon.
 
     Raises:
-        ValueError: for a shape, or choices, that do not fit the evaluation.
+        ValueError: for a shape, choices or bounds that do not fit the evaluation.
         OSError: where the page cannot be written.
     """
     page = environment(autoescape=True)
@@ -88,14 +96,16 @@ def write_private_report(
         facts=dict(facts or {}),
         what=_WHAT,
         glance=_glance(evaluation),
+        attack=_strongest_attack(evaluation),
         pictures=_pictures(evaluation, shape),
-        curves=_curves(evaluation),
-        nearest=_nearest(evaluation),
+        curves=_curves(evaluation, bounds),
+        nearest=_nearest(evaluation, bounds),
         baskets=_baskets(evaluation),
-        columns=_columns(evaluation, choices),
+        columns=_columns(evaluation, choices, unit_choices),
         all_columns=len(evaluation.figures.get("columns", ())),
         pairs=_pairs(evaluation),
         membership=_membership(evaluation),
+        held_out_note=evaluation.notes.get(parts.MEMBERSHIP),
     )
     with open(path, "w", encoding="utf-8", opener=owner_only) as file:
         file.write(text)
@@ -132,18 +142,36 @@ def _glance(evaluation: Evaluation) -> list[tuple[float, float | None, str]]:
     return found
 
 
-def _columns(evaluation: Evaluation, choices: Sequence[Sequence[str]] | None) -> list[dict[str, Any]]:
+def _strongest_attack(evaluation: Evaluation) -> tuple[str, float, Interval, float] | None:
+    """Return the attack that is surely farthest from guessing: its name, accuracy, interval and AUC.
+
+    Where no interval leaves 0.5 out, AUCs decide.
+    """
+    found = []
+    for name, accuracy in evaluation.scores.get(parts.MEMBERSHIP, {}).items():
+        attack, _, score = name.partition(": ")
+        if score == "accuracy":
+            area = evaluation.scores[parts.MEMBERSHIP][f"{attack}: AUC"]
+            found.append((attack, accuracy, evaluation.intervals[parts.MEMBERSHIP][name], area))
+    return max(found, key=lambda own: (max(own[2].low - 0.5, 0.5 - own[2].high, 0.0), abs(own[3] - 0.5)), default=None)
+
+
+def _columns(
+    evaluation: Evaluation, choices: Sequence[Sequence[str]] | None, unit_choices: Sequence[Sequence[str]] | None
+) -> list[dict[str, Any]]:
     worst = evaluation.figures.get("columns", [])
     groups = sum(column["group"] is not None for column in worst)
-    if choices is not None and worst and len(choices) != groups:
-        raise ValueError(f"{len(choices)} lists of choices: expected {groups}, one for each group of the layout")
+    units = len(worst) - groups
+    for name, given, of, count in (("choices", choices, "group", groups), ("unit_choices", unit_choices, "unit", units)):
+        if given is not None and worst and len(given) != count:
+            raise ValueError(f"{len(given)} lists of {name}: expected {count}, one for each {of} of the layout")
     found = []
     for column in sorted(worst[:COLUMNS], key=lambda column: column["column"]):
-        called = None
-        if choices is not None and column["group"] is not None:
-            called = choices[column["group"]]
-            if len(called) != len(column["real"]):
-                raise ValueError(f"{len(called)} choices of {column['name']!r}: expected {len(column['real'])} names")
+        of_group = column["group"] is not None
+        lists, place = (choices, column["group"]) if of_group else (unit_choices, column["column"])
+        called = None if lists is None else lists[place]
+        if called is not None and len(called) != len(column["real"]):
+            raise ValueError(f"{len(called)} choices of {column['name']!r}: expected {len(column['real'])} names")
         said = f"{column['name']}: shares of values, real and synthetic"
         found.append(column | {"plot": plots.bars(column["real"], column["synthetic"], called, said)})
     return found
@@ -182,12 +210,22 @@ def _pictures(evaluation: Evaluation, shape: tuple[int, int] | None) -> list[tup
     ]
 
 
-def _curves(evaluation: Evaluation) -> list[tuple[str, Markup]]:
+def _scale(bounds: tuple[np.ndarray, np.ndarray] | None, units: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of units of 0, and those of 1 less these."""
+    low, high = (np.zeros(units), np.ones(units)) if bounds is None else bounds
+    if len(low) != units or len(high) != units:
+        raise ValueError(f"bounds of {len(low)} and {len(high)} units: expected {units} each, as a series has")
+    return low, high - low
+
+
+def _curves(evaluation: Evaluation, bounds: tuple[np.ndarray, np.ndarray] | None) -> list[tuple[str, Markup]]:
     curves = evaluation.figures.get("curves")
     if curves is None:
         return []
     mean, spread, lagged, shape = (curves[name] for name in ("mean", "spread", "autocorrelation", "shape"))
-    bands = (spread["real"], spread["synthetic"])
+    low, width = _scale(bounds, len(mean["real"]))
+    mean = {side: low + width * curve for side, curve in mean.items()}
+    bands = (width * spread["real"], width * spread["synthetic"])
     found = [
         (
             "Mean, and one standard deviation around it",
@@ -197,7 +235,9 @@ def _curves(evaluation: Evaluation) -> list[tuple[str, Markup]]:
     ]
     if len(lagged["real"]):
         found.append(("Autocorrelation", plots.lines(**lagged, said="autocorrelations", along="lag", up="correlation")))
-    found.append(("Some synthetic series", plots.samples(evaluation.figures["samples"][:8], "synthetic series")))
+    found.append(
+        ("Some synthetic series", plots.samples(low + width * evaluation.figures["samples"][:8], "synthetic series"))
+    )
     return found
 
 
@@ -206,15 +246,17 @@ def _membership(evaluation: Evaluation) -> Markup | None:
     return None if rates is None else plots.operating_curves(rates, "ROC curves of attacks")
 
 
-def _nearest(evaluation: Evaluation) -> list[tuple[str, Markup]]:
+def _nearest(evaluation: Evaluation, bounds: tuple[np.ndarray, np.ndarray] | None) -> list[tuple[str, Markup]]:
     """Draw some synthetic series, each beside the real one that is nearest; their first channel."""
-    sides = evaluation.figures.get("nearest", {"real": [], "synthetic": []})
+    sides = evaluation.figures.get("nearest")
+    if sides is None:
+        return []
+    _, readings, channels = sides["real"].shape
+    low, width = (values[::channels] for values in _scale(bounds, readings * channels))
+    real, synthetic = (low + width * sides[side][:, :, 0] for side in ("real", "synthetic"))
     return [
-        (
-            f"Synthetic series {number}",
-            plots.lines(real[:, 0], made[:, 0], said="a series and the nearest", along="reading", up="value"),
-        )
-        for number, (real, made) in enumerate(zip(sides["real"], sides["synthetic"], strict=True), start=1)
+        (f"Synthetic series {number}", plots.lines(*pair, said="a series and the nearest", along="reading", up="value"))
+        for number, pair in enumerate(zip(real, synthetic, strict=True), start=1)
     ]
 
 

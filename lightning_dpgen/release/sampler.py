@@ -28,9 +28,9 @@ from lightning_dpgen.models.labelled import LABELLED, LabelledNetwork, without_l
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.trained import TRAINED
-from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
+from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
@@ -249,7 +249,7 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
     """Load a release from its folder: a model to sample from, or projected rows.
 
     Args:
-        path: the folder.
+        path: the folder of a release, or of the run that made it.
         networks: custom classes of networks, for releases that were made with ``model=own``. A class that is not handed
             over here is not loaded: nothing is imported by a name in a file.
 
@@ -257,9 +257,9 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
         NotARelease: if the folder does not hold a readable model.
     """
     known = _NETWORKS | {network.kind: network for network in networks if network.kind not in _NETWORKS}
-    folder = place_of(path)
+    folder = release_folder(path)
     if not folder.is_dir():
-        raise NotARelease(f"{folder} is not a folder: expected a release")
+        raise NotARelease(f"{folder} is not a folder: expected a release, or the run that made it")
     for name in (MODEL, WEIGHTS):
         if not os.path.lexists(folder / name):
             raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from lightning_dpgen.specs.autoencoder import VAESpec
-from lightning_dpgen.specs.network import WIDTH, NetworkSpec, TrainedSpec
+from lightning_dpgen.specs.network import LABEL_SHARE, LABEL_SHARPNESS, WIDTH, NetworkSpec, TrainedSpec
 from lightning_dpgen.specs.spec import Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -111,7 +111,9 @@ class CustomSpec(TrainedSpec):
 
     name: Literal["own"] = "own"
     target: Text | None = setting("package.Class", needed=True)
-    options: dict[str, Any] | None = setting("further keyword arguments, plain values; PUBLISHED as given")
+    options: dict[str, Any] | None = setting(
+        "further keyword arguments, plain values; PUBLISHED as given", by_default="none"
+    )
 
 
 class MeasuredSpec(Spec):
@@ -120,30 +122,40 @@ class MeasuredSpec(Spec):
     title: ClassVar[str] = "noisy statistics, measured once"
 
     name: Literal["measured"] = "measured"
-    waves: int | None = setting("pictures and series: in how many of the slowest waves a record is described", ge=1)
-    radius: float | None = setting("pictures and series: the L2 bound of a record in these", ge=1e-6, le=1e6)
+    waves: int | None = setting(
+        "pictures and series: in how many of the slowest waves a record is described", ge=1,
+        by_default="3 sqrt(s / components), 16 to 200; with smoothness 200; no more than a record has numbers",
+    )  # fmt: skip
+    radius: float | None = setting(
+        "pictures and series: the L2 bound of a record in these", ge=1e-6, le=1e6,
+        by_default="that of split.radius; with smoothness 1.5 sqrt(numbers of a record)",
+    )  # fmt: skip
     spread: float | None = setting(
-        "pictures and series: the L2 bound of its difference from the mean of its component", ge=1e-6, le=1e6
-    )
+        "pictures and series: the L2 bound of its difference from the mean of its component", ge=1e-6, le=1e6,
+        by_default="half of model.radius",
+    )  # fmt: skip
     means_share: float | None = setting(
-        "pictures and series: the share of counts and means; second moments get the rest", gt=0, lt=1
-    )
+        "pictures and series: the share of counts and means; second moments get the rest", gt=0, lt=1,
+        by_default="0.15; with smoothness 0.3",
+    )  # fmt: skip
     smoothness: float | None = setting(
-        "series, declared: p, where a wave of j half turns is about (1 + j)^-p large; 0 says nothing of it", ge=0, le=4
-    )
+        "series, declared: p, where a wave of j half turns is about (1 + j)^-p large; 0 says nothing of it", ge=0, le=4,
+        by_default="0",
+    )  # fmt: skip
     symmetries: str | dict[str, Any] | None = setting(
-        "pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}"
+        "pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}", by_default="none"
     )
-    components: int | None = setting("tables and baskets: components of the mixture that is fitted", ge=1, le=10_000)
+    components: int | None = setting(
+        "tables and baskets: components of the mixture that is fitted", ge=1, le=10_000, by_default="s / 25, 10 to 100"
+    )
     pairs_share: float | None = setting(
-        "tables and baskets: the share of tables of two columns, or of pairs of items", gt=0, lt=1
-    )
+        "tables and baskets: the share of tables of two columns, or of pairs of items", gt=0, lt=1,
+        by_default="0.8 of tables, 0.7 of baskets",
+    )  # fmt: skip
     label_share: float | None = setting(
-        "tables: the share for drawing the label given all other columns; 0 leaves it to the mixture", ge=0, lt=1
+        LABEL_SHARE, ge=0, lt=1, by_default="0.3 where s is at least 200 and at least the number of all choices, else 0"
     )
-    label_sharpness: float | None = setting(
-        "tables: 1 draws labels as real ones are; 4, say, makes them clearer for classifiers", ge=0.1, le=100
-    )
+    label_sharpness: float | None = setting(LABEL_SHARPNESS, ge=0.1, le=100, by_default="1")
 
 
 class AutoSpec(Spec):

@@ -10,6 +10,11 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 # The range of a width, and of other numbers of things.
 WIDTH = {"ge": 1, "le": 2**16}
+LABEL_SHARE = (
+    "tables: the share of the budget, after the split, for drawing the label given all other columns; 0 leaves it to the "
+    "model"
+)
+LABEL_SHARPNESS = "with model.label_share: 1 draws labels as real ones are; 4, say, makes them clearer for classifiers"
 
 
 class TrainedSpec(Spec):
@@ -26,17 +31,11 @@ class TrainedSpec(Spec):
     rate: float | None = setting("sampling rate of a lot", gt=0, le=1, rule="rate")
     steps: int | None = setting("training steps, one lot each", ge=1, le=10**9, rule="steps")
     noise: float | None = setting(
-        "noise multiplier of a lot: of privacy.epsilon, noise and steps any two give the third", gt=0, le=1e9,
+        "noise multiplier of a lot: any two of privacy.epsilon, noise and steps give the third", gt=0, le=1e9,
         by_default="solved for",
     )  # fmt: skip
-    label_share: float | None = setting(
-        "tables: the share of what the split leaves for drawing the label given all other columns", ge=0, lt=1,
-        by_default="0, which leaves it to the network",
-    )  # fmt: skip
-    label_sharpness: float | None = setting(
-        "with model.label_share: 1 draws labels as real ones are; 4, say, makes them clearer for classifiers",
-        ge=0.1, le=100, by_default="1",
-    )  # fmt: skip
+    label_share: float | None = setting(LABEL_SHARE, ge=0, lt=1, by_default="0")
+    label_sharpness: float | None = setting(LABEL_SHARPNESS, ge=0.1, le=100, by_default="1")
 
 
 class NetworkSpec(TrainedSpec):

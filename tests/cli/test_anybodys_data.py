@@ -306,10 +306,12 @@ def test_the_readme_shows_a_table_as_it_is_trained(dpgen, tmp_path, monkeypatch)
     words = shlex.split(command.replace("\\\n", " "), comments=True)
     assert "data.path=visits.csv" in words
     status, out, err = dpgen("budget", *words)
-    assert status == 0 and "first pass" in out, err
+    assert status == 0 and "model=auto took measured" in out and "first pass" in out, err
     random = np.random.default_rng(0)
     pd.DataFrame({
         "patient": np.arange(N) // 3, "visit": "2022-03-01", "age": random.integers(0, 99, N), "weight": 70.5,
         "cost": random.integers(1, 999, N), "department": random.choice(["er", "icu"], N), "readmitted": "no",
     }).to_csv("visits.csv", index=False)  # fmt: skip
-    _release(dpgen, tmp_path, *words)
+    status, _, err = dpgen("train", *words, "rows=200", f"run_dir={tmp_path / 'run'}")
+    assert status == 0, err
+    assert dpgen("verify", tmp_path / "run")[0] == 0

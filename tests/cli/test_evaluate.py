@@ -1,13 +1,15 @@
 """`dpgen evaluate`: it needs only the real records, and its results stay beside the release and say what they are."""
 
 import json
+import re
 import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_dpgen import fit
+from lightning_dpgen import BadRecords, evaluate, fit
+from lightning_dpgen.data.errors import MissingData
 
 from .test_fit import OFF, QUICK, SCHEMA, frame_of
 
@@ -59,14 +61,64 @@ def test_held_out_records_in_a_file_are_read_as_the_others(dpgen, table, tmp_pat
     assert "held-out records: records: more than max_rows of a person: 20" in out and "nearest record: AUC" in out
     told = json.loads((table / "run/private/evaluation.json").read_text())
     assert told["rows"]["held out"] == [40, 40] and told["held_out"] == "given, and not learned from"
+    line = next(line for line in out.splitlines() if "nearest record: accuracy" in line)
+    assert re.search(r"nearest record: accuracy, 40 tested +0\.\d{4} \(0\.\d{4} to 0\.\d{4}\)$", line)
+    assert told["intervals"]["membership inference"]["nearest record: accuracy"]["tested"] == 40
     assert "Membership inference</h2>" in (table / "run/private/report.html").read_text()
 
 
-def test_the_records_that_were_learned_from_are_not_held_out(dpgen, table, tmp_path):
-    (tmp_path / "link.csv").symlink_to(table / "f.csv")
-    words = ["data=table", f"data.path={table / 'f.csv'}", "--held-out", tmp_path / "link.csv", *BRIEF]
-    status, _, err = dpgen("evaluate", table / "run/release", *words)
-    assert status == 2 and "learned from" in err and len(err.splitlines()) == 1
+NOT_HELD_OUT = {
+    "the same file": (lambda folder, path: path.symlink_to(folder / "f.csv"), "learned from"),
+    "a copy of it": (lambda folder, path: shutil.copy(folder / "f.csv", path), "learned from"),
+    "the synthetic records": (
+        lambda folder, path: shutil.copy(folder / "run/release/synthetic.parquet", path),
+        "the file of synthetic records",
+    ),
+    "none": (lambda folder, path: None, "no such file"),
+    "no path": (lambda folder, path: None, "no such file"),
+    "a folder": (lambda folder, path: path.mkdir(), "is a folder"),
+    "nothing": (lambda folder, path: path.touch(), "is empty"),
+    "no record": (lambda folder, path: frame_of(0).assign(who=0).to_csv(path, index=False), "no records"),
+    "other columns": (lambda folder, path: frame_of(9).rename(columns={"age": "years"}).to_csv(path), "lacks"),
+    "other values": (lambda folder, path: frame_of(9).assign(who=1, sex="?").to_csv(path, index=False), "line 2"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_HELD_OUT)
+def test_bad_held_out_files_get_one_line_that_names_the_argument(dpgen, table, tmp_path, case):
+    write, said = NOT_HELD_OUT[case]
+    path = tmp_path / ("g.parquet" if "synthetic" in case else "g.csv")
+    write(table, path)
+    held_out = "" if case == "no path" else path
+    words = ["data=table", f"data.path={table / 'f.csv'}", "--held-out", held_out, *BRIEF]
+    status, out, err = dpgen("evaluate", table / "run/release", *words)
+    assert status == 2 and said in err and "--held-out" in err and len(err.splitlines()) == 1 and not out, err
+    assert "data.path" not in err or "learned from" in err
+
+
+def test_one_held_out_record_is_compared_and_identical_ones_are_counted(dpgen, table, tmp_path):
+    """Here there are thirty different records at most, so all have a twin, copies or not, and there is no warning."""
+    frame, path = frame_of().assign(who=np.arange(300) // 3), tmp_path / "g.csv"
+    words = ["data=table", f"data.path={table / 'f.csv'}", "--held-out", path]
+    frame[:1].to_csv(path, index=False)
+    status, out, err = dpgen("evaluate", table / "run/release", *words)
+    assert status == 0 and "membership inference: it needs 4 records" in out, err
+    frame[100:][::-1].to_csv(path, index=False)
+    status, out, err = dpgen("evaluate", table / "run/release", *words)
+    line = "134 of 134 held-out records (100 %) are identical to one that was learned from, and 100 % of these to another"
+    assert status == 0 and f"membership inference: {line}" in out and "WARNING" not in out, err
+    page = (table / "run/private/report.html").read_text().partition("<h2>Membership inference</h2>")[2]
+    assert line in page.partition("</section>")[0]
+
+
+def test_in_python_the_argument_is_named(table, tmp_path):
+    for held_out, error in (
+        (tmp_path / "none.csv", MissingData),
+        (frame_of(9).assign(sex="?"), BadRecords),
+        ([], BadRecords),
+    ):
+        with pytest.raises(error, match=r"^held_out: "):
+            evaluate(table / "run", frame_of(9), held_out=held_out, rows=5)
 
 
 def test_public_sets_have_held_out_records_of_their_own(dpgen, trained, tmp_path):

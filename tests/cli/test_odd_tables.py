@@ -94,7 +94,7 @@ def test_odd_tables_by_the_program(dpgen, tmp_path, monkeypatch, columns, label,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.json").write_text(json.dumps(_described(columns, label)))
     pd.DataFrame({name: FRAME[name] for name in ("sex", *columns)}).to_csv("t.csv", index=False)
-    words = ["data=table", "data.path=t.csv", "data.schema=t.json", f"data.n={N}", "privacy.epsilon=20", *_words(settings)]
+    words = ["data=table", "data.path=t.csv", "data.schema=t.json", f"data.n={N}", "privacy.epsilon=3", *_words(settings)]
     status, _, err = dpgen("train", *words, "run_dir=run")
     if line is None:
         assert status == 0, err
@@ -111,7 +111,7 @@ REFUSED = {name: case for name, case in TABLES.items() if case[3] is not None}
 def test_odd_tables_by_fit(tmp_path, columns, label, settings, line):
     frame = pd.DataFrame({name: FRAME[name] for name in ("sex", *columns)})
     with pytest.raises((ValueError, BudgetTooSmall)) as told:
-        fit(frame, _described(columns, label), epsilon=20.0, n=N, run_dir=tmp_path / "run", overrides=_words(settings))
+        fit(frame, _described(columns, label), epsilon=3.0, n=N, run_dir=tmp_path / "run", overrides=_words(settings))
     said = re.sub(r"data\\\.", "", line)
     assert re.search(said, str(told.value)) and len(str(told.value).splitlines()) == 1
     assert not (tmp_path / "run").exists()

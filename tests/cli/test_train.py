@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from lightning_dpgen.data.public_sets import load_public_set
+from lightning_dpgen.release.certificate import NotARelease
 from lightning_dpgen.release.sampler import load_release
 
 from .conftest import QUICK
@@ -64,6 +65,15 @@ def test_a_release_samples_pictures(trained):
     pictures = release.sample(7, seed=1)
     assert pictures.shape == (7, 8, 8) and (pictures == release.sample(7, seed=1)).all()
     assert release.sample(0).shape == (0, 8, 8)
+
+
+def test_the_folder_of_a_run_stands_for_its_release(trained, tmp_path):
+    """As for every command; a folder without a release is told by its own name."""
+    expected = load_release(trained / "release").sample(5, seed=1)
+    assert all((load_release(given).sample(5, seed=1) == expected).all() for given in (trained, str(trained)))
+    (tmp_path / "private").mkdir()
+    with pytest.raises(NotARelease, match=rf"^{tmp_path} holds no model.json"):
+        load_release(tmp_path)
 
 
 ODD = [

@@ -1,5 +1,7 @@
 """Files of schemas: written and read they are the same, and what is wrong with one is said by line."""
 
+import dataclasses
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from random_tables import schemas
 
 from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, read_schema, schema_text, value_text
@@ -17,6 +20,22 @@ WILD = st.text(max_size=12) | st.sampled_from([
     "yes", "no", "null", "~", "1e5", "010", "0x1f", "12:30", "2020-01-01", "???", "TODO", "", "=", "<<", "- a", "a: b", "#",
     "'", '"', "{", "a\nb", "\t", "true", ".inf", "1_000", "\u2028", "!x", "&a", "*a", "%", "\x85",
 ])  # fmt: skip
+
+
+PAGE = (Path(__file__).parents[2] / "docs/SCHEMA.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_every_type_and_every_key():
+    rows = [row.partition(" |")[0] for row in PAGE.splitlines() if row.startswith("| `")]
+    said = {word for row in rows for word in re.findall(r"`(\w+)`", row)}
+    keys = {field.name for kind in (TableSchema, *KINDS.values()) for field in dataclasses.fields(kind)}
+    assert said - {"type"} == (keys | set(KINDS)) - {"name", "type"}
+
+
+def test_the_schema_of_the_page_is_one():
+    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    schema = parse_schema("columns:\n" + "".join(f"  {line}\n" for line in example.splitlines()))
+    assert (schema.layout.units, schema.layout.groups) == (1, ())
 
 
 @settings(max_examples=60, deadline=None)

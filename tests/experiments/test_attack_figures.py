@@ -2,6 +2,7 @@
 
 import attacks
 import numpy as np
+import pytest
 import torch
 from kept import Kept
 
@@ -45,9 +46,28 @@ def test_a_row_trains_each_model_once_and_attacks_it_at_each_point(tmp_path, mon
     assert found[0][attacks.NEAREST][1]["accuracy"] < after["low"]
 
 
-def test_the_picture_has_rows_of_one_size_and_of_several(tmp_path):
-    point = {"accuracy": 0.5, "low": 0.4, "high": 0.6, "auc": 0.5}
-    found = {"steps": [1, 2], **{attack + attacks.SHADOWS: [point] * 2 for attack in (attacks.CRITIC, attacks.DENSITY)}}
-    rows = {(name, n): found for name, sizes in attacks.MODELS.items() for n in sizes}
+def test_the_picture_shows_each_attack_over_training_and_by_size(tmp_path, figures, curves):
+    def point(number):
+        return {"accuracy": 0.5 + number, "low": 0.5 + number - 0.01, "high": 0.5 + number + 0.02, "auc": 0.9}
+
+    every = [(name, n) for name, of in attacks.MODELS.items() for n in of]
+    places = {place: number / 1000 for number, place in enumerate(every)}
+    shown = (attacks.CRITIC + attacks.SHADOWS, attacks.DENSITY + attacks.SHADOWS)
+    rows = {
+        place: {"steps": [1, 4]} | {name: [point(at + 0.1 * j), point(at + 0.1 * j + 0.05)] for j, name in enumerate(shown)}
+        for place, at in places.items()
+    }
     attacks.draw(rows, tmp_path / "attacks.png")
-    assert (tmp_path / "attacks.png").stat().st_size > 10_000
+    assert (tmp_path / "attacks.png").is_file()
+    panels, smallest = figures[0].axes, min(attacks.SIZES)
+    for j in range(2):
+        over, by_size = curves(panels[j]), curves(panels[2 + j])
+        assert set(over) == set(by_size) == set(attacks.VARIANTS)
+        for name in attacks.VARIANTS:
+            at = places[name, smallest] + 0.1 * j
+            assert over[name][0] == [25.0, 100.0] and over[name][1] == pytest.approx([0.5 + at, 0.55 + at])
+            assert np.allclose(over[name][2], [[0.49 + at, 0.52 + at], [0.54 + at, 0.57 + at]])
+            x, y, _ = by_size[name]
+            assert x == sorted(attacks.MODELS[name])
+            assert y == pytest.approx([0.55 + places[name, n] + 0.1 * j for n in x])
+    assert [text.get_text() for text in figures[0].legends[0].get_texts()] == list(attacks.VARIANTS)

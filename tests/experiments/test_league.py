@@ -63,10 +63,24 @@ def _table(folder):
         return {(row["row"], row["epsilon"], row["score"]): row for row in csv.DictReader(file)}
 
 
-def test_a_picture_is_drawn(coins, tmp_path, monkeypatch):
+def test_a_picture_has_the_means_and_spreads_of_the_table(coins, tmp_path, monkeypatch, figures, curves):
     monkeypatch.setattr(league, "picture", picture)
     league.main([str(tmp_path), "--runs", "2", "--rows", "real,tossed,measured"])
-    assert (tmp_path / "league.png").stat().st_size > 10_000
+    assert (tmp_path / "league.png").is_file()
+    (axes,) = figures[0].axes
+    found, table = curves(axes), _table(tmp_path)
+    assert set(found) == {"simple rival", "measured"} and axes.get_ylabel() == "two"
+    for row, label in (("tossed", "simple rival"), ("measured", "measured")):
+        x, y, ends = found[label]
+        assert x == pytest.approx([0.5, 2.0], rel=0.1)
+        of_table = [table[row, epsilon, "two"] for epsilon in ("0.5", "2")]
+        assert y == pytest.approx([float(cell["mean"]) for cell in of_table], rel=1e-4)
+        spreads = [float(cell["spread"] or 0.0) for cell in of_table]
+        assert np.allclose(
+            ends, [[mean - spread, mean + spread] for mean, spread in zip(y, spreads, strict=True)], atol=1e-4
+        )
+    levels = [line.get_ydata()[0] for line in axes.lines if line.get_label() == "real records (baskets: half)"]
+    assert levels == [18.0]
 
 
 def test_cells_are_made_once_and_those_that_failed_again(coins, tmp_path, capsys):

@@ -22,7 +22,9 @@ def described(read):
     return Days(SCHEMA, ["model.smoothness=1"], read, [])
 
 
-@pytest.mark.parametrize("name", ["uk_demand", "meters, 3,000 days", "meters, 20,000 days of a meter"])
+@pytest.mark.parametrize(
+    "name", ["uk_demand", "ausgrid", "powercons", "meters, 3,000 days", "meters, 20,000 days of a meter"]
+)
 def test_every_variant_has_a_plan(tmp_path, name):
     own = sets(tmp_path)[name]
     for settings in variants(own).values():

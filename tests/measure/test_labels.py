@@ -156,6 +156,15 @@ def test_real_records_correct_what_a_poor_mixture_says():
     assert errors[1] < 0.1 and errors[1] < 0.5 * errors[0]
 
 
+def test_the_label_begins_with_what_the_tables_say_of_it():
+    """The ridge is a few thousandths for noise of .4 % of the records; a hundred times that would forget half of it."""
+    records, true = some_records(2000)
+    own, _, kept = measured(records, 3.0)
+    start = own.fitted({**kept[-1], LABELS: ()})
+    assert np.abs(given(start, records) - true).mean() < 0.1
+    assert np.abs(true.mean(axis=0) - true).mean() > 0.2
+
+
 def test_labels_follow_components_as_far_as_real_ones_can_be_told():
     """Not at all where real records agree with no weights, and closely where they always do."""
     records, _ = some_records(2000)

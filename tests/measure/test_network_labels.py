@@ -29,6 +29,7 @@ SCHEMA = TableSchema(
     ),
     label="well",
 )
+CHOICES = TableSchema(SCHEMA.columns[1:], label="well")
 UNTRAINED = {
     "vae": (StackedVAE, {"latent": 2, "likelihood": "gaussian"}),
     "rbm": (StackedRBM, {"chains": 5}),
@@ -89,6 +90,23 @@ def test_real_records_say_what_an_untrained_network_does_not_know(name):
     # Labels occur as often as the network says.
     drawn = [mixture.sample(20_000, torch.Generator().manual_seed(0)).codes[:, 3] for mixture in (untrained(name), found)]
     np.testing.assert_allclose(*[np.bincount(codes, minlength=3) / 20_000 for codes in drawn], atol=0.03)
+
+
+def test_the_label_begins_with_what_the_network_says_of_it():
+    """Components that each have a label of their own say by Bayes' rule which one a record has; a ridge of a tenth, for a
+    thousandth, would forget a good part of it."""
+    random = torch.Generator().manual_seed(0)
+    columns = [torch.rand(3, 4, generator=random).pow(3) for _ in range(3)]
+    columns = [shares / shares.sum(dim=1, keepdim=True) for shares in columns]
+    network = StackedProducts(CHOICES, 3)
+    network.means.copy_(torch.cat([*columns, torch.eye(3)], dim=1))
+    start = LabelRecipe(Mixture(network, torch.ones(3)), 1000).fitted({LABELS: ()})
+    codes = np.stack(np.meshgrid(*[np.arange(4)] * 3, [0], indexing="ij"), axis=-1).reshape(-1, 4).astype(np.uint8)
+    likely = torch.stack([shares[:, codes[:, j].astype(int)].T for j, shares in enumerate(columns)]).prod(dim=0) / 3
+    chances = likely.sum(dim=1, keepdim=True)
+    logits = added_up(Encoded(np.zeros((64, 0)), codes), CHOICES.layout, start.network.label_weights.double())
+    off = (torch.softmax(logits, dim=1) - likely / chances).abs().mean(dim=1)
+    assert float(off @ chances[:, 0].double()) < 0.03
 
 
 def test_sharper_labels_are_the_same_logits_times_a_factor():

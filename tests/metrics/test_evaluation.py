@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from metrics.records import drawn
+from scipy.stats import binomtest, wasserstein_distance
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import evaluation, sections
@@ -38,7 +39,8 @@ def numbers(found):
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_has_scores_and_real_ones_beside_them(kind):
     found = evaluated(kind, 60, 50)
-    assert set(found.notes) == ({TRAINING} if kind in WITHOUT_LABEL else set())
+    assert set(found.notes) == {MEMBERSHIP, TRAINING} - (set() if kind in WITHOUT_LABEL else {TRAINING})
+    assert "of 10 held-out records" in found.notes[MEMBERSHIP]
     # In the place of synthetic ones, held-out records are no release to be attacked.
     assert {*found.reference, MEMBERSHIP} == set(found.scores) and len(found.scores) >= 4
     for section, scores in found.reference.items():
@@ -125,26 +127,74 @@ def test_records_are_moved_by_as_much_as_they_were_shifted(n, m, held):
     assert max(found.reference.values()) < 0.05
 
 
-def _attacked(copied):
-    """Evaluate records of 12 columns: half of the synthetic ones are copies, or all are drawn as the others are."""
-    layout = Layout(units=0, groups=(9,) * 12)
-    real, held_out, synthetic = (drawn(layout, 1000, seed) for seed in (0, 2, 1))
-    if copied:
-        synthetic = Encoded.joined([synthetic, real])
-    return sections.membership_section(Sides("table", layout, (), real, synthetic, held_out, True, 0)).scores
+def _attacked(real, synthetic, held_out):
+    return sections.membership_section(Sides("table", ATTACKED, (), real, synthetic, held_out, True, 0))
 
 
-@pytest.mark.parametrize("attack", ["nearest record", "densities"])
+@pytest.mark.parametrize("most", [None, 30])
+def test_all_records_are_moved_up_to_a_number(monkeypatch, most):
+    """The scores are the distances of all records of both sides, or of exactly so many."""
+    if most is not None:
+        monkeypatch.setattr(sections, "_MOVED", most)
+    layout, count = Layout(units=2), 400
+    real, other = (drawn(layout, count, seed) for seed in (0, 1))
+    found = sections.transport_section(Sides("series", layout, (), real, other, None, True, 0)).scores
+    taken = [sections.subsample(side, most or count, seed).units for seed, side in enumerate((real, other))]
+    assert [len(units) for units in taken] == [most or count] * 2
+    distances = [wasserstein_distance(*(units[:, unit] for units in taken)) for unit in range(2)]
+    assert found["one unit, mean"] == pytest.approx(np.mean(distances), rel=1e-5)
+    assert found["one unit, worst"] == pytest.approx(np.max(distances), rel=1e-5)
+
+
+ATTACKED = Layout(units=0, groups=(9,) * 12)
+ATTACKS = ["nearest record", "densities"]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_a_release_that_holds_copies_is_attacked_and_an_independent_one_is_not(attack):
-    """The interval of the independent one misses a half with a chance of 5 %, for this seed it does not."""
-    of_copies, of_others = _attacked(True), _attacked(False)
-    assert of_copies[f"{attack}: accuracy, 95 % from"] > 0.9 and of_copies[f"{attack}: AUC"] > 0.95
-    assert of_others[f"{attack}: accuracy, 95 % from"] < 0.5 < of_others[f"{attack}: accuracy, 95 % to"]
+    """The intervals of the independent one miss a half with a chance of 5 %, for this seed they do not."""
+    real, held_out, synthetic = (drawn(ATTACKED, 1000, seed) for seed in (0, 2, 1))
+    of_copies = _attacked(real, Encoded.joined([synthetic, real]), held_out)
+    of_others = _attacked(real, synthetic, held_out)
+    accuracy = f"{attack}: accuracy"
+    assert of_copies.intervals[accuracy].low > 0.9 and of_copies.scores[f"{attack}: AUC"] > 0.95
+    assert of_others.intervals[accuracy].low < 0.5 < of_others.intervals[accuracy].high
+    assert of_others.intervals[accuracy].low < of_others.scores[accuracy] < of_others.intervals[accuracy].high
+
+
+@pytest.mark.parametrize(("real", "held", "tested"), [(400, 300, (300, 150)), (60, 300, (60, 60)), (400, 7, (6,))])
+def test_an_attack_is_tested_on_all_held_out_records_that_it_does_not_need(real, held, tested):
+    """Half of them are the reference of the ratio of densities; every second of both kinds chooses the threshold."""
+    found = _attacked(drawn(ATTACKED, real, 0), drawn(ATTACKED, 200, 1), drawn(ATTACKED, held, 2))
+    names = [f"{attack}: accuracy" for attack in ATTACKS[: len(tested)]]
+    assert {name: interval.tested for name, interval in found.intervals.items()} == dict(zip(names, tested, strict=True))
+
+
+def test_intervals_hold_for_all_attacks_together():
+    """A part of 2.5 % of each may miss, and a single attack has all of 5 %."""
+    together, alone = (
+        _attacked(drawn(ATTACKED, 400, 0), drawn(ATTACKED, 200, 1), drawn(ATTACKED, held, 2)) for held in (400, 7)
+    )
+    for found, confidence in ((together, 0.975), (alone, 0.95)):
+        interval, accuracy = found.intervals["nearest record: accuracy"], found.scores["nearest record: accuracy"]
+        right = round(accuracy * interval.tested)
+        exact = binomtest(right, interval.tested).proportion_ci(confidence, method="exact")
+        assert (interval.low, interval.high) == pytest.approx((exact.low, exact.high), abs=1e-6)
+
+
+def test_records_are_taken_at_random_where_one_kind_has_more():
+    """Held-out records that stand first differ from all others: if they stood for all, they would be told apart."""
+    codes = drawn(ATTACKED, 2000, 3).codes.copy()
+    codes[:60], others = 8, Encoded(np.zeros((2000, 0), np.float32), codes)
+    found = _attacked(drawn(ATTACKED, 60, 0), drawn(ATTACKED, 300, 1), others)
+    for attack in ATTACKS:
+        assert found.intervals[f"{attack}: accuracy"].low < 0.5 and abs(found.scores[f"{attack}: AUC"] - 0.5) < 0.2
 
 
 BAD = {
     "an unknown kind": ({"kind": "sounds"}, "expected one of images, table, baskets, series"),
     "too few names": ({"names": ["a"]}, "1 names: expected 3"),
+    "names of no unit": ({"unit_names": ["a"]}, "1 unit_names: expected 0, one for each unit"),
     "no time": ({"seconds": 0.0}, "expected a positive number"),
     "time that is no number": ({"seconds": math.nan}, "expected a positive number"),
     "pictures without pixels": ({"kind": "images"}, "expected pixels, items or readings"),

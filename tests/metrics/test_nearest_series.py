@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics import NearestSeries, nearest_series, sections
-from lightning_dpgen.metrics.evaluation import NEAREST, evaluate_encoded
+from lightning_dpgen.metrics import NearestSeries, evaluation, nearest_series, sections
+from lightning_dpgen.metrics.evaluation import CURVES, NEAREST, TRANSPORT, evaluate_encoded
+from lightning_dpgen.metrics.sections import Sides
 
 
 def warped(a, b, band):
@@ -89,10 +90,54 @@ def test_the_evaluation_says_where_time_was_over(monkeypatch):
     monkeypatch.setattr(nearest_series.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(sections, "NEAREST_SECONDS", 4.0)
     found = evaluate_encoded(series(20, 0), series(9, 1), layout, **asked)
-    assert found.notes[NEAREST] == "the first 4 of 5 series, as 4 seconds were over"
+    late = "the first 4 of {}, as 4 seconds were over"
+    assert found.notes[NEAREST] == f"synthetic series: {late.format(9)}; held-out series: {late.format(5)}"
     monkeypatch.setattr(sections, "NEAREST_SECONDS", 0.5)
     found = evaluate_encoded(series(20, 0), series(9, 1), layout, **asked)
-    assert "not one series" in found.notes[NEAREST] and NEAREST not in found.scores
+    assert found.notes[NEAREST] == "synthetic series: none of 9, as 0.5 seconds were over" and NEAREST not in found.scores
+
+
+def test_scores_stay_where_there_was_no_time_for_the_held_out_series(monkeypatch):
+    clock = iter([0.0, 0.0, 0.0, 0.0, 5.0])
+    monkeypatch.setattr(nearest_series.time, "monotonic", lambda: next(clock))
+    sides = Sides("series", Layout(units=12), (), series(5, 0), series(2, 1), series(3, 2), True, 0, seconds=4.0)
+    found = sections.nearest_section(sides)
+    assert found.scores["distance, mean"] > 0.0 and found.reference == {}
+    assert found.note == "held-out series: none of 3, as 2 seconds were over"
+
+
+@pytest.mark.parametrize(("left", "limit"), [(None, sections.NEAREST_SECONDS), (1e6, sections.NEAREST_SECONDS), (5.0, 2.5)])
+def test_each_side_has_half_of_the_time_that_is_left(monkeypatch, left, limit):
+    limits = []
+
+    class Seen(NearestSeries):
+        def __init__(self, *given, **named):
+            limits.append(named["seconds"])
+            super().__init__(*given, **named)
+
+    monkeypatch.setattr(sections, "NearestSeries", Seen)
+    asked = {"kind": "series", "held_out": series(5, 2), "seconds": left}
+    if left is not None:
+        monkeypatch.setattr(evaluation.time, "monotonic", lambda: 0.0)
+    evaluate_encoded(series(20, 0), series(9, 1), Layout(units=12), **asked)
+    assert limits == [limit] * 2
+
+
+@pytest.mark.parametrize("levels", [4, 255])
+def test_distances_are_of_readings_between_0_and_1_whatever_their_levels(levels):
+    """Whole numbers of levels are divided by these, in every section that compares readings."""
+    random = np.random.default_rng(0)
+    whole = [random.integers(0, levels + 1, (n, 12)).astype(np.uint8) for n in (20, 9, 5)]
+    found = []
+    for layout, scale in ((Layout(units=12, levels=levels), None), (Layout(units=12), levels)):
+        sides = [units if scale is None else (units / scale).astype(np.float32) for units in whole]
+        real, made, held_out = (Encoded(units, np.zeros((len(units), 0), np.uint8)) for units in sides)
+        found.append(evaluate_encoded(real, made, layout, kind="series", held_out=held_out))
+    for section in (NEAREST, CURVES, TRANSPORT):
+        assert found[0].scores[section] == pytest.approx(found[1].scores[section], rel=1e-5)
+        assert found[0].reference[section] == pytest.approx(found[1].reference[section], rel=1e-5)
+    drawn = [each.figures["nearest"] for each in found]
+    assert np.allclose(drawn[0]["real"], drawn[1]["real"]) and drawn[0]["real"].max() <= 1.0
 
 
 @pytest.mark.parametrize(("channels", "units", "kind"), [(5, 12, "series"), (0, 12, "series"), (2, 12, "images")])

@@ -4,14 +4,21 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from metrics.records import drawn
 from metrics.test_evaluation import evaluated
 
+from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics.evaluation import KINDS, evaluate_encoded
+from lightning_dpgen.metrics.evaluation import KINDS, MEMBERSHIP, Evaluation, evaluate_encoded
+from lightning_dpgen.metrics.sections import Interval
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release import private_plots, private_report
+from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.private_report import write_private_report
+from lightning_dpgen.release.sampler import Release
 
 SHAPES = {"images": (2, 3)}
 
@@ -28,6 +35,10 @@ def check_page(page):
     assert page.count("<section") == page.count("</section>") and page.count("<figure") == page.count("</figure>")
 
 
+def _interval(found, section, name):
+    return found.intervals.get(section, {}).get(name)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("n", "m"), [(60, 50), (1, 1)])
 def test_each_kind_has_its_page(tmp_path, kind, n, m):
@@ -35,8 +46,10 @@ def test_each_kind_has_its_page(tmp_path, kind, n, m):
     page = page_of(tmp_path, found, shape=SHAPES.get(kind), facts={"epsilon": 1.5})
     check_page(page)
     assert "epsilon 1.5" in page
-    for scores in found.scores.values():
-        assert all(f"<td>{name.replace(chr(39), '&#39;')}</td>" in page for name in scores)
+    for section, scores in found.scores.items():
+        for name in scores:
+            tested = f", {interval.tested} records tested" if (interval := _interval(found, section, name)) else ""
+            assert f"<td>{name.replace(chr(39), '&#39;')}{tested}</td>" in page
     titles = {"images": "Pictures", "table": "Columns", "baskets": "Items and baskets", "series": "Curves"}
     assert f"<h2>{titles[kind]}</h2>" in page
 
@@ -70,6 +83,40 @@ def test_what_was_skipped_is_said(tmp_path, monkeypatch):
     assert not found.scores and page.count("seconds were over") == 6
 
 
+# Accuracies and AUCs of the nearest record, then of densities; intervals reach .05 below and .04 above an accuracy.
+STRONGEST = {
+    "both are certain": ((0.9, 0.8), (0.6, 0.99), "nearest record"),
+    "one is certain": ((0.6, 0.54), (0.6, 0.7), "nearest record"),
+    "one is certain below": ((0.52, 0.4), (0.6, 0.5), "densities"),
+    "none is certain": ((0.52, 0.51), (0.55, 0.2), "densities"),
+}
+
+
+@pytest.mark.parametrize("case", STRONGEST)
+def test_the_attack_that_is_farthest_from_guessing_is_shown_with_its_interval(tmp_path, case):
+    *numbers, strongest = STRONGEST[case]
+    accuracies, areas = (dict(zip(("nearest record", "densities"), of, strict=True)) for of in numbers)
+    scores = {f"{name}: AUC": area for name, area in areas.items()}
+    scores |= {f"{name}: accuracy": value for name, value in accuracies.items()}
+    intervals = {f"{name}: accuracy": Interval(value - 0.05, value + 0.04, 4321) for name, value in accuracies.items()}
+    found = Evaluation("table", {MEMBERSHIP: scores}, {}, {}, {}, "", {}, {MEMBERSHIP: intervals})
+    page = page_of(tmp_path, found)
+    value = accuracies[strongest]
+    glance = page.partition("At a glance")[2].partition("</section>")[0]
+    assert f"<b>{value:.3f}</b><span>{value - 0.05:.3f} to {value + 0.04:.3f}: accuracy" in glance and strongest in glance
+    assert glance.count("<b>") == 1 and f"AUC {areas[strongest]:.3f}" in glance
+    # One row has the accuracy, its interval and the number of records.
+    assert f"{strongest}: accuracy, 4,321 records tested</td>" in page
+    assert f"{value:.3f} ({value - 0.05:.3f} to {value + 0.04:.3f})</td>" in page
+    assert "Lower is better" not in page and "holds 0.5, the attack finds nothing" in page
+
+
+def test_axes_of_attacks_are_in_plain_words(monkeypatch):
+    ends = np.array([0.0, 1.0])
+    axes = _axes(monkeypatch, private_plots.operating_curves, {"densities": (ends, ends)}, "curves")
+    assert axes.get_xlabel() == "share of others taken for members" and axes.get_ylabel() == "share of members found"
+
+
 def test_the_same_evaluation_gives_the_same_page(tmp_path):
     again = evaluated.__wrapped__("series", 1, 1, None)
     assert page_of(tmp_path, evaluated("series", 1, 1, None)) == page_of(tmp_path, again)
@@ -80,6 +127,8 @@ def test_what_does_not_fit_is_refused(tmp_path):
         page_of(tmp_path, evaluated("images", 1, 1, None), shape=(2, 2))
     with pytest.raises(ValueError, match="expected 3 names"):
         page_of(tmp_path, evaluated("table", 1, 1, None), choices=[["a"], ["a"] * 2, ["a"] * 4])
+    with pytest.raises(ValueError, match="1 lists of unit_choices: expected 0"):
+        page_of(tmp_path, evaluated("table", 1, 1, None), unit_choices=[["a"] * 10])
     with pytest.raises(ValueError, match="2 lists of choices"):
         page_of(tmp_path, evaluated("table", 1, 1, None), choices=[["a"] * 3, ["a"] * 2])
     assert not (tmp_path / "report.html").exists()
@@ -90,6 +139,51 @@ def test_units_of_a_table_are_drawn_beside_its_groups(tmp_path):
     real = drawn(layout, 30, 0)
     page = page_of(tmp_path, evaluate_encoded(real, Encoded(1 - real.units, real.codes), layout, ["a"], kind="table"))
     assert all(f"<b>{name}</b>" in page for name in ("unit 1", "unit 2", "a"))
+
+
+TABLE = {
+    "age": {"type": "integer", "low": 17, "high": 97, "encoding": "scaled", "missing": True},
+    "sex": {"type": "category", "values": ["F", "M"]},
+    "height": {"type": "number", "low": 0.5, "high": 2.5, "encoding": "scaled"},
+}
+
+
+def test_scaled_columns_have_their_names_and_their_own_scale(tmp_path, monkeypatch):
+    """A scaled column is a unit; where its values may be missing there is a group besides."""
+    schema = schema_of({"columns": TABLE})
+    labels = {}
+    monkeypatch.setattr(private_plots, "bars", lambda real, made, choices, said: labels.update({said: choices}) or "")
+    network = StackedVAE(schema, k=1, hidden=2, latent=1)
+    found = evaluate(Release(Mixture(network, torch.ones(1))), drawn(schema.layout, 30, 0))
+    write_evaluation(tmp_path, found, schema, data="people", facts={})
+    columns = {column["name"] for column in found.figures["columns"]}
+    assert columns == {"age", "height", "sex", "age, missing or not"}
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert all(f"<b>{name}</b>" in page for name in columns) and "unit 1" not in page
+    of = {said.partition(":")[0]: choices for said, choices in labels.items()}
+    assert of["age"] == ["17 or missing", "25", "33", "41", "49", "57", "65", "73", "81", "89 to 97"]
+    assert of["height"][0] == "0.5" and of["height"][-1] == "2.3 to 2.5" and of["sex"] == ["F", "M"]
+
+
+def test_curves_are_drawn_between_the_declared_bounds(tmp_path, monkeypatch):
+    layout, low, high = Layout(units=6), np.array([-5.0, 0.0] * 3), np.array([5.0, 100.0] * 3)
+    real, made, held_out = (drawn(layout, 30, seed) for seed in range(3))
+    found = evaluate_encoded(real, made, layout, kind="series", held_out=held_out, channels=2)
+    seen = []
+    monkeypatch.setattr(private_plots, "lines", lambda *_, **given: seen.append((_, given)) or "")
+    monkeypatch.setattr(private_plots, "samples", lambda curves, said: seen.append(((curves,), {"said": said})) or "")
+    page_of(tmp_path, found, bounds=(low, high))
+    of = {given["said"]: (curves, given) for curves, given in seen}
+    values = low + (high - low) * real.units.astype(np.float64)
+    np.testing.assert_allclose(of["mean curves"][1]["real"], values.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(of["mean curves"][1]["spread"][0], values.std(axis=0), atol=1e-5)
+    np.testing.assert_allclose(of["synthetic series"][0][0], low + (high - low) * made.units[:8], atol=1e-5)
+    # The first channel of the last one that is drawn, and of the real series that is nearest.
+    nearest = found.figures["nearest"]
+    for curve, side in zip(of["a series and the nearest"][0], ("real", "synthetic"), strict=True):
+        np.testing.assert_allclose(curve, -5.0 + 10.0 * nearest[side][-1, :, 0], atol=1e-6)
+    with pytest.raises(ValueError, match="bounds of 2 and 2 units: expected 6 each"):
+        page_of(tmp_path, found, bounds=(low[:2], high[:2]))
 
 
 def _axes(monkeypatch, plot, *arguments, **keywords):

@@ -55,6 +55,13 @@ def test_each_head_of_the_page_can_be_typed():
         assert (conf_dir() / group / f"{name}.yaml").is_file()
 
 
+def test_every_setting_of_a_model_says_its_default():
+    """A reader can tell then what it is where it is left out."""
+    rows = re.findall(r"^\| `(model\.\w+)` \|.*\| (.*) \|$", reference(), re.MULTILINE)
+    assert len(rows) > 50
+    assert not [name for name, default in rows if not default.strip()]
+
+
 def test_help_lists_every_setting():
     words = set(re.split(r"[\s|]+", listed(RunSpec)))
     assert {"run_dir", "seed", "rows"} <= words

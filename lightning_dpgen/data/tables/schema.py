@@ -109,6 +109,11 @@ class TableSchema:
         """The columns that records are encoded from."""
         return [column for column in self.columns if isinstance(column, Modelled)]
 
+    @property
+    def scaled(self) -> list[Numeric]:
+        """The columns that are units, in their order."""
+        return [column for column in self.modelled if isinstance(column, Numeric) and column.scaled]
+
     @cached_property
     def layout(self) -> Layout:
         """The scaled columns as units, then the groups of columns with something to choose, in their order.

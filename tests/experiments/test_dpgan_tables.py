@@ -1,0 +1,89 @@
+"""Table 1 of dp-GAN: settings of every variant can be planned, and a row is trained and scored once."""
+
+import sys
+from pathlib import Path
+
+import dpgan_tables
+import numpy as np
+import pytest
+from league_tasks import AdultBalanced, Mushroom
+
+import lightning_dpgen
+from lightning_dpgen.specs.settings import read_settings
+
+ADULT = Path(lightning_dpgen.__file__).parent / "data/bundled/adult.schema.yaml"
+
+
+@pytest.fixture
+def unwritten(monkeypatch):
+    """Name files of Adult that are not there, since plans need none of them."""
+    monkeypatch.setattr(AdultBalanced, "files", lambda self, run: (Path("adult.csv"), ADULT))
+    monkeypatch.setattr(dpgan_tables.AdultChosen, "files", AdultBalanced.files)
+
+
+def test_settings_of_every_variant_are_accepted_for_adult(tmp_path, unwritten):
+    task = dpgan_tables.AdultChosen(tmp_path)
+    for name in dpgan_tables.VARIANTS:
+        assert read_settings(dpgan_tables.settings_of(task, name, 3.0, 0)).spec.data.n == task.n < AdultBalanced.n
+
+
+def test_every_variant_has_a_plan_within_its_budget(tmp_path):
+    task, epsilon = Mushroom(tmp_path), 3.0
+    for name in dpgan_tables.VARIANTS:
+        asked = read_settings(dpgan_tables.settings_of(task, name, epsilon, 2))
+        plan = asked.plan()
+        assert asked.spec.data.n == task.n and asked.spec.seed == 2
+        if "no privacy" in name:
+            assert not plan.private
+        else:
+            assert plan.epsilon <= epsilon and plan.delta == 1e-5
+            # All of the budget is used, whether noise or steps are solved for.
+            assert plan.epsilon > 0.9 * epsilon
+
+
+def test_each_run_has_a_folder_of_its_own(tmp_path):
+    task = Mushroom(tmp_path)
+    folders = [
+        dpgan_tables.folder_of(task, name, epsilon, run)
+        for name in dpgan_tables.VARIANTS for epsilon in (1.0, 3.0) for run in range(2)
+    ]  # fmt: skip
+    assert len(set(folders)) == len(folders) and all(folder.parent == tmp_path for folder in folders)
+
+
+def test_a_row_is_trained_once_and_told_with_its_spread(tmp_path, monkeypatch, capsys):
+    made = []
+
+    def scored(task, name, epsilon, run):
+        made.append((task.data, name, epsilon, run))
+        return [0.5 + 0.1 * run]
+
+    monkeypatch.setattr(dpgan_tables, "scored", scored)
+    monkeypatch.setattr(
+        sys, "argv", ["dpgan_tables.py", str(tmp_path), "mushroom", "--runs", "2", "--only", "faithful", "measured"]
+    )
+    for _ in range(2):
+        dpgan_tables.main()
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("mushroom, epsilon 3: RF;")
+        assert lines[1:] == ["faithful: 0.5500 (0.0500)", "measured: 0.5500 (0.0500)"]
+    assert made == [("mushroom", name, 3.0, run) for name in ("faithful", "measured") for run in range(2)]
+
+
+def test_rows_that_settings_are_chosen_on_are_held_out(tmp_path, monkeypatch):
+    rows = [f"{number},x" for number in range(20)]
+
+    def files(self, run):
+        path = self.folder / f"all_{run}.csv"
+        path.write_text("\n".join(["age,job", *rows]) + "\n")
+        return path, ADULT
+
+    monkeypatch.setattr(AdultBalanced, "files", files)
+    monkeypatch.setattr(dpgan_tables.AdultChosen, "n", 16)
+    task = dpgan_tables.AdultChosen(tmp_path)
+    held_out = []
+    for run in range(2):
+        table, _ = task.files(run)
+        kept, aside = (path.read_text().splitlines()[1:] for path in (table, task.held_out(run)))
+        assert len(kept) == 16 and sorted([*kept, *aside]) == sorted(rows)
+        held_out.append(aside)
+    assert held_out[0] != held_out[1] and np.isin(held_out[0], rows).all()
