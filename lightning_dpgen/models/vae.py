@@ -284,12 +284,27 @@ class StackedVAE(nn.Module):
             with torch.enable_grad():
                 leaf = code.detach().requires_grad_()
                 losses = of_code(leaf.chunk(2, dim=1), noise, partition)
+                of_prior = self._gradients_of_prior(losses, partition)
                 (d_code,) = torch.autograd.grad(losses.sum(), leaf)
             with torch.no_grad():
-                return self.encoder.back(d_code, kept, lot.offsets, to_input=False)[0], losses.detach
+                factors = self.encoder.back(d_code, kept, lot.offsets, to_input=False)[0]
+            return factors | of_prior, losses.detach
 
-        closed = self.network == "dense" and not any(True for _ in self.prior.parameters())
-        return PerGroup(loss, groups, noise=self.latent, forms=forms if closed else None, places=places)
+        return PerGroup(loss, groups, noise=self.latent, forms=forms if self.network == "dense" else None, places=places)
+
+    def _gradients_of_prior(self, losses: Tensor, partition: Groups) -> dict[nn.Parameter, GradientFactors]:
+        """Return the gradients of the losses of groups (m,) with respect to centres that are learned.
+
+        The gradient of a group is the sum of those of its records, so it stands with the first of them.
+        """
+        parameters = list(self.prior.parameters())
+        rows = [losses.new_zeros(len(partition.index), *p.shape) for p in parameters]
+        for group in range(partition.count if parameters else 0):
+            members = (partition.index == group).nonzero()[:, 0]
+            if len(members):
+                for row, own in zip(rows, torch.autograd.grad(losses[group], parameters, retain_graph=True), strict=True):
+                    row[members[0]] = own
+        return {p: Dense(row) for p, row in zip(parameters, rows, strict=True)}
 
     @torch.no_grad()
     def embedded(self, lot: Lot, noise: Tensor, embedding: CodeEmbedding) -> Tensor:

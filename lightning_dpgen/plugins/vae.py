@@ -156,6 +156,11 @@ class VAE(PrivateMixture):
         embedding = None
         if divergence is not None:
             kernel = make_kernel(divergence.kernel, latent, divergence.width)
+            if network != "dense" and any(True for _ in stacked.prior.parameters()):
+                raise ValueError(
+                    f"network={network!r} with learned centres and a divergence of groups: expected network='dense', which "
+                    "knows their gradients"
+                )
             if divergence.release_of == "embedding":
                 features = divergence.features or (64 if kernel.blocks == 1 else 2 * kernel.blocks)
                 embedding = CodeEmbedding(kernel, stacked.prior, features, generator)

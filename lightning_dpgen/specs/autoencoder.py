@@ -203,6 +203,11 @@ class VAESpec(NetworkSpec):
                 f"model.features={found.features}: expected a multiple of {12 * self.latent}, a pair for each of six "
                 f"scales and model.latent={self.latent} dimensions"
             )
+        if self.divergence and found.prior_learned and self.network != "dense":
+            raise UsageError(
+                f"model.prior_learned=true with model.divergence={self.divergence} and model.network={self.network}: is of "
+                "model.network=dense; take that, or fixed centres"
+            )
         if found.release == "embedding" and self.divergence and found.prior_learned:
             raise UsageError(
                 "model.prior_learned=true: the mean of an embedding would change with the centres; take "
