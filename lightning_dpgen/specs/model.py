@@ -80,8 +80,8 @@ class NetworkSpec(TrainedSpec):
             )
         if self.init is not None and self.init_public is None:
             raise UsageError(
-                f"model.init={self.init}: a training starts from public data alone, since the cost of a release of private "
-                "data stands in no other certificate: name the public data that it was learned from, as in "
+                f"model.init={self.init}: a training starts from public data alone, since this run's certificate would not "
+                "state the cost of others: name the public data that it was learned from, as in "
                 "model.init_public='census sample of 1990', which the certificate will say"
             )
         if self.optimizer == "adam" and self.momentum is not None:
@@ -242,6 +242,11 @@ class WGANSpec(NetworkSpec):
                 raise UsageError(f"model.{name}={getattr(self, name):g}: is of model.loss={loss}; leave it out")
         if self.network == "conv" and self.layers != 2:
             raise UsageError(f"model.network=conv with model.layers={self.layers}: is of dense networks; leave it out")
+        if self.network == "lstm" and self.critic == "conv" and self.layers != 2:
+            raise UsageError(
+                f"model.layers={self.layers} with model.network=lstm and model.critic=conv: is of dense networks; leave it "
+                "out"
+            )
         if self.conditional and self.bias == "zero":
             raise UsageError(
                 "model.conditional=true with model.bias=zero: labels are drawn by noisy shares, which come with the means "
