@@ -278,7 +278,8 @@ class Plan:
         if least > high or not fits(low):
             raise BudgetTooSmall(
                 f"what was spent before the interruption leaves no room for stage {last.name!r} within epsilon="
-                f"{self.target_epsilon:g}, so there is nothing to release: start a new run, whose cost adds to what this one has spent"
+                f"{self.target_epsilon:g}, so there is nothing to release: start a new run, whose cost adds to what this "
+                "one has spent"
             )
         if fits(high):
             low = high
