@@ -20,6 +20,7 @@ from .data.pictures.schema import ImageSchema as ImageSchema
 from .data.pictures.schema import encode_images as encode_images
 from .data.records import Records as Records
 from .data.series.schema import SeriesSchema as SeriesSchema
+from .data.tables.reading import encode_table as encode_table
 from .data.tables.schema import TableSchema as TableSchema
 from .gradients.clipping import DPNorm as DPNorm
 from .gradients.clipping import Fixed as Fixed

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.launch import launched
 from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.release.certificate import MODEL
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.select import forget_what_is_left, select
-from lightning_dpgen.specs.compose import expanded, name_of, refuse_interpolations
+from lightning_dpgen.specs.compose import expanded, name_of, refuse_interpolations, replaced
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.usage_error import OK, UsageError
 
@@ -35,7 +36,9 @@ def run(argv: Sequence[str]) -> int:
         forget_what_is_left(RunFolder(place_of(run_dir)))
     folder = run_folder.choose(run_dir)
     reporter = TerminalReporter()
-    candidates = read_candidates(argv, reporter)
+    # The network that the trials start from is that which the first of them started from, wherever the release is now.
+    kept = (folder.initial / MODEL).is_file()
+    candidates = read_candidates(replaced(argv, "model.init", folder.initial) if kept else argv, reporter)
     words = [word for word in argv if name_of(word) != "run_dir"]
     certificate = guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked, reporter))
     print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")

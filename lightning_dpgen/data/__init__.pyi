@@ -6,4 +6,5 @@ from .pictures.schema import encode_images as encode_images
 from .records import Records as Records
 from .schema import Schema as Schema
 from .series.schema import SeriesSchema as SeriesSchema
+from .tables.reading import encode_table as encode_table
 from .tables.schema import TableSchema as TableSchema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -113,7 +114,9 @@ def _check(
 ) -> None:
     parameters = [p for p in network.parameters() if p.requires_grad]
     # Random functions that are not held still would draw from public generators, once for each record.
-    with ConstantDraws() as still, randomness_of_their_own(), _moved(parameters):
+    with ConstantDraws() as still, randomness_of_their_own(), _moved(parameters), warnings.catch_warnings():
+        # Single records may be slow.
+        warnings.filterwarnings("ignore", message="There is a performance drop")
         with _unchanged(network):
             found = engine(network, term, few, noise, groups)
         single, again = (_one_by_one(network, term, few, noise, groups, parameters) for _ in range(2))

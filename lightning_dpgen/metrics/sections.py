@@ -310,7 +310,8 @@ def membership_section(sides: Sides) -> Section | str:
     held_out = sides.held_out
     if held_out is None or min(len(sides.real), len(held_out)) < _FEW_ATTACKED or not sides.layout.width:
         return f"it needs {_FEW_ATTACKED} records that were learned from, and as many held-out ones"
-    note = told_twins(held_out, sides.real if sides.learned is None else sides.learned, sides.synthetic)
+    twins = told_twins(held_out, sides.real if sides.learned is None else sides.learned, sides.synthetic)
+    note = f"{twins}; held-out records of another time or place than those learned from are told apart by that, too"
     if sides.layout.units > _KNOWN_UNITS:
         # Those of the real records could be told by which units vary.
         sides = _of_units(sides, varying_units([sides.synthetic], _KNOWN_UNITS))

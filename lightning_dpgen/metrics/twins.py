@@ -30,11 +30,9 @@ def told_twins(held_out: Encoded, real: Encoded, synthetic: Encoded) -> str:
     Example:
         >>> codes = np.arange(40, dtype=np.uint8)[:, None]
         >>> records = Encoded(np.zeros((40, 0), np.uint8), codes)
-        >>> found, made = told_twins(records[:10], records[10:], records[9:11]).split("; ")
+        >>> found, *_ = told_twins(records[:10], records[10:], records[9:11]).split("; ")
         >>> found
-        '0 of 10 held-out records (0 %) are identical to one that was learned from, and 0 % of these to another of them'
-        >>> made
-        '1 (10 %) to a synthetic one, and 3.3 % of those that were learned from'
+        'as the model sees records, in bins, 0 of 10 held-out ones (0 %) are identical to one that was learned from'
         >>> COPIES in told_twins(records[:10], records, records[9:11])
         True
     """
@@ -45,9 +43,9 @@ def told_twins(held_out: Encoded, real: Encoded, synthetic: Encoded) -> str:
     shares = (found / len(own), doubled / len(learned), drawn / len(own), float(np.isin(learned, made).mean()))
     copied, twins, like_made, learned_like_made = map(_percent, shares)
     line = (
-        f"{found:,} of {len(own):,} held-out records ({copied}) are identical to one that was learned from, and {twins} of "
-        f"these to another of them; {drawn:,} ({like_made}) to a synthetic one, and {learned_like_made} of those that were "
-        "learned from"
+        f"as the model sees records, in bins, {found:,} of {len(own):,} held-out ones ({copied}) are identical to one that "
+        f"was learned from; of those learned from {twins} are to another; {drawn:,} held-out ones ({like_made}) are to a "
+        f"synthetic one; of those learned from {learned_like_made} are"
     )
     expected = (doubled + 1) / (len(learned) + 2)
     new = found / len(own) >= expected + _COPIED * (1.0 - expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -164,7 +165,7 @@ class StackedGenerator(nn.Module):
             return made
         layout, start = self.schema.layout, self.latent + self.conditional
         # Negative logarithms of exponential numbers: the largest sum is of a choice that is drawn by its share.
-        gumbel = -torch.log(-torch.special.log_ndtr(code[:, start:]).clamp(max=-1e-30))
+        gumbel = -torch.log(-_log_uniform(code[:, start:]).clamp(max=-1e-30))
         scores, parts = torch.log(made[:, layout.units :].detach().clamp(min=1e-30)) + gumbel, [made[:, : layout.units]]
         for span in layout.spans:
             own = made[:, span]
@@ -178,3 +179,12 @@ class StackedGenerator(nn.Module):
         """Generate means of units and shares of choices (n, width), for records sorted by component."""
         code = torch.randn(offsets[-1], self.latent + self.conditional, generator=generator)
         return self.shares(code, offsets)
+
+
+def _log_uniform(normal: Tensor) -> Tensor:
+    """Return the logarithm of the distribution function at normal numbers, accurate in both tails.
+
+    `torch.special.log_ndtr` has no rule for `torch.vmap`.
+    """
+    tail = 0.5 * torch.special.erfc(normal.abs() / math.sqrt(2.0))
+    return torch.where(normal > 0.0, torch.log1p(-tail), torch.log(tail.clamp(min=1e-37)))

@@ -64,6 +64,10 @@ class PrivateSplitDataModule(pl.LightningDataModule):
             raise ValueError(f"block={block!r}: expected a whole number of lots, 1 or more, or None")
         if keep is not None and not Path(keep).parent.is_dir():
             raise ValueError(f"keep={keep}: there is no folder {Path(keep).parent}; make it first")
+        if not isinstance(records, Records):
+            raise ValueError(
+                f"records: a {type(records).__name__}: expected Records, as encode_table or encode_images return them"
+            )
         super().__init__()
         self._keep, self._after_access = None if keep is None else Path(keep), after_access
         self.state: SplitState | None = None

@@ -248,7 +248,8 @@ class Plan:
         Multipliers stay. Accesses that were made and lost are made again, and the flexible stage gives up as many as it
         takes to stay within the budget, or below the reference; its own total never grows. The accesses of that stage whose
         results are there in the end are a multiple of its `multiple`, since the rest would be paid for and change nothing.
-        Where accesses of that stage alone were lost, the plan stays as it is: stopping early does not lower its cost.
+        Where accesses of that stage alone were lost, the plan stays as it is, since stopping early does not lower its cost;
+        those beyond a multiple are then made and change nothing.
 
         Args:
             made: accesses of each stage that were made, lost ones included.
@@ -261,7 +262,10 @@ class Plan:
         others = [stage.name for stage in self.stages if stage is not last]
         again = {name: made.get(name, 0) - done.get(name, 0) for name in others}
         grown = tuple(replace(stage, count=stage.count + again.get(stage.name, 0)) for stage in self.stages)
-        if grown == self.stages:
+        # Lost accesses change nothing, so as many as make a difference have to come on top of them.
+        lost = made.get(last.name, 0) - done.get(last.name, 0)
+        least, high = max(made.get(last.name, 0), lost + min(last.multiple, last.count)), last.count
+        if grown == self.stages and least <= high:
             return self
 
         def shortened(count: int) -> Plan:
@@ -270,14 +274,12 @@ class Plan:
         def fits(count: int) -> bool:
             return self.covers(shortened(count).accesses)
 
-        # Lost accesses change nothing, so as many as make a difference have to come on top of them.
-        lost = made.get(last.name, 0) - done.get(last.name, 0)
-        least, high = max(made.get(last.name, 0), lost + min(last.multiple, last.count)), last.count
         low = least
         if least > high or not fits(low):
             raise BudgetTooSmall(
                 f"what was spent before the interruption leaves no room for stage {last.name!r} within epsilon="
-                f"{self.target_epsilon:g}: start a new run, whose cost adds to what this one has spent"
+                f"{self.target_epsilon:g}, so there is nothing to release: start a new run, whose cost adds to what this "
+                "one has spent"
             )
         if fits(high):
             low = high

@@ -136,6 +136,8 @@ def release_mixture(
     rows = n if rows is None else rows
     check_sizes(rows=rows)
     check_seed(seed)
+    if not isinstance(mixture, Mixture):
+        raise ValueError(f"mixture: a {type(mixture).__name__}: expected a Mixture, as module.mixture() returns one")
     if mixture.run != account.ledger.run:
         raise ValueError(
             "mixture: was learned on another account than this one, or on an unknown one, and the certificate would not "

@@ -403,8 +403,13 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
             f"relation={relation!r}: projected rows, one for each record, are stated under {REPLACE_ONE!r}, and everything "
             f"else under {ADD_OR_REMOVE_ONE!r}; {MODEL} and the released files must agree on what this is"
         )
-    if LABELS in {stage["name"] for stage in certificate["stages"]} and model.get(LABELLED) is not True:
-        verdict.problems.append(f"the stage {LABELS!r} bought a label for the model, and {MODEL} says that it has none")
+    bought, drawn = LABELS in {stage["name"] for stage in certificate["stages"]}, model.get(LABELLED) is True
+    # The stages of a selection are its trials.
+    if bought != drawn and isinstance(certificate["selection"], str):
+        verdict.problems.append(
+            f"the stage {LABELS!r} {'bought' if bought else 'would buy'} a label for the model, and {MODEL} says that "
+            f"it has {'none' if bought else 'one'}"
+        )
     if certificate["private"] and model.get("private", True) is not True:
         verdict.problems.append(f"{MODEL} says that this is not private, and the certificate that it is")
 

@@ -35,7 +35,8 @@ def check_other_records(spec: RunSpec, contents: Iterable[np.ndarray]) -> None:
     if init is None:
         return
     place = place_of(init)
-    for root in (place, place.parent):
+    # A link may lead to the release from anywhere.
+    for root in dict.fromkeys((place, place.parent, place.resolve(), place.resolve().parent)):
         try:
             about = Ledger.read(RunFolder(root).ledger).about
         except (LedgerError, OSError):
@@ -57,7 +58,7 @@ def keep_initial(spec: RunSpec, folder: RunFolder) -> RunSpec:
     initial = read_initial(spec)
     if initial is not None:
         make_private(folder.initial, MODEL)
-        write_model(folder.initial, initial.mixture)
+        write_model(folder.initial, initial.mixture, private=not initial.twin)
         restrict(folder.initial)
         sync_files(folder.initial)
     return with_kept_initial(spec, folder)

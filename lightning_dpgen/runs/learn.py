@@ -59,7 +59,7 @@ def learn(run: Context, records: Records) -> SyntheticContent:
                 mixture = labelled_mixture(run, records, mixture)
         except Diverged as error:
             raise UsageError(
-                f"model.lr={spec.model.lr:g}: {error}. What was drawn is spent; start a new run, whose cost adds to it"
+                f"model.lr={spec.model.lr:g}: {error}. What was drawn is spent; a run in another run_dir adds to it"
             ) from None
     else:
         if run.ranks.size > 1:

@@ -13,7 +13,7 @@ from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.table import budget_table
@@ -74,11 +74,6 @@ def restore(run: Context, data: PrivateSplitDataModule, module: PrivateMixture) 
             raise LedgerError(f"{path}: refers to lines that the ledger does not hold: some of the ledger is missing")
         done = checkpoint[LEDGER]["done"]
     account.go_on(paid_once(account) | done)
-    if path is None and not account.remaining("training"):
-        raise BudgetTooSmall(
-            f"run_dir={folder.root}: all training steps were spent before a state of the network was saved, so there is "
-            "nothing to release; start a new run, whose cost adds to what this one has spent"
-        )
     say_plan(run, f" after {done.get('training', 0):,} training steps")
     if path is not None and not account.remaining("training"):
         module.load_state_dict(checkpoint["state_dict"])

@@ -62,6 +62,7 @@ def settle(spec: RunSpec, source: Source) -> tuple[Settings | None, Plan | None]
     buys = spec.data.n is None or bool(source.open_parts)
     settled = (None, discover.first_plan(spec, source)) if buys else (fill(spec, source), None)
     source.files()
+    check_other_records(spec, source.contents())
     return settled
 
 
@@ -120,7 +121,6 @@ class _Run:
         return read_records(settings, self.source, self.reporter)
 
     def _open(self, settings: Settings | None, plan: Plan) -> Account:
-        check_other_records(self.spec, self.source.contents())
         self.reporter.warn(mark(self.study, self.spec.privacy, self.source.contents()))
         run_folder.take(self.folder)
         about = run_identity.about_records(self.source.contents(), read_as(self.spec, self.source))

@@ -34,6 +34,7 @@ from lightning_dpgen.runs import run_identity
 from lightning_dpgen.runs.candidates import NUMBER, STAGE, Candidates
 from lightning_dpgen.runs.context import Context, private_stream
 from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.initial import check_other_records, keep_initial
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import learn, read_records
 from lightning_dpgen.runs.memory import is_out_of_memory
@@ -73,17 +74,22 @@ def select(
     stream, study = private_stream(spec), study_of(spec.privacy)
     # Whatever is asked for, the budget and the space among it.
     asked = {"words": list(words), "unit": first.unit, "debug": {"private_seed": spec.debug.private_seed}}
+    if first.initial is not None:
+        asked["init"] = first.initial.declared
+        reporter.say(first.initial.line)
     if folder.unfinished:
         account = run_folder.reopen_account(folder, stream, study)
     else:
         reporter.say(candidates.table())
         reporter.say(check_study(study, candidates.plan))
         records = read_records(first, source, reporter)
+        check_other_records(spec, source.contents())
         reporter.warn(mark(study, spec.privacy, source.contents()))
         run_folder.take(folder)
         about = run_identity.about_records(source.contents(), _read_as(candidates))
         about |= run_identity.about_settings(asked, first.n, None) | {"began": time.time()}
         account = run_folder.open_account(candidates.plan, folder, stream, about, study)
+        keep_initial(spec, folder)
     with closing(account.ledger):
         if account.resumed:
             run_identity.check_settings(account.ledger.about, asked, folder)

@@ -67,7 +67,9 @@ class VAESpec(NetworkSpec):
         "the standard deviation of a dimension that is off, or of a part of a mixture", ge=1e-4, le=100,
         by_default="0.05, of a mixture 0.1",
     )  # fmt: skip
-    prior_centres: list[list[float]] | None = setting("mixture: its centres, public, as in [[1,0],[-1,0]]")
+    prior_centres: list[list[float]] | None = setting(
+        "mixture: its centres, public, as in [[1,0],[-1,0]]", by_default="must be given for a mixture"
+    )
     prior_learned: bool | None = setting("mixture: centres are trained, beginning at these", by_default="false")
     beta: float = setting("weight of the divergence of a record's code from the prior", 1.0, ge=0, le=1e6)
     samples: int = setting("draws of a code over which the loss of a record is averaged", 1, ge=1, le=1024)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lightning_dpgen.data.schema import Schema
@@ -13,8 +15,9 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.trained import TRAINED
-from lightning_dpgen.release.certificate import CERTIFICATE, NotARelease
+from lightning_dpgen.release.certificate import CERTIFICATE, WEIGHTS, NotARelease, digest
 from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.sampler import Release, load_release, weights_digest
 from lightning_dpgen.release.verify import read_certificate
 from lightning_dpgen.specs.autoencoder import VAESpec
@@ -35,12 +38,12 @@ class InitialNetwork:
     Args:
         public: the name of the data that it was learned from, which are declared to be public.
         mixture: of the release.
-        private: whether the certificate beside it says that the data were protected; None without one.
+        twin: whether the certificate beside it says that nothing was protected, as that of a twin of private data does.
     """
 
     public: str
     mixture: Mixture
-    private: bool | None = None
+    twin: bool = False
 
     @cached_property
     def declared(self) -> dict[str, str]:
@@ -52,12 +55,7 @@ class InitialNetwork:
         """The declaration in words."""
         digest = self.declared["weights"][:12]
         said = f"starts from a network of data declared to be public: {self.public} (weights {digest})"
-        if self.private:
-            said += (
-                "; its certificate says that these data were private: for anyone who is in both data sets both epsilons "
-                "add up, and the certificate of this run states its own alone"
-            )
-        elif self.private is False:
+        if self.twin:
             said += (
                 "; its certificate says that nothing was protected, as that of the twin of private data does: for anyone "
                 "who is in both data sets the certificate of this run promises nothing"
@@ -69,7 +67,7 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
     """Return the network that the settings ask for to start from; None for none.
 
     Raises:
-        UsageError: if there is no such release, or it is of another model or of the study of this run.
+        UsageError: if there is no such release, it is of another model, or its certificate says that its data are private.
     """
     model = spec.model
     if not isinstance(model, NetworkSpec) or model.init is None:
@@ -91,14 +89,23 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
         is_of = next((name for name, network in TRAINED.items() if network is kind), None)
         found = "no network" if is_of is None else f"a network of model={is_of}"
         raise UsageError(f"{said}: holds {found}; expected one of model={model.name}")
-    study = certificate.get("study")
-    if spec.privacy.study is not None and isinstance(study, dict) and study.get("name") == spec.privacy.study:
+    if certificate:
+        _check_certificate(certificate, folder, said)
+    if certificate.get("private"):
         raise UsageError(
-            f"{said}: is a release of privacy.study={spec.privacy.study}, as this run is, so its data are not public; what "
-            "it has cost stands in the total of the study and not in this run's certificate"
+            f"{said}: its certificate says that its data are private, so they cannot be declared public, and its cost for "
+            "people in both data sets would stand in no certificate; expected a network of public data, of privacy=off"
         )
-    private = certificate.get("private")
-    return InitialNetwork(model.init_public, release.mixture, private if isinstance(private, bool) else None)
+    return InitialNetwork(model.init_public, release.mixture, not release.private)
+
+
+def _check_certificate(certificate: Mapping[str, Any], folder: Path, said: str) -> None:
+    """Refuse a certificate that was changed, or that is of other weights than those beside it."""
+    files = certificate.get("files")
+    if not isinstance(certificate.get("private"), bool) or digest(certificate) != certificate.get("digest"):
+        raise UsageError(f"{said}: its certificate was changed after it was written; expected one as it was published")
+    if not isinstance(files, Mapping) or files.get(WEIGHTS) != file_hash(folder / WEIGHTS):
+        raise UsageError(f"{said}: its {WEIGHTS} is not the one in its certificate; expected a release as it was published")
 
 
 def take_sizes(spec: RunSpec, initial: InitialNetwork) -> RunSpec:

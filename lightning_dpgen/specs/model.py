@@ -80,6 +80,11 @@ class WGANSpec(NetworkSpec):
                 raise UsageError(f"model.{name}={getattr(self, name):g}: is of model.loss={loss}; leave it out")
         if self.network == "conv" and self.layers != 2:
             raise UsageError(f"model.network=conv with model.layers={self.layers}: is of dense networks; leave it out")
+        if self.network == "lstm" and self.critic == "conv" and self.layers != 2:
+            raise UsageError(
+                f"model.layers={self.layers} with model.network=lstm and model.critic=conv: is of dense networks; leave it "
+                "out"
+            )
         if self.conditional and self.bias == "zero":
             raise UsageError(
                 "model.conditional=true with model.bias=zero: labels are drawn by noisy shares, which come with the means "

@@ -77,8 +77,8 @@ class NetworkSpec(TrainedSpec):
             )
         if self.init is not None and self.init_public is None:
             raise UsageError(
-                f"model.init={self.init}: a training starts from public data alone, since the cost of a release of private "
-                "data stands in no other certificate: name the public data that it was learned from, as in "
+                f"model.init={self.init}: a training starts from public data alone, since this run's certificate would not "
+                "state the cost of others: name the public data that it was learned from, as in "
                 "model.init_public='census sample of 1990', which the certificate will say"
             )
         if self.optimizer == "adam" and self.momentum is not None:

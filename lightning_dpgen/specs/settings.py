@@ -45,7 +45,7 @@ from lightning_dpgen.specs.public_centres import ENDING, read_centres
 from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
 from lightning_dpgen.specs.source import Part, Source
 from lightning_dpgen.specs.sources import source_of
-from lightning_dpgen.specs.spec import completed, variants
+from lightning_dpgen.specs.spec import completed
 from lightning_dpgen.specs.usage_error import UsageError
 
 # The stage that buys the number of records and what else is not declared.
@@ -425,9 +425,11 @@ def _choose(spec: RunSpec, source: Source, schema: Schema, found: Mapping[str, A
     said, mistakes = "", set()
     strength = strength_of(spec.data.n, _epsilon(spec), spec.privacy.delta, spec.data.most_rows)
     for choice in ranked(schema, strength):
-        model = variants(RunSpec, "model")[choice.name]()
+        own = read_run([f"model={choice.name}"])
+        # A rule that was left open is that of the model.
+        clipping = own.clipping if spec.clipping == DPNormSpec() else spec.clipping
         try:
-            settings = fill(spec.changed(model=model), source, found)
+            settings = fill(spec.changed(model=own.model, clipping=clipping), source, found)
             return dataclasses.replace(settings, chosen=choice.why + said)
         except UsageError as mistake:
             said += f"; {choice.name} was passed over: {mistake}"

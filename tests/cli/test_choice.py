@@ -74,6 +74,14 @@ def test_measured_counts_choices_so_real_numbers_are_for_networks(dpgen, tmp_pat
     assert status == 2 and said in err and len(err.splitlines()) == 1, err
 
 
+def test_a_network_that_is_chosen_is_clipped_as_when_it_is_asked_for(dpgen, tmp_path, monkeypatch):
+    trials = [{"kind": "images", "label": True, "width": 74, "strength": 1000, "scores": {"wgan": 0.9, "vae": 0.5}}]
+    monkeypatch.setattr(choice, "TABLE", tmp_path / "choice.json")
+    choice.TABLE.write_text(json.dumps(trials), encoding="utf-8")
+    asked, chosen = (dpgen("budget", model) for model in ("model=wgan", "model=auto"))
+    assert asked[0] == chosen[0] == 0 and chosen[1].endswith(asked[1]) and "norms" not in chosen[1]
+
+
 def test_a_mistake_that_is_not_the_models_is_said_once(dpgen, table):
     status, _, err = dpgen("budget", "model=auto", "rows=-1")
     assert status == 2 and err.count("rows=-1") == 1 and "passed over" not in err

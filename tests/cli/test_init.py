@@ -14,6 +14,7 @@ from lightning_dpgen.cli.main import main
 from lightning_dpgen.plugins.checkpoints import Checkpoints
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.release.sampler import weights_digest
+from lightning_dpgen.runs import select as selecting
 from lightning_dpgen.runs import train as trained_run
 from lightning_dpgen.specs.defaults import default_bins
 
@@ -31,17 +32,20 @@ PUBLIC = f"model.init_public='{NAME}'"
 
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory):
-    """Return the folder of finished runs of one component, and make that of a VAE, which belongs to a study."""
+    """Return the folder of finished runs without privacy, and make that of a VAE of one component."""
     root = tmp_path_factory.mktemp("starts")
-    study = [f"privacy.study_folder={root / 'studies'}", "privacy.study=digits", "privacy.study_epsilon=20"]
-    _begin(root, "vae", *study, "privacy.study_delta=1e-4")
+    _begin(root, "vae")
     return root
 
 
-def _begin(root, model, *words):
+def _begin(root, model, k=1):
+    """Train without privacy, as on public data, and return the run."""
     sizes = [f"model.{name}={value}" for name, value in SIZES[model].items()]
-    assert main(["train", f"model={model}", *QUICK, *sizes, *words, "split.k=1", f"run_dir={root / model}"]) == 0
-    _publish(root / model)
+    run = root / (model if k == 1 else f"{model}_{k}")
+    if not run.exists():
+        assert main(["train", "privacy=off", f"model={model}", *QUICK, *sizes, f"split.k={k}", f"run_dir={run}"]) == 0
+        _publish(run)
+    return run
 
 
 def _publish(run):
@@ -55,17 +59,15 @@ def _certificate(run):
 
 @pytest.mark.parametrize("model", ["vae", "wgan", pytest.param("rbm", marks=pytest.mark.slow)])
 def test_a_network_starts_from_a_release_and_says_so(dpgen, starts, tmp_path, model):
-    """From one component each of three, then from three of them each of three, with the sizes of the release."""
-    before = starts / model
-    if not before.exists():
-        _begin(starts, model)
-    for run, split in ((tmp_path / "three", ["split.k=3"]), (tmp_path / "again", [])):
+    """From one component each of three, and from three of them each of three, with the sizes of the release."""
+    for k, run, split in ((1, tmp_path / "three", ["split.k=3"]), (3, tmp_path / "again", [])):
+        before = _begin(starts, model, k)
         words = [f"model={model}", *QUICK, *split, f"model.init={before}", PUBLIC, f"run_dir={run}"]
         status, out, err = dpgen("train", *words)
         assert status == 0, err
         digest = weights_digest(load_release(before / "release").mixture.network)
         assert f"starts from a network of data declared to be public: {NAME} (weights {digest[:12]})" in out
-        assert "its certificate says that these data were private" in out
+        assert "its certificate says that nothing was protected" in out
         certificate = _certificate(run)
         assert certificate["declared"]["init"] == {"public": NAME, "weights": digest}
         assert digest == _certificate(before)["files"]["model.safetensors"]
@@ -79,21 +81,24 @@ def test_a_network_starts_from_a_release_and_says_so(dpgen, starts, tmp_path, mo
         assert NAME in (run / "private/ledger.jsonl").read_text()
         status, out, _ = dpgen("verify", run)
         assert status == 0 and f"it rests on the declaration that these data are public: {NAME}" in out
-        _publish(run)
-        before = run
     status, out, _ = dpgen("budget", *words[:-1])
     assert status == 0 and f"declared to be public: {NAME}" in out
 
 
+SELECTION = [
+    "privacy.selection=logarithmic", "privacy.selection_mean=3", "privacy.selection_score=fidelity",
+    "privacy.fidelity_share=0.1", "split.k=1", "model.lr=1e-3,1e-2",
+]  # fmt: skip
 # Whatever is wrong, with a start from the VAE: further settings, and the line.
 REFUSED = {
     "no declaration": (["model.init={vae}"], r"model\.init=.*: a training starts from public data alone"),
     "no name": (["model.init={vae}", "model.init_public=' '"], r"model\.init_public= : expected a name, 1 to 200"),
     "a flag for a name": (["model.init={vae}", "model.init_public=true"], r"model\.init_public=true: expected text"),
-    "the same study": (
-        ["model.init={vae}", PUBLIC, "privacy.study=digits", "privacy.study_folder={studies}"],
-        r"model\.init=.*: is a release of privacy\.study=digits, as this run is",
-    ),
+    "protected data": (["model.init={protected}", PUBLIC], r"model\.init=.*: its certificate says that its data are priv"),
+    "a link to the same records": (["model.init={link}", PUBLIC], r"model\.init=.*was learned from the same file"),
+    "other weights": (["model.init={swapped}", PUBLIC], r"model\.init=.*: its model\.safetensors is not the one in"),
+    "an edited certificate": (["model.init={edited}", PUBLIC], r"model\.init=.*: its certificate was changed after it was"),
+    "the same records, selected": (["model.init={same}", PUBLIC, *SELECTION], r"model\.init=.*was learned from the same"),
     "another kind": (
         ["model=rbm", "model.init={vae}", PUBLIC],
         r"model\.init=.*: holds a network of model=vae; expected one of model=rbm",
@@ -118,13 +123,7 @@ REFUSED = {
     "too long a name": (["model.init={vae}", f"model.init_public={'a' * 201}"], r"init_public=a+\.\.\.: expected a name"),
     "the same records": (["model.init={same}", PUBLIC], r"model\.init=.*was learned from the same file as this run would"),
     "several to choose from": (
-        [
-            "model.init={vae},{three}",
-            PUBLIC,
-            "privacy.selection=logarithmic",
-            "privacy.selection_score=fidelity",
-            "privacy.fidelity_share=0.1",
-        ],
+        ["model.init={vae},{three}", PUBLIC, *SELECTION],
         r"model\.init: all trials of a selection start from one network",
     ),
 }  # fmt: skip
@@ -133,12 +132,21 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def places(starts, tmp_path_factory):
     root = tmp_path_factory.mktemp("places")
-    assert main(["train", *QUICK, "split.k=3", "model.hidden=8", "model.latent=3", f"run_dir={root / 'three'}"]) == 0
+    _begin(root, "vae", 3)
+    (root / "vae_3").rename(root / "three")
+    sizes = ["model.hidden=8", "model.latent=3"]
+    assert main(["train", *QUICK, "split.k=1", *sizes, f"run_dir={root / 'protected'}"]) == 0
+    assert main(["train", *QUICK, "split.k=1", *sizes, "privacy=off", f"run_dir={root / 'same'}"]) == 0
     assert main(["train", "model=measured", "rows=20", f"run_dir={root / 'measured'}"]) == 0
-    shutil.copytree(root / "three", root / "same")
-    _publish(root / "three")
+    (root / "link").symlink_to(root / "same/release")
+    for name in ("swapped", "edited"):
+        shutil.copytree(starts / "vae/release", root / name)
+    shutil.copy(root / "same/release/model.safetensors", root / "swapped/model.safetensors")
+    certificate = json.loads((root / "edited/privacy.json").read_text())
+    (root / "edited/privacy.json").write_text(json.dumps(certificate | {"private": "no"}))
     for name in ("broken", "huge"):
         shutil.copytree(starts / "vae/release", root / name)
+        (root / name / "privacy.json").unlink()
     tensors = safetensors.torch.load_file(root / "broken/model.safetensors")
     name = next(iter(tensors))
     safetensors.torch.save_file(
@@ -146,23 +154,26 @@ def places(starts, tmp_path_factory):
     )
     safetensors.torch.save_file({name: t.fill_(1e38) for name, t in tensors.items()}, root / "huge/model.safetensors")
     (root / "empty").mkdir()
-    named = {name: root / name for name in ("three", "same", "measured", "broken", "huge", "empty")}
-    return named | {name: starts / name for name in ("vae", "studies")}
+    named = {
+        name: root / name
+        for name in ("three", "same", "link", "swapped", "edited", "protected", "measured", "broken", "huge", "empty")
+    }
+    return named | {"vae": starts / "vae"}
 
 
 @pytest.mark.parametrize(("words", "line"), REFUSED.values(), ids=REFUSED.keys())
 def test_anything_else_is_one_line_and_nothing_is_spent(dpgen, places, tmp_path, words, line):
-    study = (places["studies"] / "digits.jsonl").read_bytes()
     given = [word.format(**places) if "{" in word else word for word in words]
     quick = [] if "model=measured" in words else QUICK
     status, _, err = dpgen("train", *quick, *given, f"run_dir={tmp_path / 'run'}")
     assert status == 2 and re.search(line, err) and len(err.splitlines()) == 1, err
-    assert not (tmp_path / "run").exists() and (places["studies"] / "digits.jsonl").read_bytes() == study
+    assert not (tmp_path / "run").exists()
 
 
 SEX, AGE = {"type": "category", "values": ["F", "M"]}, {"type": "integer", "low": 0, "high": 99}
 SCHEMA = {"label": "sex", "columns": {"sex": SEX, "age": AGE}}
 FRAME = pd.DataFrame({"sex": ["F", "M", "M"] * 100, "age": list(range(100)) * 3})
+OFF = ["privacy=off", "model.hidden=4"]
 FIT = ["model.steps=2", "model.rate=0.1", "split.k=1", "rows=5"]
 
 
@@ -174,7 +185,7 @@ def _fitted(run, frame=FRAME, schema=SCHEMA, words=(), **given):
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    folder = _fitted(tmp_path_factory.mktemp("table") / "run", n=40_000, words=["model.hidden=4"]).folder
+    folder = _fitted(tmp_path_factory.mktemp("table") / "run", n=40_000, epsilon=None, words=OFF).folder
     _publish(folder)
     return folder
 
@@ -254,6 +265,28 @@ def test_a_run_goes_on_with_the_release_that_it_began_from(dpgen, starts, traine
     assert status == 0 and f"{NAME} (weights {digest[:12]})" in out, err
     assert _certificate(run)["declared"]["init"] == {"public": NAME, "weights": digest}
     assert dpgen("verify", run)[0] == 0
+
+
+def test_a_model_without_a_certificate_says_that_it_protects_no_one(dpgen, starts, tmp_path):
+    for name in ("model.json", "model.safetensors"):
+        (tmp_path / "bare").mkdir(exist_ok=True)
+        shutil.copy(starts / "vae/release" / name, tmp_path / "bare" / name)
+    status, out, _ = dpgen("budget", *QUICK, f"model.init={tmp_path / 'bare'}", PUBLIC)
+    assert status == 0 and "nothing was protected" in out
+
+
+def test_a_selection_goes_on_with_the_network_that_its_trials_began_from(dpgen, starts, tmp_path, monkeypatch):
+    shutil.copytree(starts / "vae/release", tmp_path / "public")
+    run = tmp_path / "run"
+    words = [*QUICK, f"model.init={tmp_path / 'public'}", PUBLIC, *SELECTION, f"run_dir={run}"]
+    digest = weights_digest(load_release(tmp_path / "public").mixture.network)
+    with monkeypatch.context() as patch:
+        patch.setattr(selecting._Trials, "best", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert dpgen("train", *words)[0] == 130
+    shutil.rmtree(tmp_path / "public")
+    status, out, err = dpgen("train", *words)
+    assert status == 0 and f"{NAME} (weights {digest[:12]})" in out, err
+    assert _certificate(run)["declared"]["init"] == {"public": NAME, "weights": digest}
 
 
 def test_a_copy_that_was_changed_is_refused(dpgen, starts, tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ FOUND = ["data.discovery_share=0.1", "data.outside=clamp"]
 
 # The columns beside `sex`, the label if it is another one, settings, and the line; None where it works.
 TABLES = {
-    "a label of one class": ({"one": ONE}, "one", [], r"label: 'one': expected a column of 2 to 1000 choices"),
+    "a label of one class": ({"one": ONE}, "one", [], r"label: 'one' has 1: expected a column of 2 to 1000 choices"),
     "a column of one value": ({"one": ONE}, "sex", [], None),
     "a number of one value": ({"year": {"type": "integer", "low": 7, "high": 7}}, "sex", [], None),
     "ten thousand categories": (
@@ -56,7 +56,7 @@ TABLES = {
         ["model.critic_steps=3", "model.steps=5"],
         r"model\.steps=5: expected a multiple of model\.critic_steps=3",
     ),
-    "a scaled column without bounds": ({"share": SCALED}, "sex", [], r"column 'share': low: .*expected a number"),
+    "a scaled column without bounds": ({"share": SCALED}, "sex", [], r"column 'share': low: is missing: expected a bound"),
     "a scaled column without a high": ({"share": {**SCALED, "low": 0}}, "sex", [], r"column 'share': high: .*expected"),
     "a scaled column of one number": (
         {"share": {**SCALED, "low": 1, "high": 1}},

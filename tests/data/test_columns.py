@@ -128,7 +128,7 @@ BAD = {
     "no type": ({}, "type"),
     "a near type": ({"type": "int"}, "did you mean 'integer'"),
     "not a mapping": ("integer", "expected keys and values"),
-    "no bounds": ({"type": "integer"}, "low: None"),
+    "no bounds": ({"type": "integer"}, "low: is missing: expected a bound"),
     "bounds turned round": ({"type": "integer", "low": 3, "high": 2}, "high: 2: expected low=3 or more"),
     "text": ({"type": "integer", **A, "low": "x"}, "low: 'x': expected a whole number"),
     "truth": ({"type": "integer", **A, "low": True}, "low: True"),

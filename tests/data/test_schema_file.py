@@ -75,7 +75,7 @@ BAD = {
     "unknown key": ("columns:\n  a: {type: boolean}\nlabels: a", "F, line 3: labels: unknown here"),
     "unknown key of a column": ("columns:\n  a:\n    type: integer\n    lo: 3", "F, line 4: column 'a': lo: unknown here"),
     "value": ("columns:\n  a:\n    type: integer\n\n    low: x", "F, line 5: column 'a': low: 'x': expected"),
-    "missing key": ("columns:\n  b: {type: boolean}\n  a:\n    type: integer", "F, line 3: column 'a': low: None"),
+    "missing key": ("columns:\n  b: {type: boolean}\n  a:\n    type: integer", "F, line 3: column 'a': low: is missing"),
     "label": ("columns:\n  a: {type: boolean}\nlabel: b", "F, line 3: label: 'b': expected the name"),
     "draft": ("columns:\n  a:\n    type: integer\n    low: ???\n    high: TODO  # later", "F: .* on lines 4, 5"),
     "draft between braces": ("columns:\n  a: {type: integer, low: ???}", "F: .* on line 2"),

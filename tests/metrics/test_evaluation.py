@@ -40,7 +40,7 @@ def numbers(found):
 def test_each_kind_has_scores_and_real_ones_beside_them(kind):
     found = evaluated(kind, 60, 50)
     assert set(found.notes) == {MEMBERSHIP, TRAINING} - (set() if kind in WITHOUT_LABEL else {TRAINING})
-    assert "of 10 held-out records" in found.notes[MEMBERSHIP]
+    assert "of 10 held-out ones" in found.notes[MEMBERSHIP]
     # In the place of synthetic ones, held-out records are no release to be attacked.
     assert {*found.reference, MEMBERSHIP} == set(found.scores) and len(found.scores) >= 4
     for section, scores in found.reference.items():

@@ -9,7 +9,7 @@ import torch
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.generators import StackedGenerator, _log_uniform
 from lightning_dpgen.models.recurrent import SeriesDecoder
 from lightning_dpgen.release.sampler import rebuilt
 
@@ -119,3 +119,10 @@ BAD = {
 def test_what_makes_no_sense_is_refused(schema, given, words):
     with pytest.raises(ValueError, match=words):
         _generator(schema, **given)
+
+
+def test_choices_are_drawn_by_the_same_numbers_as_by_torchs_own_function():
+    normal = torch.cat([torch.linspace(-9.0, 9.0, 2001), torch.tensor([0.0])])
+    torch.testing.assert_close(_log_uniform(normal), torch.special.log_ndtr(normal), rtol=2e-5, atol=0.0)
+    hidden = torch.vmap(_log_uniform)(normal[:, None])
+    torch.testing.assert_close(hidden[:, 0], _log_uniform(normal))

@@ -428,6 +428,21 @@ def test_a_run_that_could_only_make_lost_steps_again_is_not_begun(multiple):
         assert lost + multiple > 40 or not plan.covers(replace(plan, stages=tuple(stages)).accesses)
 
 
+@pytest.mark.parametrize("multiple", [2, 5])
+def test_where_steps_alone_were_lost_the_rest_has_to_change_something(multiple):
+    """The promise stays, unless what is left of it is no step of a generator."""
+    plan = make_plan([*DRAFTS[:2], replace(DRAFTS[2], count=20, multiple=multiple)], epsilon=2.0, delta=1e-5)
+    before = {"first": 1, "split": 4}
+    for made in range(21):
+        for done in range(0, made + 1, 2):
+            now = {**before, "training": made}, {**before, "training": done}
+            if 20 - (made - done) < multiple:
+                with pytest.raises(BudgetTooSmall, match="no room for stage 'training'"):
+                    plan.rewritten(*now)
+            else:
+                assert plan.rewritten(*now) == plan
+
+
 @pytest.mark.slow
 def test_when_nothing_is_left_it_says_so(tmp_path):
     path = tmp_path / "ledger"

@@ -169,6 +169,10 @@ WGANS = {
         "model.critic=conv: is for pictures and series, and data=mushroom is none",
     ),
     "no series": (["model.network=lstm"], "model.network=lstm: is for series, and data=digits is none"),
+    "depth of none": (
+        ["model.network=lstm", "model.critic=conv", "model.layers=3"],
+        "model.layers=3 with model.network=lstm",
+    ),
     "depth": (["model.network=conv", "model.layers=3"], "model.network=conv with model.layers=3"),
     "momentum": (["model.momentum=0.9"], "model.momentum=0.9: is of model.optimizer=sgd"),
     "a rate for sgd": (["model.optimizer=sgd"], "model.optimizer=sgd: needs a learning rate"),

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from lightning_dpgen.data.files.blocks import Block, RowSource
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import Numbering, Reading
+from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.open_columns import KEYS
@@ -67,6 +68,20 @@ def read_table(
                 persons.append(_persons(block.column(person), person, numbers))
     encoded = Encoded.joined(parts if len(parts) < 2 else parts[1:])
     return Reading(encoded, None if person is None else np.concatenate(persons), dict(counted))
+
+
+def encode_table(
+    frame: str | Path | pd.DataFrame | pa.Table | pa.RecordBatch, schema: TableSchema, *, outside: str = "refuse"
+) -> Records:
+    """Return the records of a table, as networks and recipes take them; arguments and errors are those of `read_table`.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 10}}")
+        >>> encode_table(pd.DataFrame({"age": [7, 42]}), schema).take(np.array([1]))
+        tensor([[0., 0., 0., 0., 1., 0., 0., 0., 0., 0.]])
+    """
+    return Records(schema, read_table(frame, schema, outside=outside).encoded)
 
 
 def read_open_columns(

@@ -302,7 +302,7 @@ class TableSchema:
         column = found[0].with_bins(_MOST_LABELS) if isinstance(found[0], Numeric) else found[0]
         if not 2 <= column.choices <= _MOST_LABELS or not all(map(column.alone, range(column.present))):
             expected = f"a column of 2 to {_MOST_LABELS} choices, each of one value, such as categories"
-            raise BadSchema(f"{self.label!r}: expected {expected}", key="label")
+            raise BadSchema(f"{self.label!r} has {column.present:,}: expected {expected}", key="label")
 
 
 def listed(names: list[str]) -> str:
