@@ -52,8 +52,8 @@ class InitialNetwork:
         """The declaration in words."""
         digest = self.declared["weights"][:12]
         return (
-            f"starts from a network of data declared to be public: {self.public} (weights {digest}); nothing in it was "
-            "protected, as in the twin of private data: the certificate of this run promises nothing to anyone who is in both"
+            f"starts from a network of data declared to be public: {self.public} (weights {digest}); nothing in it "
+            "was protected, as in a twin of private data: this run's certificate promises nothing to anyone who is in both"
         )
 
 
@@ -88,8 +88,8 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
     # A model that does not say otherwise is of protected data, also where its certificate is lost.
     if release.private or (certificate is not None and certificate["private"]):
         raise UsageError(
-            f"{said}: its model or its certificate says that its data are private, so they cannot be declared public, and its "
-            "cost would stand in no certificate; expected a network of public data, trained with privacy=off"
+            f"{said}: its model or its certificate says that its data are private, so they cannot be declared public, and "
+            "its cost would stand in no certificate; expected a network of public data, trained with privacy=off"
         )
     return InitialNetwork(model.init_public, release.mixture)
 
