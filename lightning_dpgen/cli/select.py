@@ -37,7 +37,7 @@ def run(argv: Sequence[str]) -> int:
     folder = run_folder.choose(run_dir)
     reporter = TerminalReporter()
     # The network that the trials start from is that which the first of them started from, wherever the release is now.
-    kept = (folder.initial / MODEL).is_file()
+    kept = (folder.initial / MODEL).is_file() and any(name_of(word) == "model.init" for word in argv)
     candidates = read_candidates(replaced(argv, "model.init", folder.initial) if kept else argv, reporter)
     words = [word for word in argv if name_of(word) != "run_dir"]
     certificate = guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked, reporter))

@@ -182,7 +182,7 @@ class StackedGenerator(nn.Module):
 
 
 def _log_uniform(normal: Tensor) -> Tensor:
-    """Return the logarithm of the distribution function at normal numbers, accurate in both tails.
+    """Return the logarithm of the distribution function at normal numbers from -12 up, accurate in both tails.
 
     `torch.special.log_ndtr` has no rule for `torch.vmap`.
     """

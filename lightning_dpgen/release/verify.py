@@ -405,7 +405,7 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
         )
     bought, drawn = LABELS in {stage["name"] for stage in certificate["stages"]}, model.get(LABELLED) is True
     # The stages of a selection are its trials.
-    if bought != drawn and isinstance(certificate["selection"], str):
+    if certificate["private"] and bought != drawn and isinstance(certificate["selection"], str):
         verdict.problems.append(
             f"the stage {LABELS!r} {'bought' if bought else 'would buy'} a label for the model, and {MODEL} says that "
             f"it has {'none' if bought else 'one'}"

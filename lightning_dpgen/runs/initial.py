@@ -58,7 +58,7 @@ def keep_initial(spec: RunSpec, folder: RunFolder) -> RunSpec:
     initial = read_initial(spec)
     if initial is not None:
         make_private(folder.initial, MODEL)
-        write_model(folder.initial, initial.mixture, private=not initial.twin)
+        write_model(folder.initial, initial.mixture, private=False)
         restrict(folder.initial)
         sync_files(folder.initial)
     return with_kept_initial(spec, folder)

@@ -15,7 +15,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.trained import TRAINED
-from lightning_dpgen.release.certificate import CERTIFICATE, WEIGHTS, NotARelease, digest
+from lightning_dpgen.release.certificate import CERTIFICATE, MODEL, WEIGHTS, NotARelease, digest
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.sampler import Release, load_release, weights_digest
@@ -38,12 +38,10 @@ class InitialNetwork:
     Args:
         public: the name of the data that it was learned from, which are declared to be public.
         mixture: of the release.
-        twin: whether the certificate beside it says that nothing was protected, as that of a twin of private data does.
     """
 
     public: str
     mixture: Mixture
-    twin: bool = False
 
     @cached_property
     def declared(self) -> dict[str, str]:
@@ -54,13 +52,10 @@ class InitialNetwork:
     def line(self) -> str:
         """The declaration in words."""
         digest = self.declared["weights"][:12]
-        said = f"starts from a network of data declared to be public: {self.public} (weights {digest})"
-        if self.twin:
-            said += (
-                "; its certificate says that nothing was protected, as that of the twin of private data does: for anyone "
-                "who is in both data sets the certificate of this run promises nothing"
-            )
-        return said
+        return (
+            f"starts from a network of data declared to be public: {self.public} (weights {digest}); nothing in it "
+            "was protected, as in a twin of private data: this run's certificate promises nothing to anyone who is in both"
+        )
 
 
 def read_initial(spec: RunSpec) -> InitialNetwork | None:
@@ -78,7 +73,7 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
         if isinstance(release, Release):
             # Weights may be so large that nothing can be generated.
             release.encoded(100, seed=0)
-        certificate = read_certificate(folder) if (folder / CERTIFICATE).exists() else {}
+        certificate = read_certificate(folder) if (folder / CERTIFICATE).exists() else None
     except NotARelease as error:
         raise UsageError(f"{said}: {error}") from None
     except OSError as error:
@@ -89,14 +84,15 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
         is_of = next((name for name, network in TRAINED.items() if network is kind), None)
         found = "no network" if is_of is None else f"a network of model={is_of}"
         raise UsageError(f"{said}: holds {found}; expected one of model={model.name}")
-    if certificate:
+    if certificate is not None:
         _check_certificate(certificate, folder, said)
-    if certificate.get("private"):
+    # A model that does not say otherwise is of protected data, also where its certificate is lost.
+    if release.private or (certificate is not None and certificate["private"]):
         raise UsageError(
-            f"{said}: its certificate says that its data are private, so they cannot be declared public, and its cost for "
-            "people in both data sets would stand in no certificate; expected a network of public data, of privacy=off"
+            f"{said}: its model or its certificate says that its data are private, so they cannot be declared public, and "
+            "its cost would stand in no certificate; expected a network of public data, trained with privacy=off"
         )
-    return InitialNetwork(model.init_public, release.mixture, not release.private)
+    return InitialNetwork(model.init_public, release.mixture)
 
 
 def _check_certificate(certificate: Mapping[str, Any], folder: Path, said: str) -> None:
@@ -104,8 +100,11 @@ def _check_certificate(certificate: Mapping[str, Any], folder: Path, said: str) 
     files = certificate.get("files")
     if not isinstance(certificate.get("private"), bool) or digest(certificate) != certificate.get("digest"):
         raise UsageError(f"{said}: its certificate was changed after it was written; expected one as it was published")
-    if not isinstance(files, Mapping) or files.get(WEIGHTS) != file_hash(folder / WEIGHTS):
-        raise UsageError(f"{said}: its {WEIGHTS} is not the one in its certificate; expected a release as it was published")
+    for name in (MODEL, WEIGHTS):
+        if not isinstance(files, Mapping) or files.get(name) != file_hash(folder / name):
+            raise UsageError(
+                f"{said}: its {name} is not the one in its certificate; expected a release as it was published"
+            )
 
 
 def take_sizes(spec: RunSpec, initial: InitialNetwork) -> RunSpec:

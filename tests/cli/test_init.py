@@ -67,7 +67,7 @@ def test_a_network_starts_from_a_release_and_says_so(dpgen, starts, tmp_path, mo
         assert status == 0, err
         digest = weights_digest(load_release(before / "release").mixture.network)
         assert f"starts from a network of data declared to be public: {NAME} (weights {digest[:12]})" in out
-        assert "its certificate says that nothing was protected" in out
+        assert "nothing in it was protected" in out
         certificate = _certificate(run)
         assert certificate["declared"]["init"] == {"public": NAME, "weights": digest}
         assert digest == _certificate(before)["files"]["model.safetensors"]
@@ -94,9 +94,11 @@ REFUSED = {
     "no declaration": (["model.init={vae}"], r"model\.init=.*: a training starts from public data alone"),
     "no name": (["model.init={vae}", "model.init_public=' '"], r"model\.init_public= : expected a name, 1 to 200"),
     "a flag for a name": (["model.init={vae}", "model.init_public=true"], r"model\.init_public=true: expected text"),
-    "protected data": (["model.init={protected}", PUBLIC], r"model\.init=.*: its certificate says that its data are priv"),
+    "protected data": (["model.init={protected}", PUBLIC], r"model\.init=.*: its model or its certificate says that"),
     "a link to the same records": (["model.init={link}", PUBLIC], r"model\.init=.*was learned from the same file"),
     "other weights": (["model.init={swapped}", PUBLIC], r"model\.init=.*: its model\.safetensors is not the one in"),
+    "an empty certificate": (["model.init={emptied}", PUBLIC], r"model\.init=.*: its certificate was changed after it was"),
+    "an edited model": (["model.init={marked}", PUBLIC], r"model\.init=.*: its model\.json is not the one in its"),
     "an edited certificate": (["model.init={edited}", PUBLIC], r"model\.init=.*: its certificate was changed after it was"),
     "the same records, selected": (["model.init={same}", PUBLIC, *SELECTION], r"model\.init=.*was learned from the same"),
     "another kind": (
@@ -139,9 +141,11 @@ def places(starts, tmp_path_factory):
     assert main(["train", *QUICK, "split.k=1", *sizes, "privacy=off", f"run_dir={root / 'same'}"]) == 0
     assert main(["train", "model=measured", "rows=20", f"run_dir={root / 'measured'}"]) == 0
     (root / "link").symlink_to(root / "same/release")
-    for name in ("swapped", "edited"):
+    for name in ("swapped", "edited", "emptied", "marked"):
         shutil.copytree(starts / "vae/release", root / name)
     shutil.copy(root / "same/release/model.safetensors", root / "swapped/model.safetensors")
+    (root / "emptied/privacy.json").write_text("{}")
+    (root / "marked/model.json").write_text((root / "marked/model.json").read_text() + "\n")
     certificate = json.loads((root / "edited/privacy.json").read_text())
     (root / "edited/privacy.json").write_text(json.dumps(certificate | {"private": "no"}))
     for name in ("broken", "huge"):
@@ -156,7 +160,20 @@ def places(starts, tmp_path_factory):
     (root / "empty").mkdir()
     named = {
         name: root / name
-        for name in ("three", "same", "link", "swapped", "edited", "protected", "measured", "broken", "huge", "empty")
+        for name in (
+            "three",
+            "same",
+            "link",
+            "swapped",
+            "edited",
+            "emptied",
+            "marked",
+            "protected",
+            "measured",
+            "broken",
+            "huge",
+            "empty",
+        )
     }
     return named | {"vae": starts / "vae"}
 
@@ -272,7 +289,13 @@ def test_a_model_without_a_certificate_says_that_it_protects_no_one(dpgen, start
         (tmp_path / "bare").mkdir(exist_ok=True)
         shutil.copy(starts / "vae/release" / name, tmp_path / "bare" / name)
     status, out, _ = dpgen("budget", *QUICK, f"model.init={tmp_path / 'bare'}", PUBLIC)
-    assert status == 0 and "nothing was protected" in out
+    assert status == 0 and "nothing in it was protected" in out
+    # One that does not say so is of protected data, whose certificate is lost.
+    described = json.loads((tmp_path / "bare/model.json").read_text())
+    del described["private"]
+    (tmp_path / "bare/model.json").write_text(json.dumps(described))
+    status, _, err = dpgen("budget", *QUICK, f"model.init={tmp_path / 'bare'}", PUBLIC)
+    assert status == 2 and "its model or its certificate says that its data are private" in err
 
 
 def test_a_selection_goes_on_with_the_network_that_its_trials_began_from(dpgen, starts, tmp_path, monkeypatch):
