@@ -271,7 +271,7 @@ class StackedVAE(nn.Module):
         def of_code(code: tuple[Tensor, Tensor], noise: Tensor, partition: Groups) -> Tensor:
             mean, log_variance = code
             z = mean + torch.exp(0.5 * log_variance) * noise
-            gathered = (partition.gather(part) for part in (z, mean, log_variance))
+            gathered = partition.gather(torch.cat([z, mean, log_variance], dim=1)).chunk(3, dim=2)
             return divergence(GroupCodes(*gathered, partition.mask))
 
         def loss(lot: Lot, noise: Tensor, partition: Groups) -> Tensor:
