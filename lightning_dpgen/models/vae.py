@@ -122,8 +122,10 @@ class StackedVAE(nn.Module):
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments of `__init__`, without schema and k."""
-        names = ("network", "hidden", "layers", "trunk", "filters", "latent", "fixed_bias")
+        names = ("network", "hidden", "layers", "trunk", "latent", "fixed_bias")
         own = {name: getattr(self, name) for name in names} | self.likelihood.settings
+        if self.network == "deep_conv":
+            own["filters"] = self.filters
         # A release of a standard normal prior stays readable by software that knows no other.
         return own if isinstance(self.prior, NormalPrior) else own | {"prior": self.prior.settings}
 
