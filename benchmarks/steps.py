@@ -26,7 +26,9 @@ from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixe
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.critics import StackedCritic
+from lightning_dpgen.models.divergences import mmd
 from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.kernels import make_kernel
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
@@ -142,16 +144,24 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
     )
     grouped = vae()
 
-    def terms(lot: Lot, stream: PrivateStream) -> tuple:
-        return tuple(term_gradients(grouped, term, lot, stream) for term in grouped.terms(lot, 16, 10.0, places=46))
+    def of_groups(name: str) -> Callable[[Lot, PrivateStream], tuple]:
+        kernel = make_kernel(name, 2)
 
-    found["VAE with a group term, lot 256, 16 groups"] = (
-        {
-            "plain": peers.vae_step(peers.linear_vae(), records, 256, fused=False, group=16),
-            "private": private.step(grouped, records, 256, [ADAPTIVE, Fixed(0.1)], gradients=terms),
-        },
-        [("private", "plain", 1.5, 1.2)],
-    )
+        def terms(lot: Lot, stream: PrivateStream) -> tuple:
+            draws = torch.randn(16, 2)
+            own = grouped.terms(lot, lambda codes: 10.0 * mmd(codes, draws, kernel), 16, places=46)
+            return tuple(term_gradients(grouped, term, lot, stream) for term in own)
+
+        return terms
+
+    for name, must, aim in (("imq", 1.5, 1.2), ("cauchy", 1.8, 1.3)):
+        found[f"VAE with a group term ({name}), lot 256, 16 groups"] = (
+            {
+                "plain": peers.vae_step(peers.linear_vae(), records, 256, fused=False, group=16),
+                "private": private.step(grouped, records, 256, [ADAPTIVE, Fixed(0.1)], gradients=of_groups(name)),
+            },
+            [("private", "plain", must, aim)],
+        )
     for lot, must, aim in ((100, 6.2, 5.0), (256, 4.0, 3.0), (1000, 2.0, 1.6)):
         found[f"mixture, lot {lot}"] = (
             {"k = 1": private.step(vae(), records, lot), "k = 10": private.step(vae(10), records, lot, k=10)},

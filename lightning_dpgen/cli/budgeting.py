@@ -9,7 +9,7 @@ from lightning_dpgen.projection.choice import PAIRS, Option
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.reporter import TerminalReporter, warn
 from lightning_dpgen.runs.studies import check_study, said, study_of
-from lightning_dpgen.runs.table import aligned, budget_table, decay_line
+from lightning_dpgen.runs.table import aligned, budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
@@ -31,8 +31,9 @@ def tell_run(spec: RunSpec) -> int:
     if settings.initial is not None:
         print(settings.initial.line)
     print(budget_table(plan, of_person=settings.spec.data.column_of_persons is not None))
-    if (line := decay_line(settings.clipping, plan)) is not None:
-        print(line)
+    for line in (decay_line(settings.clipping, plan), terms_table(settings, plan)):
+        if line is not None:
+            print(line)
     _tell_study(settings.spec, plan)
     return 0
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
+from lightning_dpgen.cli.real_records import real_source
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.metrics.evaluation import Evaluation
@@ -24,14 +25,9 @@ from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import read_certificate
 from lightning_dpgen.runs.table import aligned
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.run import read_data
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.sources import source_of
-from lightning_dpgen.specs.spec import parse
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
-
-# Settings by which the training has read the records, where the command does not say otherwise.
-_AS_TRAINED = {"person": str, "max_rows": int, "outside": str}
 
 
 def run(argv: Sequence[str]) -> int:
@@ -67,7 +63,7 @@ def run(argv: Sequence[str]) -> int:
     certificate: dict[str, Any] = {}
     with suppress(NotARelease):  # a model can be evaluated without its certificate
         certificate = read_certificate(arguments.release)
-    source = _source(arguments.data, certificate, release.schema.kind)
+    source = real_source(arguments.data, certificate, release.schema.kind)
     aside = None if arguments.held_out is None else _beside(source, arguments.held_out, arguments.release)
     held_out, counted_aside = (None, {}) if aside is None else _held_out(aside, release.schema)
     real, counted = source.records(release.schema)
@@ -120,27 +116,6 @@ def table(evaluation: Evaluation) -> str:
             rows.append((said, number, f"{reference[name]:.4f}" if name in reference else ""))
     notes = [f"{section}: {note}" for section, note in evaluation.notes.items()]
     return "\n".join([aligned(rows), *([""] if notes else []), *notes])
-
-
-def _source(words: Sequence[str], certificate: dict[str, Any], of: str) -> Source:
-    """Return where the real data are, and how they are read; `of` is the kind of the release's schema."""
-    spec = read_data(words)
-    if spec.kind not in (None, of):
-        raise UsageError(
-            f"data={spec.source}: the release is of {of}, and these are {spec.kind}: expected the data "
-            f"that it was made from, as in data={of} data.path=FILE"
-        )
-    declared = certificate.get("declared")
-    # About another kind of data, what the training has done says nothing.
-    if isinstance(declared, dict) and declared.get("data") == spec.source:
-        values = spec.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
-        for name, kind in _AS_TRAINED.items():
-            if name in type(spec).model_fields and name not in values and type(declared.get(name)) is kind:
-                values[name] = declared[name]
-        spec = parse(type(spec), values, within="data")
-    source = source_of(spec)
-    source.files()
-    return source
 
 
 def _beside(source: Source, path: str, release: Path) -> Source:

@@ -23,6 +23,7 @@ COMMANDS = {
     "schema": "draft the public description of a table",
     "sample": "draw synthetic records from a release",
     "verify": "recompute a release's epsilon and check its files",
+    "encode": "write the codes of real records by a release's encoder (the result is private)",
     "evaluate": "compare a release with real data (the result is private)",
 }
 

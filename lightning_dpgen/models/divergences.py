@@ -1,35 +1,152 @@
-"""Divergences of the codes of records from the prior."""
+"""Divergences of the codes of a group of records from a prior (PriVAE, "batch-wise" terms)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from lightning_dpgen.models.kernels import Kernel
+from lightning_dpgen.models.priors import Prior
 
-class CodeEmbedding:
-    """Random Fourier features of codes, of norm 1: the Gaussian kernel ``exp(-|a - b|^2 / 2 d)`` (Rahimi and Recht 2007).
+DIVERGENCES = ("mmd", "kl", "tc")
+_LOG_TWO_PI = math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class GroupCodes:
+    """The codes of m groups of up to r records: normal distributions, and a draw of each.
 
     Args:
-        latent: dimensions d of a code.
-        features: the number of features; even, since they are pairs of a cosine and a sine.
+        z: (m, r, d) draws.
+        mean, log_variance: (m, r, d) of the distributions that they were drawn from.
+        mask: (m, r), true where there is a record.
+    """
+
+    z: Tensor
+    mean: Tensor
+    log_variance: Tensor
+    mask: Tensor
+
+    @property
+    def sizes(self) -> Tensor:
+        """The number of records of each group (m,), at least 1."""
+        return self.mask.sum(dim=1).clamp(min=1).to(self.z.dtype)
+
+    def log_density(self, points: Tensor) -> Tensor:
+        """Return the log density (m, r, s, d) of each dimension of points (m or 1, s, d), by each record's distribution."""
+        off = points[:, None] - self.mean[:, :, None]
+        return -0.5 * (
+            off.square() * torch.exp(-self.log_variance)[:, :, None] + self.log_variance[:, :, None] + _LOG_TWO_PI
+        )
+
+    def log_mean(self, log_densities: Tensor) -> Tensor:
+        """Return the logarithm of the mean over the records of each group, (m, r, ...) to (m, ...).
+
+        Where there is no record, it is that of the places, a finite number.
+        """
+        shape = (*self.mask.shape, *(1,) * (log_densities.dim() - 2))
+        empty = ~self.mask.any(dim=1, keepdim=True)
+        kept = torch.where((self.mask | empty).view(shape), log_densities, -math.inf)
+        return torch.logsumexp(kept, dim=1) - self.sizes.log().view(-1, *(1,) * (log_densities.dim() - 2))
+
+
+def mmd(codes: GroupCodes, draws: Tensor, kernel: Kernel) -> Tensor:
+    """Compute the squared maximum mean discrepancy between the codes of each group and draws of the prior.
+
+    Means are over pairs of two different codes, or draws (a U-statistic; Gretton et al. 2012, lemma 6), so it may be below
+    0, and its expectation is not moved by the size of a group.
+
+    Args:
+        codes: of the groups.
+        draws: (s, d), two and more, public.
+        kernel: between two codes.
+
+    Returns:
+        (m,); 0 for a group without a record.
+
+    Example:
+        >>> from lightning_dpgen.models.kernels import make_kernel
+        >>> z, here = torch.randn(1, 400, 2), torch.ones(1, 400, dtype=torch.bool)
+        >>> codes = GroupCodes(z, z, torch.zeros_like(z), here)
+        >>> bool(mmd(codes, torch.randn(400, 2), make_kernel("gaussian", 2)).abs() < 0.02)
+        True
+    """
+    here, count = codes.mask.to(codes.z.dtype), codes.sizes
+    among = kernel(codes.z, codes.z)
+    among = (among * here[:, :, None] * here[:, None, :]).sum(dim=(1, 2)) - kernel.at_zero * here.sum(dim=1)
+    across = (kernel(codes.z, draws[None]).mean(dim=2) * here).sum(dim=1)
+    others = len(draws) * (len(draws) - 1)
+    prior = (kernel(draws, draws).sum() - kernel.at_zero * len(draws)) / others
+    return among / (count * (count - 1.0)).clamp(min=1.0) - 2.0 * across / count + prior * codes.mask.any(dim=1)
+
+
+def kl_from_prior(codes: GroupCodes, draws: Tensor, prior: Prior) -> Tensor:
+    """Estimate KL(p(z) || q(z)) of the prior from the mean of the distributions of a group's codes, by draws of the prior.
+
+    The mean over draws z of ``log p(z) - log(mean over records of q(z | x))`` (PriVAE, section 5.2, whose sum over records
+    has no part in a gradient).
+
+    Args:
+        codes: of the groups.
+        draws: (s, d), public.
+        prior: that they were drawn from.
+
+    Returns:
+        (m,); 0 for a group without a record.
+    """
+    of_codes = codes.log_mean(codes.log_density(draws[None]).sum(dim=3))
+    return (prior.log_density(draws) - of_codes).mean(dim=1) * codes.mask.any(dim=1)
+
+
+def total_correlation(codes: GroupCodes) -> Tensor:
+    """Estimate the total correlation of a group's codes: KL of their joint distribution from the product of its dimensions.
+
+    Densities at each code are means over the distributions of the group's codes (Chen et al. 2018, minibatches).
+
+    Returns:
+        (m,); 0 for a group without a record.
+    """
+    each = codes.log_density(codes.z)
+    joint, marginal = codes.log_mean(each.sum(dim=3)), codes.log_mean(each).sum(dim=2)
+    here = codes.mask.to(codes.z.dtype)
+    return ((joint - marginal) * here).sum(dim=1) / codes.sizes
+
+
+class CodeEmbedding:
+    """Random features of codes, of norm 1, whose products approximate a kernel over its value at 0.
+
+    Args:
+        kernel: of codes of d dimensions.
+        prior: of the codes, whose mean embedding is known in closed form.
+        features: the number of features, pairs of a cosine and a sine: a multiple of twice the kernel's blocks.
         generator: public generator of the frequencies.
 
     Attributes:
-        of_prior: (features,) the mean over standard normal codes.
+        of_prior: (features,) the mean over codes of the prior.
+        at_zero: the kernel's value at 0, by which squared distances of embeddings are smaller than discrepancies.
+
+    Raises:
+        ValueError: for another number of features; for a prior whose centres are learned, whose mean changes.
 
     Example:
-        >>> embedding = CodeEmbedding(2, features=10)
+        >>> from lightning_dpgen.models.kernels import make_kernel
+        >>> from lightning_dpgen.models.priors import NormalPrior
+        >>> embedding = CodeEmbedding(make_kernel("gaussian", 2), NormalPrior(2), features=10)
         >>> float(embedding(torch.randn(3, 2)).norm(dim=1).sum().round())
         3.0
     """
 
-    def __init__(self, latent: int, features: int = 64, generator: torch.Generator | None = None) -> None:
-        pairs = features // 2
-        self._frequencies = torch.randn(latent, pairs, generator=generator) / math.sqrt(latent)
-        means = torch.exp(-0.5 * self._frequencies.square().sum(dim=0)) / math.sqrt(pairs)
-        self.of_prior = torch.cat([means, torch.zeros(pairs)])
+    def __init__(self, kernel: Kernel, prior: Prior, features: int = 64, generator: torch.Generator | None = None) -> None:
+        if type(features) is not int or features < 2 or features % (2 * kernel.blocks):
+            raise ValueError(f"features={features!r}: expected a multiple of {2 * kernel.blocks}")
+        if any(True for _ in prior.parameters()):
+            raise ValueError("prior: has learned centres: expected fixed ones, whose mean embedding is a constant")
+        self._frequencies, self.at_zero = kernel.frequencies(features // 2, generator), kernel.at_zero
+        self.of_prior = torch.cat(prior.characteristic(self._frequencies)) / math.sqrt(features // 2)
 
     def __call__(self, z: Tensor) -> Tensor:
         """Map codes (B, latent) to features (B, features)."""
@@ -42,43 +159,9 @@ class CodeEmbedding:
         return self
 
 
-def mmd(codes: Tensor, prior: Tensor, mask: Tensor) -> Tensor:
-    """Compute the squared maximum mean discrepancy between the codes of each group and as many draws of the prior.
-
-    The kernel is the inverse multiquadric ``2 d / (2 d + |a - b|^2)``, and the mean is over all pairs (a V-statistic, never
-    negative; Gretton et al. 2012, equation 5).
-
-    Args:
-        codes: (m, r, d); `mask` says where there are any.
-        prior: (m, r, d) draws, at the same places.
-        mask: (m, r).
-
-    Returns:
-        (m,); 0 for a group without a record.
-
-    Example:
-        >>> x = torch.randn(2, 5, 3)
-        >>> bool(mmd(x, x, torch.ones(2, 5, dtype=torch.bool)).abs().max() < 1e-6)
-        True
-    """
-    sign, kernel = _kernel(torch.cat([codes, prior], dim=1), mask)
-    return (sign * (kernel @ sign[:, :, None])[:, :, 0]).sum(dim=1)
-
-
-def mmd_and_gradient(codes: Tensor, prior: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute `mmd`, and its gradient (m, r, d) with respect to the codes."""
-    both, r = torch.cat([codes, prior], dim=1), codes.shape[1]
-    sign, kernel = _kernel(both, mask)
-    found = (sign * (kernel @ sign[:, :, None])[:, :, 0]).sum(dim=1)
-    # The kernel falls by k^2 / 2 d for a unit of squared distance, whose gradient is 2 (a - b); each pair counts twice.
-    fall = kernel[:, :r].square_().mul_(sign[:, None])
-    pull = codes * fall.sum(dim=2, keepdim=True) - fall @ both
-    return found, pull * (sign[:, :r, None] * (-2.0 / codes.shape[2]))
-
-
-def _kernel(both: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return signs (m, 2 r), +1 for a code, -1 for a draw of the prior, over their number; and the kernel (m, 2 r, 2 r)."""
-    share = mask.to(both.dtype) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-    squares, scale = both.square().sum(dim=2), 2.0 * both.shape[2]
-    distances = torch.baddbmm(squares[:, :, None] + squares[:, None, :], both, both.mT, alpha=-2.0).clamp(min=0.0)
-    return torch.cat([share, -share], dim=1), scale / (scale + distances)
+# The divergences of groups by name, given codes, draws of the prior, the prior and a kernel.
+OF_GROUPS: Mapping[str, Callable[[GroupCodes, Tensor, Prior, Kernel], Tensor]] = {
+    "mmd": lambda codes, draws, prior, kernel: mmd(codes, draws, kernel),
+    "kl": lambda codes, draws, prior, kernel: kl_from_prior(codes, draws, prior),
+    "tc": lambda codes, draws, prior, kernel: total_correlation(codes),
+}

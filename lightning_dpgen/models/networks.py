@@ -133,13 +133,19 @@ class StackedMLP(nn.Module):
         return out, inputs
 
     def back(
-        self, gradient: Tensor, inputs: list[Tensor], offsets: Sequence[int], *, to_input: bool
+        self, gradient: Tensor, inputs: list[Tensor], offsets: Sequence[int], *, to_input: bool, draws: int = 1
     ) -> tuple[dict[nn.Parameter, GradientFactors], Tensor | None]:
-        """Turn the gradient of the outputs of `run` into those of parameters by record, and of the input if asked for."""
+        """Turn the gradient of the outputs of `run` into those of parameters by record, and of the input if asked for.
+
+        Args:
+            draws: the number of rows of each record, one below the other; its gradient is their sum.
+        """
         factors: dict[nn.Parameter, GradientFactors] = {}
         for i, own in reversed(list(enumerate(self._offsets(offsets)))):
-            layer = self.layers[i]
-            factors |= layer_factors(layer, gradient, inputs[i], own)
+            layer, left, right = self.layers[i], gradient, inputs[i]
+            if draws > 1:
+                left, right = left.unflatten(0, (-1, draws)), right.unflatten(0, (-1, draws))
+            factors |= layer_factors(layer, left, right, [offset // draws for offset in own])
             if i:
                 gradient = segmented_product(gradient, layer.weight.mT, None, own).mul_(inputs[i] > 0)
             elif to_input:
@@ -191,7 +197,7 @@ class ConvEncoder(nn.Module):
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """Map records (B, width), sorted by component, to (B, o)."""
         units = self._schema.layout.units
-        x, label = _as_planes(x[:, :units], self._schema), x[:, units:]
+        x, label = as_planes(x[:, :units], self._schema), x[:, units:]
         x = F.leaky_relu(self.first(x, offsets), self.slope)
         x = F.leaky_relu(self.second(x, offsets), self.slope)
         return self.last(torch.cat([x.flatten(1), label], dim=1), offsets)
@@ -199,14 +205,14 @@ class ConvEncoder(nn.Module):
     def slope_of(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
         """Compute the gradient (B, width) of a single output with respect to the record, as a function of parameters."""
         schema = self._schema
-        planes = _as_planes(x[:, : schema.layout.units], schema)
+        planes = as_planes(x[:, : schema.layout.units], schema)
         first = self.first(planes, offsets)
         second = self.second(F.leaky_relu(first, self.slope), offsets)
         v = self.last.back(x.new_ones(len(x), 1), offsets)
         inner = v.shape[1] - sum(schema.layout.groups)
         label, v = v[:, inner:], v[:, :inner].unflatten(1, second.shape[1:]) * signs(second.detach(), self.slope)
         v = self.second.back(v, offsets, first.shape[2:]) * signs(first.detach(), self.slope)
-        return torch.cat([_as_record(self.first.back(v, offsets, planes.shape[2:]), schema), label], dim=1)
+        return torch.cat([as_record(self.first.back(v, offsets, planes.shape[2:]), schema), label], dim=1)
 
 
 class PictureDecoder(nn.Module):
@@ -239,7 +245,7 @@ class PictureDecoder(nn.Module):
         """Map (B, inputs), sorted by component, to (B, width)."""
         x = F.leaky_relu(self.inner(z, offsets), self.slope).unflatten(1, self._shape)
         x = F.leaky_relu(self.second(x, offsets), self.slope)
-        picture = _as_record(self.first(x, offsets), self._schema)
+        picture = as_record(self.first(x, offsets), self._schema)
         return picture if self.label is None else torch.cat([picture, self.label(z, offsets)], dim=1)
 
 
@@ -248,7 +254,7 @@ def signs(x: Tensor, slope: float) -> Tensor:
     return x.sign().clamp_(min=slope)
 
 
-def _as_planes(units: Tensor, schema: ImageSchema | SeriesSchema) -> Tensor:
+def as_planes(units: Tensor, schema: ImageSchema | SeriesSchema) -> Tensor:
     """Reshape (B, units), the channels of a pixel or a time side by side, to (B, channels, height, width).
 
     A series is a picture as high as it is long.
@@ -260,8 +266,8 @@ def _as_planes(units: Tensor, schema: ImageSchema | SeriesSchema) -> Tensor:
     return units.unflatten(1, schema.shape).permute(0, 3, 1, 2)
 
 
-def _as_record(planes: Tensor, schema: ImageSchema | SeriesSchema) -> Tensor:
-    """Invert `_as_planes`."""
+def as_record(planes: Tensor, schema: ImageSchema | SeriesSchema) -> Tensor:
+    """Invert `as_planes`."""
     if isinstance(schema, SeriesSchema):
         return planes[..., 0].mT.flatten(1)
     return planes.flatten(1) if planes.shape[1] == 1 else planes.permute(0, 2, 3, 1).flatten(1)

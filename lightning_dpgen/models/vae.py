@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +16,13 @@ from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
-from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_and_gradient
+from lightning_dpgen.models.deep_convolutions import DeepConvDecoder, DeepConvEncoder
+from lightning_dpgen.models.divergences import CodeEmbedding, GroupCodes
 from lightning_dpgen.models.likelihoods import UnitLikelihood
 from lightning_dpgen.models.marginals import held_bias
 from lightning_dpgen.models.networks import ConvEncoder, PictureDecoder, StackedMLP, check_layers, check_sizes
 from lightning_dpgen.models.outputs import choice_entropy, cross_entropy_gradient, logits, means
+from lightning_dpgen.models.priors import NormalPrior, Prior, make_prior
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.multi_hot import to_dense
 
@@ -35,12 +38,17 @@ class StackedVAE(nn.Module):
 
     Args:
         schema: the public description of a record.
-        network: ``dense`` (hidden layers on each side) or ``conv`` (two convolutions on each side).
+        network: ``dense`` (hidden layers on each side), ``conv`` (two convolutions on each side) or ``deep_conv`` (three,
+            of pictures).
         hidden: units of each hidden layer of a dense network.
         layers: hidden layers on each side of a dense network; DPGM has 1, and 2 in its Appendix A.
         trunk: share the layers next to the records of a dense network among the components, which then differ in the layers
             next to the code, and in the output bias: fewer parameters, so less noise.
+        filters: channels of the first of three convolutions; each next one has twice as many.
         latent: dimensions of the code z.
+        prior: of the code, as `priors.make_prior` takes it; None for the standard normal distribution.
+        beta: the weight of the divergence of a record's code from the prior (Higgins et al. 2017).
+        samples: L, the draws of a code over which the loss of a record is averaged (PriVAE, section 3.3).
         likelihood: of units: ``bernoulli`` (or mean values), ``gaussian`` or ``laplace``.
         scale: of a Gaussian or Laplace likelihood, public; None learns it.
         floor: the least scale.
@@ -49,8 +57,8 @@ class StackedVAE(nn.Module):
         generator: public generator of the initial weights.
 
     Raises:
-        ValueError: for a size below 1, more than `networks.MOST_LAYERS` layers, another network, or pictures that the
-            network does not take.
+        ValueError: for a size below 1, more than `networks.MOST_LAYERS` layers, another network, pictures that the network
+            does not take, a prior that is none or of other dimensions, or a beta below 0.
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -70,18 +78,26 @@ class StackedVAE(nn.Module):
         hidden: int = 200,
         layers: int = 1,
         trunk: bool = False,
+        filters: int = 32,
         latent: int = 2,
+        prior: Mapping[str, Any] | None = None,
+        beta: float = 1.0,
+        samples: int = 1,
         likelihood: str = "bernoulli",
         scale: float | None = None,
         floor: float = 0.01,
         fixed_bias: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        check_sizes(k=k, hidden=hidden, layers=layers, latent=latent)
+        check_sizes(k=k, hidden=hidden, layers=layers, latent=latent, samples=samples, filters=filters)
+        if not isinstance(beta, int | float) or not 0.0 <= beta <= 1e6:
+            raise ValueError(f"beta={beta!r}: expected a number from 0 to 1e6")
         check_layers(layers)
         super().__init__()
         self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
-        self.layers, self.trunk, self.fixed_bias = layers, trunk, fixed_bias
+        self.filters = filters
+        self.layers, self.trunk, self.fixed_bias, self.beta, self.samples = layers, trunk, fixed_bias, beta, samples
+        self.prior: Prior = make_prior(latent, dict(prior or {"kind": "normal"}))
         width = schema.layout.width
         self.likelihood = UnitLikelihood(k, schema.layout.units, likelihood, scale=scale, floor=floor)
         if network == "dense":
@@ -93,8 +109,11 @@ class StackedVAE(nn.Module):
         elif network == "conv":
             self.encoder = ConvEncoder(schema, k, 2 * latent, generator=generator)
             self.decoder = PictureDecoder(schema, k, latent, generator=generator)
+        elif network == "deep_conv":
+            self.encoder = DeepConvEncoder(schema, k, 2 * latent, filters=filters, generator=generator)
+            self.decoder = DeepConvDecoder(schema, k, latent, filters=filters, generator=generator)
         else:
-            raise ValueError(f"network={network!r}: expected dense or conv")
+            raise ValueError(f"network={network!r}: expected dense, conv or deep_conv")
         if fixed_bias:
             self.register_buffer("output_bias", torch.zeros(k, width))
         else:
@@ -104,7 +123,11 @@ class StackedVAE(nn.Module):
     def settings(self) -> dict[str, Any]:
         """The arguments of `__init__`, without schema and k."""
         names = ("network", "hidden", "layers", "trunk", "latent", "fixed_bias")
-        return {name: getattr(self, name) for name in names} | self.likelihood.settings
+        own = {name: getattr(self, name) for name in names} | self.likelihood.settings
+        if self.network == "deep_conv":
+            own["filters"] = self.filters
+        # A release of a standard normal prior stays readable by software that knows no other.
+        return own if isinstance(self.prior, NormalPrior) else own | {"prior": self.prior.settings}
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
@@ -124,33 +147,52 @@ class StackedVAE(nn.Module):
             means: (k, width) already released means of the records of each cluster.
             noise: (k,) standard deviation of the noise in the means.
         """
-        bias = held_bias(self.decoder, self.output_bias, means, noise, self.latent, self.schema.layout)
+
+        def decode(numbers: Tensor, offsets: Sequence[int]) -> Tensor:
+            return self.decoder(self.prior.draw(numbers), offsets)
+
+        bias = held_bias(decode, self.output_bias, means, noise, self.prior.noise, self.schema.layout)
         self.output_bias.copy_(bias)
 
     def encode(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return mean and log variance (B, latent) of the code of each record."""
         return self.encoder(to_dense(x, self.schema.layout.width, self.output_bias.dtype), offsets).chunk(2, dim=1)
 
-    def _draw_codes(self, lot: Lot, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw the code of each record, and return it with its mean and log variance, (B, latent) each."""
+    def _draw_codes(self, lot: Lot, noise: Tensor) -> Tensor:
+        """Draw the code (B, latent) of each record."""
         mean, log_variance = self.encode(lot.records, lot.offsets)
-        return mean + torch.exp(0.5 * log_variance) * noise, mean, log_variance
+        return mean + torch.exp(0.5 * log_variance) * noise
 
     def decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """Map codes (B, latent) to numbers (B, width) for `outputs.means`."""
         return self.decoder(z, offsets) + self.output_bias[components(offsets, z.device)]
 
     def negative_elbo(self, lot: Lot, noise: Tensor) -> Tensor:
-        """Return the negative evidence lower bound (B,) of each record, in nats; `noise` is its own (B, latent) normals."""
-        z, mean, log_variance = self._draw_codes(lot, noise)
-        return self._losses(lot, self.decode(z, lot.offsets), mean, log_variance)
+        """Return the negative evidence lower bound (B,) of each record, in nats, with beta times its divergence.
 
-    def _losses(self, lot: Lot, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
+        Args:
+            noise: (B, samples latent) normal numbers, a record's own.
+        """
+        mean, log_variance = self.encode(lot.records, lot.offsets)
+        deviation, losses = torch.exp(0.5 * log_variance), []
+        for own in noise.split(self.latent, dim=1):
+            z = mean + deviation * own
+            loss = self._reconstruction(lot, self.decode(z, lot.offsets))
+            losses.append(loss + self.beta * self._divergence(z, own, mean, log_variance))
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean(dim=0)
+
+    def _reconstruction(self, lot: Lot, logits: Tensor) -> Tensor:
+        """Return the negative log likelihood (B,) of each record."""
         layout = self.schema.layout
         x, units = to_dense(lot.records, layout.width, logits.dtype), layout.units
-        loss = self.likelihood.loss(logits[:, :units], x[:, :units], lot.offsets) + choice_entropy(logits, x, layout)
-        kl = 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1)
-        return loss + kl
+        return self.likelihood.loss(logits[:, :units], x[:, :units], lot.offsets) + choice_entropy(logits, x, layout)
+
+    def _divergence(self, z: Tensor, noise: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
+        """Return KL(q(z|x) || p(z)) of each record (B,): its value, or log q - log p at a draw, whose mean it is."""
+        if isinstance(self.prior, NormalPrior):
+            return 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(dim=1)
+        entropy = 0.5 * (noise.square() + log_variance + math.log(2.0 * math.pi)).sum(dim=1)
+        return -entropy - self.prior.log_density(z)
 
     @torch.no_grad()
     def closed_forms(
@@ -161,99 +203,187 @@ class StackedVAE(nn.Module):
         Records may be the places of their ones, (B, ones) int64; their losses are then those of the parameters at the time
         when the losses are asked for.
         """
-        x, offsets = lot.records, lot.offsets
+        x, offsets, draws = lot.records, lot.offsets, self.samples
         code, kept = encoded or self.encoder.run(x, offsets)
         mean, log_variance = code.chunk(2, dim=1)
         deviation = torch.exp(0.5 * log_variance)
-        z = torch.addcmul(mean, deviation, noise)
-        logits, decoded = self.decoder.run(z, offsets, self.output_bias)
+        # Draws of a record stand one below the other.
+        own, each = noise.reshape(-1, self.latent), tuple(draws * offset for offset in offsets)
+        z = torch.addcmul(_repeated(mean, draws), _repeated(deviation, draws), own)
+        logits, decoded = self.decoder.run(z, each, self.output_bias)
 
-        of_scale: dict[nn.Parameter, GradientFactors] = {}
-        d_logits = cross_entropy_gradient(logits, x, self.schema.layout)
+        of_others: dict[nn.Parameter, GradientFactors] = {}
+        d_logits = cross_entropy_gradient(logits, _repeated(x, draws), self.schema.layout)
         if self.likelihood.kind != "bernoulli":
             units = slice(self.schema.layout.units)
-            d_logits[:, units], of_scale = self.likelihood.gradient(logits[:, units], x[:, units], offsets)
-        factors, d_z = self.decoder.back(d_logits, decoded, offsets, to_input=True)
-        d_log_variance = 0.5 * (d_z * noise * deviation + deviation.square() - 1.0)
-        factors |= self.encoder.back(torch.cat([d_z + mean, d_log_variance], dim=1), kept, offsets, to_input=False)[0]
-        factors |= of_scale
+            d_logits[:, units], of_others = self.likelihood.gradient(logits[:, units], x[:, units], offsets)
+        if draws > 1:
+            d_logits /= draws
+        factors, d_z = self.decoder.back(d_logits, decoded, each, to_input=True, draws=draws)
+        normal = isinstance(self.prior, NormalPrior)
+        if not normal:
+            d_z = d_z - self.beta / draws * self.prior.score(z)
+            of_others |= {p: Dense(_summed(g, draws) * (-self.beta / draws)) for p, g in self.prior.gradients(z).items()}
+        d_mean, d_log_variance = _summed(d_z, draws), _summed(d_z * own, draws) * deviation
+        if normal:
+            d_mean = d_mean + self.beta * mean
+            d_log_variance = d_log_variance + self.beta * deviation.square()
+        d_code = torch.cat([d_mean, 0.5 * (d_log_variance - self.beta)], dim=1)
+        factors |= self.encoder.back(d_code, kept, offsets, to_input=False)[0] | of_others
         if not self.fixed_bias:
-            factors[self.output_bias] = OneComponent(Dense(d_logits), offsets)
-        if x.is_floating_point():
-            return factors, lambda: self._losses(lot, logits, mean, log_variance)
-        return factors, lambda: self._losses(lot, self.decode(z, offsets), mean, log_variance).detach()
+            factors[self.output_bias] = OneComponent(Dense(_summed(d_logits, draws)), offsets)
+        if draws == 1 and x.is_floating_point():
+            return (
+                factors,
+                lambda: self._reconstruction(lot, logits) + self.beta * self._divergence(z, own, mean, log_variance),
+            )
+        return factors, lambda: self.negative_elbo(lot, noise).detach()
 
     @property
     def term(self) -> PerRecord:
         """The negative evidence lower bound of each record."""
         return self._record_term(None)
 
-    def terms(self, lot: Lot, groups: int, weight: float, places: int) -> tuple[PerRecord, PerGroup]:
+    def terms(
+        self, lot: Lot, divergence: Callable[[GroupCodes], Tensor], groups: int, places: int
+    ) -> tuple[PerRecord, PerGroup]:
         """Return `term` and `group_term` for this very lot, whose records are encoded once for both."""
         with torch.no_grad():
             encoded = self.encoder.run(lot.records, lot.offsets) if self.network == "dense" else None
-        return self._record_term(encoded), self.group_term(groups, weight, places, encoded)
+        return self._record_term(encoded), self.group_term(divergence, groups, places, encoded)
 
     def _record_term(self, encoded: Encoded | None) -> PerRecord:
-        closed = functools.partial(self.closed_forms, encoded=encoded) if self.network == "dense" else None
-        return PerRecord(self.negative_elbo, noise=self.latent, forms=closed)
+        # The gradient of a scale is written out for one draw.
+        closed = self.network == "dense" and (self.samples == 1 or self.likelihood.kind == "bernoulli")
+        forms = functools.partial(self.closed_forms, encoded=encoded) if closed else None
+        return PerRecord(self.negative_elbo, noise=self.samples * self.latent, forms=forms)
 
-    def group_term(self, groups: int, weight: float, places: int, encoded: Encoded | None = None) -> PerGroup:
-        """Make the divergence of a group's codes from the prior (PriVAE, "batch-wise" terms; Zhao et al. 2019, MMD).
+    def group_term(
+        self, divergence: Callable[[GroupCodes], Tensor], groups: int, places: int, encoded: Encoded | None = None
+    ) -> PerGroup:
+        """Make a divergence of the codes of each group of records (PriVAE, "batch-wise" terms).
 
         Args:
+            divergence: of the codes of m groups, (m,), with its weight beside the loss of a record.
             groups: m, the number of groups that a lot is divided into.
-            weight: weight of the divergence, beside the loss of a record.
             places: the number of records that a group has room for, see `PerGroup`.
             encoded: the result of the encoder's `run` for the lot that the term is for, if it ran already.
         """
 
+        def of_code(code: tuple[Tensor, Tensor], noise: Tensor, partition: Groups) -> Tensor:
+            mean, log_variance = code
+            z = mean + torch.exp(0.5 * log_variance) * noise
+            gathered = partition.gather(torch.cat([z, mean, log_variance], dim=1)).chunk(3, dim=2)
+            return divergence(GroupCodes(*gathered, partition.mask))
+
         def loss(lot: Lot, noise: Tensor, partition: Groups) -> Tensor:
-            own, prior = noise.chunk(2, dim=1)
-            z, _, _ = self._draw_codes(lot, own)
-            return weight * mmd(partition.gather(z), partition.gather(prior), partition.mask)
+            return of_code(self.encode(lot.records, lot.offsets), noise, partition)
 
-        @torch.no_grad()
         def forms(lot: Lot, noise: Tensor, partition: Groups):
-            own, prior = noise.chunk(2, dim=1)
-            code, kept = encoded or self.encoder.run(lot.records, lot.offsets)
-            mean, log_variance = code.chunk(2, dim=1)
-            deviation = torch.exp(0.5 * log_variance)
-            z = torch.addcmul(mean, deviation, own)
-            losses, d_z = mmd_and_gradient(partition.gather(z), partition.gather(prior), partition.mask)
-            d_z = weight * partition.scatter(d_z)
-            d_code = torch.cat([d_z, 0.5 * d_z * deviation * own], dim=1)
-            return self.encoder.back(d_code, kept, lot.offsets, to_input=False)[0], lambda: weight * losses
+            with torch.no_grad():
+                code, kept = encoded or self.encoder.run(lot.records, lot.offsets)
+            # Codes are few numbers, and groups do not meet: one gradient of all of them is that of each.
+            with torch.enable_grad():
+                leaf = code.detach().requires_grad_()
+                losses = of_code(leaf.chunk(2, dim=1), noise, partition)
+                of_prior = self._gradients_of_prior(losses, partition)
+                (d_code,) = torch.autograd.grad(losses.sum(), leaf)
+            with torch.no_grad():
+                factors = self.encoder.back(d_code, kept, lot.offsets, to_input=False)[0]
+            return factors | of_prior, losses.detach
 
-        closed = forms if self.network == "dense" else None
-        return PerGroup(loss, groups, noise=2 * self.latent, forms=closed, places=places)
+        return PerGroup(loss, groups, noise=self.latent, forms=forms if self.network == "dense" else None, places=places)
+
+    def _gradients_of_prior(self, losses: Tensor, partition: Groups) -> dict[nn.Parameter, GradientFactors]:
+        """Return the gradients of the losses of groups (m,) with respect to centres that are learned.
+
+        The gradient of a group is the sum of those of its records, so it stands with the first of them.
+        """
+        parameters = list(self.prior.parameters())
+        rows = [losses.new_zeros(len(partition.index), *p.shape) for p in parameters]
+        for group in range(partition.count if parameters else 0):
+            members = (partition.index == group).nonzero()[:, 0]
+            if len(members):
+                for row, own in zip(rows, torch.autograd.grad(losses[group], parameters, retain_graph=True), strict=True):
+                    row[members[0]] = own
+        return {p: Dense(row) for p, row in zip(parameters, rows, strict=True)}
 
     @torch.no_grad()
     def embedded(self, lot: Lot, noise: Tensor, embedding: CodeEmbedding) -> Tensor:
         """Embed the codes that `embedded_term` uses, to (B, d)."""
-        return embedding(self._draw_codes(lot, noise)[0])
+        return embedding(self._draw_codes(lot, noise[:, : self.latent]))
 
     def embedded_term(self, embedding: CodeEmbedding, weight: float, mean_embedding: Tensor) -> PerRecord:
         """Make the negative evidence lower bound plus the record's part of the divergence of all codes from the prior.
 
         Args:
             embedding: the embedding of codes.
-            weight: weight of the divergence ``|m - mu|^2``.
+            weight: weight of the discrepancy, ``at_zero |m - mu|^2``.
             mean_embedding: m (d,), the lot's noisy mean embedding; released, a constant here.
         """
-        towards = 2.0 * weight * (mean_embedding - embedding.of_prior)
+        towards = 2.0 * weight * embedding.at_zero * (mean_embedding - embedding.of_prior)
 
         def loss(lot: Lot, noise: Tensor) -> Tensor:
-            z, mean, log_variance = self._draw_codes(lot, noise)
-            elbo = self._losses(lot, self.decode(z, lot.offsets), mean, log_variance)
-            return elbo + (embedding(z) * towards).sum(dim=1)
+            z = self._draw_codes(lot, noise[:, : self.latent])
+            return self.negative_elbo(lot, noise) + (embedding(z) * towards).sum(dim=1)
 
-        return PerRecord(loss, noise=self.latent)
+        return PerRecord(loss, noise=self.samples * self.latent)
+
+    @torch.no_grad()
+    def log_weights(self, lot: Lot, noise: Tensor) -> Tensor:
+        """Return ``log p(x|z) + log p(z) - log q(z|x)`` of each record and draw of its code, (B, draws).
+
+        Args:
+            noise: (B, draws latent) normal numbers, a record's own.
+        """
+        mean, log_variance = self.encode(lot.records, lot.offsets)
+        found = []
+        for own in noise.split(self.latent, dim=1):
+            z = mean + torch.exp(0.5 * log_variance) * own
+            log_q = -0.5 * (own.square() + log_variance + math.log(2.0 * math.pi)).sum(dim=1)
+            found.append(self.prior.log_density(z) - log_q - self._reconstruction(lot, self.decode(z, lot.offsets)))
+        return torch.stack(found, dim=1)
+
+    @torch.no_grad()
+    def nearest_components(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return for records (B, width) the component that most probably made each (B,), and the code that it gives.
+
+        That is the one with the largest weight times evidence lower bound, taken at the mean of the code. It is a function
+        of released numbers and of the record.
+
+        Args:
+            weights: (k,) of the mixture, released.
+
+        Returns:
+            components (B,), means and log variances (B, latent).
+        """
+        bounds, codes = [], []
+        for c in range(self.k):
+            offsets = [0] * (c + 1) + [len(x)] * (self.k - c)
+            mean, log_variance = self.encode(x, offsets)
+            # The mean code stands for a draw, whose noise has squares of 1 on average.
+            divergence = self._divergence(mean, torch.ones_like(mean), mean, log_variance)
+            loss = self._reconstruction(Lot(x, tuple(offsets)), self.decode(mean, offsets)) + divergence
+            bounds.append(weights[c].log() - loss)
+            codes.append(torch.stack([mean, log_variance]))
+        best = torch.stack(bounds).argmax(dim=0)
+        mean, log_variance = torch.stack(codes)[best, :, torch.arange(len(x))].unbind(dim=1)
+        return best, mean, log_variance
 
     @torch.no_grad()
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Generate units, or their means, and shares of choices (n, width) from the prior, sorted by component."""
-        z = torch.randn(offsets[-1], self.latent, generator=generator)
+        z = self.prior.draw(torch.randn(offsets[-1], self.prior.noise, generator=generator))
         made, units = means(self.decode(z, offsets), self.schema.layout), slice(self.schema.layout.units)
         made[:, units] = self.likelihood.draw(made[:, units], offsets, generator)
         return made
+
+
+def _repeated(x: Tensor, times: int) -> Tensor:
+    """Repeat each row of (B, ...) in place, to (B times, ...)."""
+    return x if times == 1 else x.repeat_interleave(times, dim=0)
+
+
+def _summed(x: Tensor, times: int) -> Tensor:
+    """Add up the rows of each record, (B times, ...) to (B, ...)."""
+    return x if times == 1 else x.unflatten(0, (-1, times)).sum(dim=1)

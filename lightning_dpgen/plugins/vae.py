@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
@@ -15,11 +16,15 @@ from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup
-from lightning_dpgen.models.divergences import CodeEmbedding
+from lightning_dpgen.models.divergences import DIVERGENCES, OF_GROUPS, CodeEmbedding, GroupCodes
+from lightning_dpgen.models.kernels import make_kernel
+from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.sampling.lots import Lot
+
+RELEASES = ("group", "embedding")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,20 +32,52 @@ class Divergence:
     """A divergence of the codes of many records from the prior, beside the loss of each record (PriVAE).
 
     Args:
-        kind: ``group`` for each of `groups` random groups of a lot, clipped by a rule of its own; or ``embedding`` for the
-            lot's noisy mean embedding, where each record's part is clipped with the rest of its gradient.
+        kind: ``mmd``, ``kl`` (of the prior from the codes) or ``tc`` (total correlation).
+        release: the way in which it becomes public: ``group`` for each of `groups` random groups of a lot, clipped by a
+            rule of its own; or ``embedding`` (mmd alone) for the lot's noisy mean embedding, where each record's part is
+            clipped with the rest of its gradient. None for ``embedding`` where there is one.
+        kernel, width: of mmd, one of `kernels.KERNELS`, and what differences of codes are divided by in it.
+        weight: beside the loss of a record.
         groups: the number of groups of a lot.
-        features: the length of an embedding.
+        draws: of the prior, public, with which each group is compared.
+        features: the length of an embedding; None for 64, or one pair for each dimension and scale of the Cauchy kernel.
+        averaging: the part of the average of earlier embeddings that stays in a step, from 0, below 1. They are public, so
+            an average of them costs nothing, and has less noise.
+
+    Raises:
+        ValueError: for another kind, release or kernel, numbers out of range, or an embedding of what has none.
+
+    Example:
+        >>> Divergence("mmd", kernel="cauchy").release_of, Divergence("kl").release_of
+        ('embedding', 'group')
     """
 
-    kind: str
+    kind: str = "mmd"
+    release: str | None = None
+    kernel: str = "gaussian"
+    width: float = 1.0
     weight: float = 10.0
     groups: int = 16
-    features: int = 64
+    draws: int = 64
+    features: int | None = None
+    averaging: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("group", "embedding"):
-            raise ValueError(f"kind={self.kind!r}: expected group or embedding")
+        if self.kind not in DIVERGENCES:
+            raise ValueError(f"kind={self.kind!r}: expected one of {', '.join(DIVERGENCES)}")
+        if self.release not in (None, *RELEASES):
+            raise ValueError(f"release={self.release!r}: expected one of {', '.join(RELEASES)}")
+        if self.release == "embedding" and self.kind != "mmd":
+            raise ValueError(f"release='embedding' with kind={self.kind!r}: expected kind='mmd', which alone has one")
+        make_kernel(self.kernel, 1, self.width)
+        check_sizes(groups=self.groups, draws=self.draws - 1)
+        if not 0.0 <= self.averaging < 1.0:
+            raise ValueError(f"averaging={self.averaging!r}: expected a number from 0, below 1")
+
+    @property
+    def release_of(self) -> str:
+        """The way in which it becomes public, also where it was left open."""
+        return self.release or ("embedding" if self.kind == "mmd" else "group")
 
 
 class VAE(PrivateMixture):
@@ -52,9 +89,10 @@ class VAE(PrivateMixture):
         clipping: the rule that chooses the bound of each lot; two rules with a divergence of groups.
         n: the declared number of records; None takes it from the plan. Rate times n is the divisor of every sum.
         k: number of components, as in the split.
-        network: ``dense`` or ``conv``.
-        hidden, layers, trunk: the sizes of a dense network, see `StackedVAE`.
+        network: ``dense``, ``conv`` or ``deep_conv``.
+        hidden, layers, trunk, filters: the sizes of a network, see `StackedVAE`.
         latent: dimensions of a code.
+        prior, beta, samples: of codes, see `StackedVAE`.
         likelihood, scale, floor: of units, see `UnitLikelihood`.
         lr: learning rate.
         optimizer, momentum: of private steps, see `make_optimizer`.
@@ -64,6 +102,9 @@ class VAE(PrivateMixture):
         seed: the public seed of the initial weights.
         log_every: steps between two private log lines.
     """
+
+    released_embedding: Tensor
+    released_weight: Tensor
 
     def __init__(
         self,
@@ -77,7 +118,11 @@ class VAE(PrivateMixture):
         hidden: int = 200,
         layers: int = 1,
         trunk: bool = False,
+        filters: int = 32,
         latent: int = 2,
+        prior: Mapping[str, Any] | None = None,
+        beta: float = 1.0,
+        samples: int = 1,
         likelihood: str = "bernoulli",
         scale: float | None = None,
         floor: float = 0.01,
@@ -97,14 +142,28 @@ class VAE(PrivateMixture):
             hidden=hidden,
             layers=layers,
             trunk=trunk,
+            filters=filters,
             latent=latent,
+            prior=prior,
+            beta=beta,
+            samples=samples,
             likelihood=likelihood,
             scale=scale,
             floor=floor,
             fixed_bias=bias == "means",
             generator=generator,
         )
-        embedded = divergence if divergence is not None and divergence.kind == "embedding" else None
+        embedding = None
+        if divergence is not None:
+            kernel = make_kernel(divergence.kernel, latent, divergence.width)
+            if network != "dense" and any(True for _ in stacked.prior.parameters()):
+                raise ValueError(
+                    f"network={network!r} with learned centres and a divergence of groups: expected network='dense', which "
+                    "knows their gradients"
+                )
+            if divergence.release_of == "embedding":
+                features = divergence.features or (64 if kernel.blocks == 1 else 2 * kernel.blocks)
+                embedding = CodeEmbedding(kernel, stacked.prior, features, generator)
         super().__init__(
             stacked,
             account,
@@ -115,10 +174,13 @@ class VAE(PrivateMixture):
             log_every=log_every,
             optimizer=optimizer,
             momentum=momentum,
-            embeddings=[] if embedded is None else ["embedding"],
+            embeddings=[] if embedding is None else ["embedding"],
         )
-        self.divergence = divergence
-        self._embedding = None if embedded is None else CodeEmbedding(latent, embedded.features, generator)
+        self.divergence, self._embedding, self._public = divergence, embedding, generator
+        if embedding is not None:
+            # The weighted sum of released embeddings, and of their weights.
+            self.register_buffer("released_embedding", torch.zeros_like(embedding.of_prior))
+            self.register_buffer("released_weight", torch.zeros(()))
 
     def setup(self, stage: str) -> None:
         """Refuse groups that the devices of a fit cannot share, before anything is spent.
@@ -127,7 +189,7 @@ class VAE(PrivateMixture):
             MisconfigurationException: naming the numbers that would do.
         """
         ranks, divergence = self.trainer.world_size, self.divergence
-        if stage == "fit" and divergence is not None and divergence.kind == "group" and divergence.groups % ranks:
+        if stage == "fit" and divergence is not None and divergence.release_of == "group" and divergence.groups % ranks:
             raise MisconfigurationException(
                 f"groups={divergence.groups}: {ranks} devices share them; expected a multiple of {ranks}"
             )
@@ -138,20 +200,36 @@ class VAE(PrivateMixture):
         return self.network.network == "dense" and bernoulli and self.divergence is None
 
     def gradients(self, lot: Lot) -> tuple:
-        if self.divergence is None:
+        divergence = self.divergence
+        if divergence is None:
             return super().gradients(lot)
-        weight, stream = self.divergence.weight, self.account.stream
+        stream = self.account.stream
         if self._embedding is None:
-            places = PerGroup.slots(self.expected_batch_size, self.divergence.groups)
-            terms = self.network.terms(lot, self.divergence.groups, weight, places)
+            places = PerGroup.slots(self.expected_batch_size, divergence.groups)
+            terms = self.network.terms(lot, self._of_groups(divergence), divergence.groups, places)
             return tuple(term_gradients(self.network, term, lot, stream) for term in terms)
         embedding = self._embedding.to(self.device)
         dtype: Any = self.dtype
-        noise = stream.normal((len(lot), self.network.latent), dtype=dtype, device=self.device)
+        noise = stream.normal((len(lot), self.network.samples * self.network.latent), dtype=dtype, device=self.device)
 
-        def then(mean: torch.Tensor) -> RecordGradients:
-            term = self.network.embedded_term(embedding, weight, mean)
+        def then(mean: Tensor) -> RecordGradients:
+            term = self.network.embedded_term(embedding, divergence.weight, self._averaged(mean, divergence.averaging))
             return term_gradients(self.network, term, lot, stream, noise=noise)
 
         rows = self.network.embedded(lot, noise, embedding)
         return (EmbeddingGradients(rows, then, list(self.network.parameters()), lot.draw),)
+
+    def _of_groups(self, divergence: Divergence) -> Callable[[GroupCodes], Tensor]:
+        """Return the divergence of groups, by fresh public draws of the prior."""
+        prior, dtype = self.network.prior, cast(Any, self.dtype)
+        kernel, of_groups = make_kernel(divergence.kernel, prior.latent, divergence.width), OF_GROUPS[divergence.kind]
+        numbers = torch.randn(divergence.draws, prior.noise, generator=self._public).to(self.device, dtype)
+        return lambda codes: divergence.weight * of_groups(codes, prior.draw(numbers), prior, kernel)
+
+    def _averaged(self, mean: Tensor, kept: float) -> Tensor:
+        """Return the average of the released mean embeddings, of which the latest is this."""
+        if not kept:
+            return mean
+        self.released_embedding.mul_(kept).add_(mean, alpha=1.0 - kept)
+        self.released_weight.mul_(kept).add_(1.0 - kept)
+        return self.released_embedding / self.released_weight

@@ -50,6 +50,7 @@ _NO_SIZES: dict[str, tuple[type, ...]] = {
     "likelihood": (str,),
     "scale": (float, type(None)),
     "floor": (float,),
+    "prior": (dict,),
 }
 
 

@@ -22,7 +22,7 @@ from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.specs.defaults import MOST_STEPS
-from lightning_dpgen.specs.model import TrainedSpec
+from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, first_stage, make_schema
 from lightning_dpgen.specs.source import Source

@@ -21,7 +21,7 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import learn, read_records
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.studies import check_study, mark, study_of
-from lightning_dpgen.runs.table import budget_table, decay_line
+from lightning_dpgen.runs.table import budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
 from lightning_dpgen.specs.model import CustomSpec
 from lightning_dpgen.specs.modules import rehearse
@@ -107,6 +107,7 @@ class _Run:
         self.reporter.say(None if settings.initial is None else settings.initial.line)
         self.reporter.say(budget_table(plan, of_person=self.spec.data.column_of_persons is not None))
         self.reporter.say(decay_line(settings.clipping, plan))
+        self.reporter.say(terms_table(settings, plan))
         return plan
 
     def _look(self, settings: Settings | None, plan: Plan) -> Any:

@@ -42,9 +42,9 @@ from lightning_dpgen.runs.reporter import Reporter, SilentReporter
 from lightning_dpgen.runs.resume import load_state
 from lightning_dpgen.runs.studies import check_study, mark, study_of
 from lightning_dpgen.runs.warnings import delta_warning, seed_warning
+from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.clipping import DPNormSpec
 from lightning_dpgen.specs.custom import said
-from lightning_dpgen.specs.model import VAESpec
 from lightning_dpgen.specs.settings import Settings, fill, read_as
 from lightning_dpgen.specs.split import SplitSpec
 from lightning_dpgen.specs.usage_error import UsageError

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lightning_dpgen.gradients.clipping import ClippingRule, Decay
+from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
+from lightning_dpgen.specs.modules import rules_of
+from lightning_dpgen.specs.settings import Settings
 
 _KINDS = {GAUSSIAN: "Gaussian", LAPLACE: "Laplace", PURE: "pure"}
 _METHODS = {"pld": "privacy loss distributions", "closed form": "closed form", "rdp": "Renyi moments"}
@@ -47,6 +49,38 @@ def decay_line(rule: ClippingRule | None, plan: Plan) -> str | None:
     steps = plan.stage("training").count
     last, every = rule.known(steps - 1), f"every {rule.every} steps" if rule.every > 1 else "every step"
     return f"bound of a gradient: {rule.c:g} at first, {last:.3g} at last (times {rule.factor:.6g} {every}), at no cost"
+
+
+def terms_table(settings: Settings, plan: Plan) -> str | None:
+    """Return what each term of a loss adds to the sensitivity of the mean gradient, as text; None for a single term.
+
+    A record moves the mean by at most the sum of reach times bound over divisor, and one Gaussian of that sensitivity
+    covers all terms (docs/PRIVACY.md, PriVAE).
+    """
+    if settings.clipping is None or len(rules := rules_of(settings.spec.model, settings.clipping)) < 2 or not plan.private:
+        return None
+    training = plan.stage("training").access
+    divisors = training.sample_rate * settings.n, settings.spec.model.groups
+    rows, parts = [("term", "bound", "reach", "divisor", "part of the sensitivity")], []
+    for name, reach, rule, divisor in zip(("records", "groups"), (1, 2), rules, divisors, strict=True):
+        bound, word = _bound(rule)
+        parts.append(reach * bound / divisor)
+        rows.append((name, f"{word}{bound:.3g}", str(reach), f"{divisor:,.0f}", f"{parts[-1]:.3g}"))
+    rows = [
+        (*row, share) for row, share in zip(rows, ("share", *(f"{part / sum(parts):.0%}" for part in parts)), strict=True)
+    ]
+    multiplier = training.multipliers["gradient"]
+    noise = f"noise of a number of the mean gradient: {multiplier * sum(parts):.3g}, {multiplier:.3g} times the sensitivity"
+    return "\n".join(["", aligned(rows), f"{noise}; of records alone {multiplier * parts[0]:.3g}"])
+
+
+def _bound(rule: ClippingRule) -> tuple[float, str]:
+    """Return the first or the largest bound of a rule, and which it is, in a word."""
+    if (known := rule.known(0)) is not None:
+        return known, ""
+    while (inner := getattr(rule, "rule", None)) is not None:
+        rule = inner
+    return (rule.c_max, "up to ") if isinstance(rule, DPNorm) else (getattr(rule, "c", 1.0), "at first ")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -20,14 +20,15 @@ from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.sampler import Release, load_release, weights_digest
 from lightning_dpgen.release.verify import read_certificate
-from lightning_dpgen.specs.model import NetworkSpec
+from lightning_dpgen.specs.autoencoder import VAESpec
+from lightning_dpgen.specs.network import NetworkSpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.spec import shown
 from lightning_dpgen.specs.usage_error import UsageError
 
 M = TypeVar("M", bound=NetworkSpec)
 # Sizes that a network without them has not written down.
-_UNSAID = {"likelihood": "bernoulli"}
+_UNSAID = {"likelihood": "bernoulli", "prior": "normal"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +125,12 @@ def take_sizes(spec: RunSpec, initial: InitialNetwork) -> RunSpec:
 
 
 def _with_sizes(model: M, network: Any) -> M:
-    found = {name: network.settings.get(name, _UNSAID.get(name)) for name in model.sizes}
+    settings = dict(network.settings)
+    # A prior is one setting of a network, and several of the program.
+    if isinstance(model, VAESpec):
+        prior = dict(settings.pop("prior", {"kind": "normal"}))
+        settings |= {"prior": prior.pop("kind")} | {f"prior_{name}": value for name, value in prior.items()}
+    found = {name: settings.get(name, _UNSAID.get(name)) for name in model.sizes}
     for name, value in found.items():
         own = getattr(model, name)
         if name in model.model_fields_set and own is not None and own != value:

@@ -8,7 +8,8 @@ from lightning_dpgen.measure.labels import label_workload
 from lightning_dpgen.measure.products import what_to_leave_out
 from lightning_dpgen.models.labelled import feature_count, takes_label
 from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.specs.model import MeasuredSpec, TrainedSpec
+from lightning_dpgen.specs.model import MeasuredSpec
+from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Features whose curvature, a matrix, is decomposed in a minute and in a GiB of memory, and weights of all labels, which

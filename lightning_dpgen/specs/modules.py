@@ -11,6 +11,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
+from lightning_dpgen.models.priors import make_prior
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.rbm import RBM
@@ -20,8 +21,10 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.release.bounds import check_numbers
 from lightning_dpgen.release.sampler import rebuilt
+from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.custom import named, options_of, said
-from lightning_dpgen.specs.model import CustomSpec, RBMSpec, TrainedSpec, VAESpec, WGANSpec
+from lightning_dpgen.specs.model import CustomSpec, RBMSpec, WGANSpec
+from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -36,6 +39,8 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
     Raises:
         UsageError: naming the setting.
     """
+    if getattr(spec, "network", None) == "deep_conv" and not isinstance(schema, ImageSchema):
+        raise UsageError(f"model.network=deep_conv: is for pictures, and data={source} is none; use model.network=dense")
     kinds = {"network": ("pictures", ImageSchema), "critic": ("pictures and series", ImageSchema | SeriesSchema)}
     for name, (words, kind) in kinds.items():
         if getattr(spec, name, None) != "conv":
@@ -55,6 +60,7 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
         raise UsageError(f"model.sampling=straight_through: data={source} has no choices to be drawn; leave it out")
     if isinstance(spec, VAESpec):
         _check_likelihood(spec, schema)
+        _check_prior(spec)
     if spec.rate * n < 1.0:
         raise UsageError(f"model.rate={spec.rate:g}: expected 1/n = {1.0 / n:.3g} or more, or no lot holds a record")
 
@@ -71,9 +77,16 @@ def _check_likelihood(spec: VAESpec, schema: Schema) -> None:
         )
 
 
+def _check_prior(spec: VAESpec) -> None:
+    try:
+        make_prior(spec.latent, spec.prior_settings)
+    except ValueError as error:
+        raise UsageError(f"model.prior={spec.prior}: {str(error).removeprefix('prior: ')}") from None
+
+
 def rules_of(spec: TrainedSpec, clipping: ClippingRule) -> tuple[ClippingRule, ...]:
     """Return the clipping rules of a model's terms."""
-    grouped = isinstance(spec, VAESpec) and spec.divergence == "group"
+    grouped = isinstance(spec, VAESpec) and spec.divergence is not None and spec.release == "group"
     return (clipping, Fixed(spec.group_c)) if grouped else (clipping,)
 
 
@@ -83,7 +96,7 @@ def stage_of_training(spec: TrainedSpec, clipping: ClippingRule, n: int) -> Stag
     Raises:
         ValueError: if the shares of its noises leave nothing for the gradient.
     """
-    embedded = isinstance(spec, VAESpec) and spec.divergence == "embedding"
+    embedded = isinstance(spec, VAESpec) and spec.divergence is not None and spec.release == "embedding"
     stage = training_stage(
         rules_of(spec, clipping),
         n=n,
@@ -104,8 +117,10 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
     spec = run.model
     # The modules have the defaults of what is open here.
     own = {name: value for name in spec.own if (value := getattr(spec, name)) is not None}
-    if isinstance(spec, VAESpec) and spec.divergence is not None:
-        own["divergence"] = Divergence(spec.divergence, weight=spec.divergence_weight, **spec.given("groups", "features"))
+    if isinstance(spec, VAESpec):
+        own["prior"] = spec.prior_settings
+        if spec.divergence is not None:
+            own["divergence"] = _divergence(spec)
     rules = rules_of(spec, clipping)
     keywords = {"n": run.data.n, "k": run.split.k, "bias": spec.bias, "lr": spec.lr, "seed": run.seed}
     keywords["log_every"] = run.trainer.log_every
@@ -122,6 +137,17 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
     except ValueError as error:
         raise UsageError(f"model={spec.name}: {error}; take fewer or narrower layers, or fewer components") from None
     return module
+
+
+def _divergence(spec: VAESpec) -> Divergence:
+    named = {
+        "width": "kernel_width",
+        "draws": "divergence_draws",
+        "averaging": "divergence_averaging",
+        "weight": "divergence_weight",
+    }
+    given = {name: value for name, whose in named.items() if (value := getattr(spec, whose)) is not None}
+    return Divergence(spec.divergence, spec.release, **given, **spec.given("kernel", "groups", "features"))
 
 
 def check_custom(spec: CustomSpec) -> None:

@@ -31,14 +31,16 @@ from lightning_dpgen.release.bounds import check_columns, check_declared, check_
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
+from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.clipping import DPNormSpec, make_rule
 from lightning_dpgen.specs.defaults import Defaults, clusters_of_labels, default_bins, strength_of
 from lightning_dpgen.specs.initial import InitialNetwork, check_records, read_initial, take_bins, take_sizes
 from lightning_dpgen.specs.label import complete_label, label_specs
 from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs, needs_clusters
-from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, TrainedSpec, VAESpec, WGANSpec
+from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, WGANSpec
 from lightning_dpgen.specs.model_choice import ranked
 from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
+from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.public_centres import ENDING, read_centres
 from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
 from lightning_dpgen.specs.source import Part, Source
@@ -376,7 +378,7 @@ def _complete(spec: RunSpec, schema: Schema) -> tuple[RunSpec, Defaults]:
         if given_steps is None and model.steps is not None:
             model = model.changed(steps=max(model.steps - model.steps % rhythm, rhythm))
         if isinstance(model, VAESpec):
-            model = model.with_divergence(defaults.c_max, max(model.rate * data.n, 1.0))
+            model = model.with_codes(defaults.c_max, max(model.rate * data.n, 1.0))
         if isinstance(model, WGANSpec):
             model = model.with_loss(schema.layout)
     return spec.changed(model=model, split=split), defaults

@@ -81,7 +81,7 @@ MISTAKES = {
     "no device": (["trainer.devices=0"], r"trainer\.devices=0: expected a whole number from 1"),
     "nodes that were not started": (["trainer.num_nodes=2"], r"trainer\.num_nodes=2: start this command on each node"),
     "groups that devices cannot share": (
-        ["model.divergence=group", "model.groups=5", "trainer.devices=2"],
+        ["model.divergence=kl", "model.groups=5", "trainer.devices=2"],
         r"model\.groups=5: 2 devices share them",
     ),
     "half precision": (["trainer.precision=16-mixed"], r"trainer\.precision=16-mixed: expected one of"),

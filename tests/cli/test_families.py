@@ -19,11 +19,11 @@ FAMILIES = {
     "convolutional vae": ["model.network=conv"],
     "convolutional wgan": ["model=wgan", "model.network=conv", "clipping=dpnorm"],
     "convolutional critics": ["model=wgan", "model.hidden=8", "model.critic=conv"],
-    "groups": ["model.hidden=8", "model.divergence=group", "model.groups=4"],
-    "embedding": ["model.hidden=8", "model.divergence=embedding", "model.features=8"],
+    "groups": ["model.hidden=8", "model.divergence=kl", "model.groups=4"],
+    "embedding": ["model.hidden=8", "model.divergence=mmd", "model.features=8"],
 }
 SLOW = pytest.param(
-    ["model.network=conv", "model.divergence=group", "model.bias=zero"], marks=pytest.mark.slow, id="convolutional groups"
+    ["model.network=conv", "model.divergence=tc", "model.bias=zero"], marks=pytest.mark.slow, id="convolutional groups"
 )
 
 
@@ -67,10 +67,10 @@ BAD = {
     ),
     "no such divergence": (["model.divergence=js"], "model.divergence=js: expected"),
     "groups of no divergence": (["model.groups=3"], "model.groups=3"),
-    "no group": (["model.divergence=group", "model.groups=0"], "model.groups=0"),
-    "a group bound of nothing": (["model.divergence=group", "model.group_c=0"], "model.group_c=0"),
+    "no group": (["model.divergence=kl", "model.groups=0"], "model.groups=0"),
+    "a group bound of nothing": (["model.divergence=kl", "model.group_c=0"], "model.group_c=0"),
     "nothing left for the gradient": (
-        ["model.divergence=embedding", "model.divergence_share=0.95"],
+        ["model.divergence=mmd", "model.divergence_share=0.95"],
         "divergence_share=0.95",
     ),
     "no chain": (["model=rbm", "model.chains=0"], "model.chains=0"),

@@ -298,12 +298,12 @@ BROKEN = {
         (in_front, functools.partial(in_front, "func")),
     ),
     "shared stream, codes of the autoencoder": Broken(
-        StackedVAE.closed_forms, {"torch.addcmul(mean, deviation, noise)": "mean + deviation * torch.randn_like(mean)"},
+        StackedVAE.closed_forms, {"own, each = noise.reshape(": "own, each = torch.randn_like(noise).reshape("},
         (in_front,),
     ),
     "loss divided by the size of the lot": Broken(
-        StackedVAE.closed_forms, {"d_logits = cross_entropy_gradient(logits, x, self.schema.layout)":
-         "d_logits = cross_entropy_gradient(logits, x, self.schema.layout) / len(x)"}, (in_front,)
+        StackedVAE.closed_forms, {"d_logits = cross_entropy_gradient(logits, _repeated(x, draws), self.schema.layout)":
+         "d_logits = cross_entropy_gradient(logits, _repeated(x, draws), self.schema.layout) / len(x)"}, (in_front,)
     ),
     "a group's gradient counted once": Broken(
         privatize.privatize, {"* access.ranks.size, 2.0": "* access.ranks.size, 1.0"}, (group_costs,)

@@ -209,7 +209,7 @@ MEASURED = {
 }  # fmt: skip
 RUNS = MEASURED | {
     "pictures by an autoencoder": Run(
-        _own("model=vae", *NETWORK, "clipping=dpnorm", "model.divergence=embedding"),
+        _own("model=vae", *NETWORK, "clipping=dpnorm", "model.divergence=mmd"),
         _pictures, _one_picture_more, _parted_records,
     ),
     "a table by a critic, and its label": Run(

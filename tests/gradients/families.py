@@ -162,12 +162,15 @@ def _described(classes: int) -> SimpleNamespace:
     )
 
 
+CENTRES = {"kind": "mixture", "centres": [[1.0, 0.0], [-1.0, 0.5], [0.0, -1.0]], "scale": 0.4}
+
+
 def _vae(k: int, classes: int, fixed_bias: bool, **given) -> Case:
     generator = torch.Generator().manual_seed(k)
     schema, given = _described(classes), given | {"fixed_bias": fixed_bias}
     network = StackedVAE(schema, k, hidden=4, latent=2, **given, generator=generator)
     network.start_at(torch.rand(k, schema.layout.width, generator=generator))
-    case = Case(network, network.negative_elbo, (schema.layout.width,), k=k, noise=2)
+    case = Case(network, network.negative_elbo, (schema.layout.width,), k=k, noise=2 * network.samples)
     # This term has a closed form; the family has it without one as "taped".
     case.term = network.term
     return case
@@ -203,8 +206,8 @@ PICTURES = ImageSchema(4, 8, levels=1, classes=2, channels=2)
 SERIES = SeriesSchema(7, 0.0, 1.0, channels=("in", "out"), classes=("a", "b", "c"))
 
 
-def _conv_vae(k: int) -> Case:
-    network = StackedVAE(PICTURES, k, network="conv", latent=3, generator=torch.Generator().manual_seed(k))
+def _conv_vae(k: int, network: str = "conv", **given) -> Case:
+    network = StackedVAE(PICTURES, k, network=network, latent=3, generator=torch.Generator().manual_seed(k), **given)
     return Case(network, network.negative_elbo, (66,), k=k, noise=3)
 
 
@@ -241,6 +244,16 @@ CLOSED: dict[str, Callable[[], Case]] = {
     **{
         f"vae k={k} {kind} scale={scale}": lambda k=k, kind=kind, s=scale: _vae(k, 2, False, likelihood=kind, scale=s)
         for k, kind, scale in ((1, "gaussian", None), (3, "gaussian", 0.2), (3, "laplace", None))
+    },
+    **{
+        f"vae k={k} {name}": lambda k=k, given=given: _vae(k, 2, False, **given)
+        for k, name, given in (
+            (1, "sparse prior", {"prior": {"kind": "sparse", "off": 0.6, "scale": 0.3}}),
+            (3, "mixture, learned", {"prior": {**CENTRES, "learned": True}, "beta": 2.0}),
+            (3, "three samples", {"samples": 3}),
+            (1, "mixture, four samples, beta of 0", {"prior": CENTRES, "samples": 4, "beta": 0.0}),
+            (3, "sparse prior, two samples", {"prior": {"kind": "sparse", "scale": 0.2}, "samples": 2}),
+        )
     },
     **{f"rbm k={k} classes={classes}": lambda k=k, c=classes: _rbm(k, c) for k in (1, 3) for classes in (0, 2)},
     **{f"critic k={k}": lambda k=k: _critic(k) for k in (1, 3)},
@@ -286,6 +299,7 @@ def _stacked_twice() -> Case:
 RULED: dict[str, Callable[[], Case]] = {
     **CLOSED,
     **{f"convolutional vae k={k}": lambda k=k: _conv_vae(k) for k in (1, 3)},
+    **{f"deep convolutional vae k={k}": lambda k=k: _conv_vae(k, "deep_conv", filters=2) for k in (1, 3)},
     **{f"convolutional critic k={k}": lambda k=k: _conv_critic(k, PICTURES, "conv") for k in (1, 3)},
     **{f"convolutional critic of series k={k}": lambda k=k: _conv_critic(k, SERIES, "lstm") for k in (1, 3)},
     **{f"{name}, taped": lambda make=make: _taped(make) for name, make in CLOSED.items()},

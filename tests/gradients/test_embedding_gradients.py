@@ -17,6 +17,8 @@ from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.models.divergences import CodeEmbedding
+from lightning_dpgen.models.kernels import KERNELS, make_kernel
+from lightning_dpgen.models.priors import MixturePrior, NormalPrior, SparsePrior
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.lot_id import LotId
 
@@ -83,10 +85,29 @@ def test_the_mean_is_over_the_expected_lot_and_of_rows_no_longer_than_one():
     torch.testing.assert_close(exact, expected.double(), rtol=1e-5, atol=1e-6)
 
 
-def test_an_embedding_has_norm_one_and_the_mean_of_its_prior():
-    embedding = CodeEmbedding(3, 32, torch.Generator().manual_seed(0))
-    codes = torch.randn(200_000, 3, generator=torch.Generator().manual_seed(1))
-    rows = embedding(codes)
+PRIORS = {
+    "normal": NormalPrior(3),
+    "sparse": SparsePrior(3, off=0.7, scale=0.2),
+    "mixture": MixturePrior([[1.0, 0.0, -1.0], [0.0, 2.0, 0.5]], scale=0.3),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
+def test_an_embedding_has_norm_one_and_the_mean_of_its_prior(prior, kernel):
+    embedding = CodeEmbedding(make_kernel(kernel, 3), prior, 36, torch.Generator().manual_seed(0))
+    rows = embedding(prior.draw(torch.randn(100_000, prior.noise, generator=torch.Generator().manual_seed(1))))
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(len(rows)), rtol=1e-5, atol=0)
-    # A coordinate has a deviation below 1/4, so its mean has 0.0006: one of 32 is off by 5.5 of these once in 10^6 runs.
-    assert (rows.mean(dim=0) - embedding.of_prior).abs().max() < 5.5 * 0.25 / 200_000**0.5
+    # A coordinate is at most 0.236, so its mean has a deviation below 0.00075: one of 36 is off by 5.5 of these once in a
+    # million runs.
+    assert (rows.mean(dim=0) - embedding.of_prior).abs().max() < 5.5 * 0.236 / 100_000**0.5
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_products_of_embeddings_approximate_the_kernel(kernel):
+    """Features are means over pairs of independent frequencies: 9,000 of them are off by .05 once in a million runs."""
+    kernel, (a, b) = make_kernel(kernel, 3), torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(2))
+    embedding = CodeEmbedding(kernel, NormalPrior(3), 18_000, torch.Generator().manual_seed(0))
+    found = embedding.at_zero * embedding(a) @ embedding(b).T
+    assert (found - kernel(a, b)).abs().max() < 0.05 * kernel.at_zero
+    torch.testing.assert_close(kernel(a, a).diagonal(), torch.full((6,), kernel.at_zero))

@@ -12,6 +12,8 @@ from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.models.divergences import DIVERGENCES, OF_GROUPS
+from lightning_dpgen.models.kernels import KERNELS, make_kernel
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
@@ -233,11 +235,24 @@ def test_bags_that_are_cut_by_offsets_are_refused():
         term_gradients(layer, term, lot, PrivateStream(1))
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("k", [1, 3])
-def test_the_closed_form_of_a_divergence_of_groups(k):
-    network = StackedVAE(ImageSchema(2, 3, levels=1, classes=2), k, hidden=4, latent=2).double()
+@pytest.mark.parametrize("kind", DIVERGENCES)
+def test_the_closed_form_of_a_divergence_of_groups(kind, k, kernel):
+    prior = {"kind": "sparse"}
+    if kind != "mmd" and kernel != "imq":
+        pytest.skip("has no kernel")
+    network = StackedVAE(ImageSchema(2, 3, levels=1, classes=2), k, hidden=4, latent=2, prior=prior).double()
     lot = Lot(torch.rand(9, 8, dtype=torch.float64), (0, 9) if k == 1 else (0, 4, 4, 9))
-    term, groups = network.group_term(4, 3.0, places=6), Groups(torch.tensor([0, 1, 1, 3, 0, 0, 1, 3, 0]), 4, places=6)
+    draws = network.prior.draw(torch.randn(5, network.prior.noise, dtype=torch.float64))
+
+    def divergence(codes):
+        return 3.0 * OF_GROUPS[kind](codes, draws, network.prior, make_kernel(kernel, 2))
+
+    term, groups = (
+        network.group_term(divergence, 4, places=6),
+        Groups(torch.tensor([0, 1, 1, 3, 0, 0, 1, 3, 0]), 4, places=6),
+    )
     noise = torch.randn(9, term.noise, dtype=torch.float64)
     rows = []
     for own in (term, dataclasses.replace(term, forms=None)):
@@ -247,3 +262,27 @@ def test_the_closed_form_of_a_divergence_of_groups(k):
             torch.testing.assert_close(gradients.norms(), rows[-1].norm(dim=1), rtol=1e-5, atol=1e-9)
     for other in rows[1:]:
         torch.testing.assert_close(rows[0], other)
+
+
+@pytest.mark.parametrize("kind", ["mmd", "kl"])
+def test_learned_centres_have_the_gradients_of_each_group(kind):
+    """Draws of the prior move with its centres; each group is compared with plain autograd of its own loss."""
+    centres = {"kind": "mixture", "centres": [[1.0, 0.0], [-1.0, 0.5]], "scale": 0.4, "learned": True}
+    network = StackedVAE(ImageSchema(2, 3, levels=1), 1, hidden=4, latent=2, prior=centres).double()
+    lot, numbers = Lot(torch.rand(9, 6, dtype=torch.float64), (0, 9)), torch.randn(5, 3, dtype=torch.float64)
+
+    def divergence(codes):
+        return OF_GROUPS[kind](codes, network.prior.draw(numbers), network.prior, make_kernel("imq", 2))
+
+    term, groups = network.group_term(divergence, 4, places=6), Groups(torch.tensor([0, 1, 1, 3, 0, 0, 1, 3, 0]), 4)
+    noise, parameters = torch.randn(9, term.noise, dtype=torch.float64), list(network.parameters())
+    gradients = ENGINES["ghost"](network, term, lot, noise, groups)
+    found = _sums(gradients, parameters, 4)
+    losses = term.loss(lot, noise, groups)
+    for group in range(4):
+        own = torch.autograd.grad(losses[group], parameters, retain_graph=True, allow_unused=True)
+        flat = torch.cat(
+            [(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(parameters, own, strict=True)]
+        )
+        torch.testing.assert_close(found[group], flat)
+    assert losses[2] == 0.0 and float(found[0].norm()) > 0.0

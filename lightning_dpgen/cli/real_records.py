@@ -1,0 +1,36 @@
+"""Real records that a command reads beside a release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_dpgen.specs.run import read_data
+from lightning_dpgen.specs.source import Source
+from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.spec import parse
+from lightning_dpgen.specs.usage_error import UsageError
+
+# Settings by which the training has read the records, where the command does not say otherwise.
+_AS_TRAINED = {"person": str, "max_rows": int, "outside": str}
+
+
+def real_source(words: Sequence[str], certificate: dict[str, Any], of: str) -> Source:
+    """Return where the real data are, and how they are read; `of` is the kind of the release's schema."""
+    spec = read_data(words)
+    if spec.kind not in (None, of):
+        raise UsageError(
+            f"data={spec.source}: the release is of {of}, and these are {spec.kind}: expected the data "
+            f"that it was made from, as in data={of} data.path=FILE"
+        )
+    declared = certificate.get("declared")
+    # About another kind of data, what the training has done says nothing.
+    if isinstance(declared, dict) and declared.get("data") == spec.source:
+        values = spec.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
+        for name, kind in _AS_TRAINED.items():
+            if name in type(spec).model_fields and name not in values and type(declared.get(name)) is kind:
+                values[name] = declared[name]
+        spec = parse(type(spec), values, within="data")
+    source = source_of(spec)
+    source.files()
+    return source

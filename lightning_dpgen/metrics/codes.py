@@ -1,0 +1,198 @@
+"""Metrics of the codes of an autoencoder: sparsity, distance from the prior, likelihood of records, purity of clusters."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from lightning_dpgen.models.kernels import Kernel
+
+# Codes beside which a kernel is computed at a time: numbers of one block of pairs.
+_PAIRS = 1 << 24
+
+
+class HoyerSparsity(Metric):
+    """The mean Hoyer sparsity of codes, each dimension divided by its deviation over all of them (PriVAE, equation 17).
+
+    ``(sqrt d - |y|_1 / |y|_2) / (sqrt d - 1)`` is 0 where all d dimensions of y are as large, and 1 where one alone is not
+    0 (Hurley and Rickard 2009). Standard normal codes of 50 dimensions have .231.
+
+    Args:
+        latent: d, 2 and more.
+
+    Example:
+        >>> metric = HoyerSparsity(latent=4)
+        >>> metric.update(torch.eye(4))
+        >>> round(float(metric.compute()), 4)
+        1.0
+    """
+
+    full_state_update = False
+    higher_is_better = True
+    codes: list[Tensor]
+
+    def __init__(self, latent: int, **kwargs) -> None:
+        super().__init__(**kwargs)
+        if type(latent) is not int or latent < 2:
+            raise ValueError(f"latent={latent!r}: expected a whole number from 2")
+        self.latent = latent
+        self.add_state("codes", [], dist_reduce_fx="cat")
+
+    def update(self, codes: Tensor) -> None:
+        """Take in codes (n, latent).
+
+        Raises:
+            ValueError: for another width, or numbers that are not finite.
+        """
+        self.codes.append(_checked(codes, self.latent))
+
+    def compute(self) -> Tensor:
+        """Return the mean, from 0 to 1; NaN for fewer than 2 codes. A dimension that never varies counts as 0."""
+        codes = torch.cat(self.codes) if self.codes else torch.zeros(0, self.latent)
+        deviation = codes.double().std(dim=0)
+        scaled = torch.where(deviation > 0, codes / deviation.clamp(min=1e-300), 0.0)
+        root = math.sqrt(self.latent)
+        ratio = scaled.abs().sum(dim=1) / torch.linalg.vector_norm(scaled, dim=1)
+        return ((root - ratio) / (root - 1.0)).mean()
+
+
+class CodeDiscrepancy(Metric):
+    """The squared maximum mean discrepancy between codes and draws of their prior (Gretton et al. 2012, lemma 6).
+
+    Args:
+        kernel: see `models.kernels.make_kernel`.
+        latent: d.
+
+    Example:
+        >>> from lightning_dpgen.models.kernels import make_kernel
+        >>> metric, z = CodeDiscrepancy(make_kernel("cauchy", 2), latent=2), torch.randn(300, 2)
+        >>> metric.update(z, prior=False); metric.update(torch.randn(300, 2), prior=True)
+        >>> bool(metric.compute() < 0.2)
+        True
+    """
+
+    full_state_update = False
+    higher_is_better = False
+    codes: list[Tensor]
+    draws: list[Tensor]
+
+    def __init__(self, kernel: Kernel, latent: int, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self._kernel, self.latent = kernel, latent
+        for name in ("codes", "draws"):
+            self.add_state(name, [], dist_reduce_fx="cat")
+
+    def update(self, codes: Tensor, *, prior: bool) -> None:
+        """Take in codes (n, latent), of records or drawn from the prior.
+
+        Raises:
+            ValueError: for another width, or numbers that are not finite.
+        """
+        (self.draws if prior else self.codes).append(_checked(codes, self.latent))
+
+    def compute(self) -> Tensor:
+        """Return the discrepancy, without the pairs of a code and itself; NaN for fewer than two of either."""
+        if not self.codes or not self.draws:
+            return torch.tensor(math.nan)
+        z, draws = torch.cat(self.codes), torch.cat(self.draws)
+        parts = []
+        for own in (z, draws):
+            if len(own) < 2:
+                return torch.tensor(math.nan)
+            parts.append((self._total(own, own) - self._kernel.at_zero * len(own)) / (len(own) * (len(own) - 1)))
+        return parts[0] + parts[1] - 2.0 * self._total(z, draws) / (len(z) * len(draws))
+
+    def _total(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the sum of the kernel over all pairs, a block at a time."""
+        rows = max(1, _PAIRS // (len(b) * self.latent))
+        return torch.stack([self._kernel(part, b).double().sum() for part in a.split(rows)]).sum()
+
+
+class ImportanceLikelihood(Metric):
+    """The mean log likelihood of records by importance sampling of their codes (Burda et al. 2016), in nats.
+
+    Each record counts with the logarithm of the mean of ``p(x|z) p(z) / q(z|x)`` over draws z of q. It is a lower bound, on
+    average, that rises with the number of draws.
+
+    Example:
+        >>> metric = ImportanceLikelihood()
+        >>> metric.update(torch.tensor([[-3.0, -3.0], [-1.0, -1.0]]))
+        >>> float(metric.compute())
+        -2.0
+    """
+
+    full_state_update = False
+    higher_is_better = True
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, log_weights: Tensor) -> None:
+        """Take in ``log p(x|z) + log p(z) - log q(z|x)`` (n, draws) of records, as `StackedVAE.log_weights` returns them.
+
+        Raises:
+            ValueError: for another shape, or NaN.
+        """
+        if log_weights.dim() != 2 or not log_weights.shape[1] or log_weights.isnan().any():
+            raise ValueError(
+                f"log_weights: {tuple(log_weights.shape)}: expected (n, draws) numbers, a draw and more, no NaN"
+            )
+        each = torch.logsumexp(log_weights.double(), dim=1) - math.log(log_weights.shape[1])
+        self.total += each.sum()
+        self.count += len(each)
+
+    def compute(self) -> Tensor:
+        """Return the mean over records; NaN without any."""
+        return self.total / self.count
+
+
+class CodePurity(Metric):
+    """The share of records whose label is the commonest one of their cluster: codes with the nearest centre of a prior.
+
+    Args:
+        clusters, labels: their numbers.
+
+    Example:
+        >>> metric = CodePurity(clusters=2, labels=3)
+        >>> metric.update(torch.tensor([0, 0, 1, 1]), torch.tensor([2, 2, 0, 1]))
+        >>> float(metric.compute())
+        0.75
+    """
+
+    full_state_update = False
+    higher_is_better = True
+    counts: Tensor
+
+    def __init__(self, clusters: int, labels: int, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.add_state("counts", torch.zeros(clusters, labels, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, clusters: Tensor, labels: Tensor) -> None:
+        """Take in the cluster (n,) and the label (n,) of records, whole numbers from 0.
+
+        Raises:
+            ValueError: for another number of labels than clusters, or numbers beyond those announced.
+        """
+        rows, columns = self.counts.shape
+        for name, given, most in (("clusters", clusters, rows), ("labels", labels, columns)):
+            if given.shape != clusters.shape or given.is_floating_point() or ((given < 0) | (given >= most)).any():
+                raise ValueError(f"{name}: expected {len(clusters)} whole numbers from 0 to {most - 1}")
+        cells = clusters.to(torch.int64) * columns + labels.to(torch.int64)
+        self.counts += torch.bincount(cells, minlength=rows * columns).view(rows, columns)
+
+    def compute(self) -> Tensor:
+        """Return the purity, from 0 to 1; NaN without records."""
+        return self.counts.max(dim=1).values.sum() / self.counts.sum()
+
+
+def _checked(codes: Tensor, latent: int) -> Tensor:
+    if codes.dim() != 2 or codes.shape[1] != latent or not codes.isfinite().all():
+        raise ValueError(f"codes: {tuple(codes.shape)}: expected (n, {latent}) finite numbers")
+    return codes.detach()

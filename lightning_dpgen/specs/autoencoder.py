@@ -1,0 +1,218 @@
+"""`model=vae`: autoencoders, the prior of their codes, and a divergence of many codes from it (PriVAE)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Literal
+
+from lightning_dpgen.specs.network import WIDTH, NetworkSpec
+from lightning_dpgen.specs.spec import setting, shown
+from lightning_dpgen.specs.usage_error import UsageError
+
+_DIVERGENCE = {
+    "group": ("groups", "group_c"),
+    "embedding": ("features", "divergence_share", "divergence_averaging"),
+}
+_PRIOR = {
+    "normal": (),
+    "sparse": ("prior_off", "prior_scale"),
+    "mixture": ("prior_centres", "prior_scale", "prior_learned"),
+}
+
+
+def _likelihood(defaults: Any) -> str:
+    layout = defaults.layout
+    return "gaussian" if layout.units and layout.levels is None else "bernoulli"
+
+
+class VAESpec(NetworkSpec):
+    """A variational autoencoder for each cluster, all trained together."""
+
+    title = "mixture of variational autoencoders"
+    own = (
+        "network", "hidden", "layers", "trunk", "filters", "latent", "likelihood", "scale", "floor", "beta", "samples",
+        "optimizer", "momentum",
+    )  # fmt: skip
+    sizes = (
+        "network", "hidden", "layers", "trunk", "filters", "latent", "likelihood", "scale", "floor", "prior", "prior_off",
+        "prior_scale", "prior_centres", "prior_learned",
+    )  # fmt: skip
+
+    name: Literal["vae"] = "vae"
+    network: Literal["dense", "conv", "deep_conv"] = setting(
+        "dense layers, two convolutions (height and width multiples of 4), or three of 4 by 4 (pictures)", "dense"
+    )
+    hidden: int | None = setting("units of a hidden layer of a dense network", **WIDTH, rule="hidden")
+    layers: int = setting("hidden layers on each side of a dense network", 1, ge=1, le=8)
+    filters: int | None = setting(
+        "deep_conv: channels of the first convolution, of which the others have 2 and 4 times as many",
+        **WIDTH, by_default="32",
+    )  # fmt: skip
+    trunk: bool = setting("the layers beside the records are shared by the components (dense networks)", False)
+    latent: int | None = setting("dimensions of the code", **WIDTH, rule="latent")
+    likelihood: Literal["bernoulli", "gaussian", "laplace"] | None = setting(
+        "of a unit about its mean: readings, pixels, scaled columns", rule=_likelihood,
+        by_default="gaussian for real numbers, else bernoulli",
+    )  # fmt: skip
+    scale: float | None = setting(
+        "gaussian and laplace: the scale of all units, which lie in [0, 1]", gt=0, le=1,
+        by_default="learned for each component and unit",
+    )  # fmt: skip
+    floor: float | None = setting("gaussian and laplace: the least scale", ge=1e-4, le=1, by_default="0.01")
+    prior: Literal["normal", "sparse", "mixture"] = setting(
+        "of codes: standard normal; most dimensions near 0; or equal parts about centres", "normal"
+    )
+    prior_off: float | None = setting("sparse: the probability that a dimension is off", ge=1e-4, lt=1, by_default="0.8")
+    prior_scale: float | None = setting(
+        "the standard deviation of a dimension that is off, or of a part of a mixture", ge=1e-4, le=100,
+        by_default="0.05, of a mixture 0.1",
+    )  # fmt: skip
+    prior_centres: list[list[float]] | None = setting(
+        "mixture: its centres, public, as in [[1,0],[-1,0]]", by_default="must be given for a mixture"
+    )
+    prior_learned: bool | None = setting("mixture: centres are trained, beginning at these", by_default="false")
+    beta: float = setting("weight of the divergence of a record's code from the prior", 1.0, ge=0, le=1e6)
+    samples: int = setting("draws of a code over which the loss of a record is averaged", 1, ge=1, le=1024)
+    divergence: Literal["mmd", "kl", "tc"] | None = setting(
+        "of the codes of many records from the prior, besides (PriVAE): mean discrepancy, KL, or total correlation",
+        by_default="none",
+    )
+    divergence_release: Literal["group", "embedding"] | None = setting(
+        "how it becomes public: clipped for each of random groups, or as a noisy mean of features (mmd)",
+        by_default="embedding for mmd, else group",
+    )
+    kernel: Literal["cauchy", "gaussian", "imq"] | None = setting(
+        "mmd: Cauchy kernels of six scales for each dimension, or one of the distance", by_default="gaussian"
+    )
+    kernel_width: float | None = setting("mmd: differences of codes are divided by it", ge=1e-6, le=1e6, by_default="1")
+    divergence_weight: float | None = setting(
+        "of the divergence, beside the loss of a record", ge=1e-6, le=1e6, by_default="10"
+    )
+    divergence_draws: int | None = setting(
+        "mmd by group, kl: draws of the prior that a group is compared with", ge=2, le=2**16, by_default="64"
+    )
+    groups: int | None = setting("group: into how many groups a lot is divided", **WIDTH, by_default="16")
+    group_c: float | None = setting(
+        "group: the bound of a group's gradient", ge=1e-6, le=1e6, by_default="a fifth of the cost of the records' term"
+    )
+    features: int | None = setting(
+        "embedding: how many numbers, pairs of a cosine and a sine",
+        **WIDTH,
+        by_default="64; of cauchy 12 times model.latent",
+    )
+    divergence_share: float | None = setting(
+        "embedding: its share of a lot's inverse squared noise", gt=0, lt=0.9, by_default="0.05"
+    )
+    divergence_averaging: float | None = setting(
+        "embedding: the part of the average of earlier ones that stays in a step", ge=0, lt=1, by_default="0"
+    )
+
+    def check(self) -> None:
+        super().check()
+        floor = 0.01 if self.floor is None else self.floor
+        if self.scale is not None and self.scale < floor:
+            raise UsageError(f"model.scale={self.scale:g}: is below model.floor={floor:g}, the least scale")
+        if self.filters is not None and self.network != "deep_conv":
+            raise UsageError(f"model.filters={self.filters}: is of model.network=deep_conv; leave it out")
+        if self.network != "dense" and (self.layers != 1 or self.trunk):
+            raise UsageError(
+                f"model.network={self.network} with model.layers={self.layers}, model.trunk={shown(self.trunk)}: are of "
+                "dense networks; leave them out"
+            )
+        if self.divergence_release == "embedding" and self.divergence != "mmd":
+            raise UsageError(
+                f"model.divergence_release=embedding: is of model.divergence=mmd, which alone has one, and here it is "
+                f"{shown(self.divergence)}; leave it out"
+            )
+        self._refuse_settings_of_others()
+
+    @property
+    def release(self) -> str:
+        """The way in which the divergence becomes public, if there is one."""
+        return self.divergence_release or ("embedding" if self.divergence == "mmd" else "group")
+
+    @property
+    def _of_divergence(self) -> tuple[str, ...]:
+        """The settings of the divergence that is asked for."""
+        if self.divergence is None:
+            return ()
+        kernel = ("kernel", "kernel_width") * (self.divergence == "mmd")
+        draws = ("divergence_draws",) * (self.release == "group" and self.divergence != "tc")
+        return ("divergence_weight", "divergence_release", *kernel, *draws, *_DIVERGENCE[self.release])
+
+    def _refuse_settings_of_others(self) -> None:
+        divergences = (
+            "divergence_weight",
+            "divergence_release",
+            "kernel",
+            "divergence_draws",
+            *itertools.chain(*_DIVERGENCE.values()),
+        )
+        for names, has, whose in (
+            (divergences, self._of_divergence, self._divergence_in_words),
+            (sorted(set(itertools.chain(*_PRIOR.values()))), _PRIOR[self.prior], f"model.prior={self.prior}"),
+        ):
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and name not in has:
+                    raise UsageError(f"model.{name}={shown(value)}: model=vae with {whose} has no such setting")
+        if self.prior == "mixture" and self.prior_centres is None:
+            raise UsageError("model.prior=mixture: needs model.prior_centres, as in model.prior_centres=[[1,0],[-1,0]]")
+        if self.features is not None and self.features % 2:
+            raise UsageError(f"model.features={self.features}: expected an even number, pairs of a cosine and a sine")
+
+    @property
+    def _divergence_in_words(self) -> str:
+        released = f" and model.divergence_release={self.release}" if self.divergence else ""
+        return f"model.divergence={shown(self.divergence)}{released}"
+
+    @property
+    def prior_settings(self) -> dict[str, Any]:
+        """The prior as `models.priors.make_prior` takes it."""
+        names = _PRIOR[self.prior]
+        return {"kind": self.prior} | {name.removeprefix("prior_"): getattr(self, name) for name in names}
+
+    def with_codes(self, c_max: float, lot: float) -> VAESpec:
+        """Return the settings with those of the prior and the divergence filled in.
+
+        Args:
+            c_max: the default largest bound of a record.
+            lot: the expected size of a lot.
+
+        Raises:
+            UsageError: for a number that does not go with the lot or the code.
+        """
+        # A group's bound so small that its term costs a fifth of what the records' does: a lot has few groups.
+        groups = self.groups or 16
+        values = {
+            "divergence_weight": 10.0, "divergence_release": self.release, "kernel": "gaussian",
+            "kernel_width": 1.0, "divergence_draws": 64,
+            "groups": groups, "group_c": 0.1 * c_max * groups / lot, "divergence_share": 0.05, "divergence_averaging": 0.0,
+            "features": 12 * self.latent if self.kernel == "cauchy" else 64,
+        }  # fmt: skip
+        sizes = {"filters": 32} if self.network == "deep_conv" else {}
+        priors = {"prior_off": 0.8, "prior_scale": 0.05 if self.prior == "sparse" else 0.1, "prior_learned": False}
+        has = {name: values[name] for name in self._of_divergence} | {
+            name: priors[name] for name in _PRIOR[self.prior] if name in priors
+        }
+        found = self.changed(**{name: value for name, value in (sizes | has).items() if getattr(self, name) is None})
+        if found.groups is not None and found.groups > lot:
+            raise UsageError(
+                f"model.groups={found.groups}: expected {int(lot)} or fewer, as many as a lot has records on average"
+            )
+        if found.kernel == "cauchy" and found.features is not None and found.features % (12 * self.latent):
+            raise UsageError(
+                f"model.features={found.features}: expected a multiple of {12 * self.latent}, a pair for each of six "
+                f"scales and model.latent={self.latent} dimensions"
+            )
+        if self.divergence and found.prior_learned and self.network != "dense":
+            raise UsageError(
+                f"model.prior_learned=true with model.divergence={self.divergence} and model.network={self.network}: is of "
+                "model.network=dense; take that, or fixed centres"
+            )
+        if found.release == "embedding" and self.divergence and found.prior_learned:
+            raise UsageError(
+                "model.prior_learned=true: the mean of an embedding would change with the centres; take "
+                "model.divergence_release=group, or fixed centres"
+            )
+        return found

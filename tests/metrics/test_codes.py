@@ -1,0 +1,86 @@
+"""Metrics of codes against their definitions, and on distributions for which they are known."""
+
+import math
+
+import pytest
+import torch
+
+from lightning_dpgen.metrics.codes import CodeDiscrepancy, CodePurity, HoyerSparsity, ImportanceLikelihood
+from lightning_dpgen.models.kernels import make_kernel
+from lightning_dpgen.models.priors import NormalPrior, SparsePrior
+
+
+def _drawn(prior, n, seed=0):
+    return prior.draw(torch.randn(n, prior.noise, generator=torch.Generator().manual_seed(seed)))
+
+
+SCALE = {
+    "standard normal": (NormalPrior(50), 0.231),
+    "sparse, deviation .05": (SparsePrior(50, off=0.8, scale=0.05), 0.651),
+    "sparse, variance .05": (SparsePrior(50, off=0.8, scale=0.05**0.5), 0.420),
+}
+
+
+@pytest.mark.parametrize(("prior", "expected"), SCALE.values(), ids=SCALE)
+def test_the_scale_of_sparsity(prior, expected):
+    """20,000 codes have a mean whose deviation is below .0005."""
+    metric = HoyerSparsity(50)
+    for part in _drawn(prior, 20_000).split(7000):
+        metric.update(part)
+    assert float(metric.compute()) == pytest.approx(expected, abs=0.005)
+
+
+def test_sparsity_is_one_of_single_numbers_and_zero_of_equal_ones():
+    single, equal = HoyerSparsity(4), HoyerSparsity(4)
+    single.update(torch.eye(4))
+    equal.update(torch.cat([torch.ones(3, 4), -torch.ones(3, 4)]))
+    assert float(single.compute()) == pytest.approx(1.0) and float(equal.compute()) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["cauchy", "gaussian", "imq"])
+def test_a_discrepancy_is_that_of_all_pairs_in_blocks_too(kernel, monkeypatch):
+    monkeypatch.setattr("lightning_dpgen.metrics.codes._PAIRS", 40)
+    kernel = make_kernel(kernel, 3)
+    z, draws = torch.randn(2, 20, 3, generator=torch.Generator().manual_seed(0)).double()
+    metric = CodeDiscrepancy(kernel, 3)
+    for part in z.split(9):
+        metric.update(part, prior=False)
+    metric.update(draws, prior=True)
+    off = ~torch.eye(20, dtype=torch.bool)
+    expected = kernel(z, z)[off].mean() + kernel(draws, draws)[off].mean() - 2.0 * kernel(z, draws).mean()
+    assert float(metric.compute()) == pytest.approx(float(expected), abs=1e-9)
+
+
+def test_likelihoods_are_means_of_weights():
+    metric = ImportanceLikelihood()
+    weights = torch.tensor([[0.1, 0.3], [0.5, 0.5]]).log()
+    metric.update(weights)
+    assert float(metric.compute()) == pytest.approx((math.log(0.2) + math.log(0.5)) / 2)
+
+
+def test_purity_counts_the_commonest_label_of_each_cluster():
+    metric = CodePurity(3, 2)
+    metric.update(torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0, 0, 1, 1, 1, 0]))
+    assert float(metric.compute()) == pytest.approx(5 / 6)
+
+
+BAD = {
+    "another width": (lambda: HoyerSparsity(3).update(torch.zeros(2, 4)), r"codes: \(2, 4\): expected \(n, 3\)"),
+    "not finite": (lambda: HoyerSparsity(2).update(torch.full((2, 2), math.nan)), "finite"),
+    "one dimension": (lambda: HoyerSparsity(1), "latent=1: expected a whole number from 2"),
+    "no draw": (lambda: ImportanceLikelihood().update(torch.zeros(3, 0)), r"log_weights: \(3, 0\)"),
+    "a cluster too many": (lambda: CodePurity(2, 2).update(torch.tensor([2]), torch.tensor([0])), "clusters: expected"),
+    "other lengths": (lambda: CodePurity(2, 2).update(torch.tensor([1]), torch.tensor([0, 1])), "labels: expected 1"),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), BAD.values(), ids=BAD)
+def test_what_makes_no_sense_is_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_without_codes_nothing_is_known():
+    for metric in (HoyerSparsity(2), CodeDiscrepancy(make_kernel("imq", 2), 2), ImportanceLikelihood(), CodePurity(2, 2)):
+        assert math.isnan(float(metric.compute()))

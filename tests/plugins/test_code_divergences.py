@@ -1,0 +1,97 @@
+"""Autoencoders with a divergence of many codes train and spend their plan; what makes no sense is refused."""
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from lightning_dpgen import (
+    VAE,
+    Account,
+    Fixed,
+    MomentsAccountant,
+    PrivateSplitDataModule,
+    SplitSettings,
+    encode_images,
+    make_plan,
+    training_stage,
+)
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.plugins.vae import Divergence
+from lightning_dpgen.privacy.noise import PrivateStream
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SCHEMA, N, STEPS = ImageSchema(2, 2, levels=1, classes=2), 80, 6
+SPLIT = SplitSettings(k=2, iterations=1, features=4, dimensions=2)
+CENTRES = {"kind": "mixture", "centres": [[1.0, 0.0], [-1.0, 0.5]], "scale": 0.4}
+FORMS = {
+    "mmd": (Divergence("mmd", kernel="cauchy"), {}),
+    "mmd, averaged": (Divergence("mmd", averaging=0.7), {"prior": {"kind": "sparse"}, "samples": 2}),
+    "mmd by group": (Divergence("mmd", "group", kernel="imq", groups=4), {"prior": CENTRES}),
+    "kl": (Divergence("kl", groups=4), {"prior": CENTRES, "beta": 0.0}),
+    "kl, learned": (Divergence("kl", groups=2), {"prior": {**CENTRES, "learned": True}}),
+    "tc": (Divergence("tc", groups=4), {"beta": 2.0}),
+}
+
+
+def _module(divergence, given):
+    rules = [Fixed(1.0)] * (2 if divergence.release_of == "group" else 1)
+    embeddings = {"embedding": 0.1} if divergence.release_of == "embedding" else None
+    stage = training_stage(rules, n=N, sample_rate=0.5, steps=STEPS, embeddings=embeddings)
+    account = Account(make_plan([*SPLIT.specs(N), stage], epsilon=20.0, delta=1e-5), stream=PrivateStream(seed=0))
+    clipping = rules if len(rules) > 1 else rules[0]
+    return VAE(SCHEMA, account, clipping, n=N, k=2, hidden=4, latent=2, divergence=divergence, **given)
+
+
+def _fit(module):
+    records = encode_images(
+        torch.arange(N * 4).view(N, 2, 2).remainder(3).clamp(max=1).numpy(), torch.arange(N).remainder(2).numpy(), SCHEMA
+    )
+    trainer = pl.Trainer(
+        callbacks=[MomentsAccountant(module.account)], accelerator="cpu", max_epochs=1, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, PrivateSplitDataModule(records, SPLIT, module.account, n=N, block=4))
+
+
+@pytest.mark.parametrize(("divergence", "given"), FORMS.values(), ids=FORMS)
+def test_every_form_trains_and_spends_its_plan(divergence, given):
+    module = _module(divergence, given)
+    before = {name: tensor.clone() for name, tensor in module.network.named_parameters()}
+    _fit(module)
+    assert module.account.finished
+    assert all(torch.isfinite(p).all() for p in module.parameters())
+    moved = [name for name, tensor in module.network.named_parameters() if not torch.equal(tensor, before[name])]
+    assert len(moved) == len(before), "also centres, where they are learned"
+    assert len(module.mixture().sample(50, torch.Generator().manual_seed(0))) == 50
+
+
+def test_an_average_of_embeddings_begins_with_the_first():
+    module = _module(Divergence("mmd", averaging=0.75), {})
+    first, second = torch.rand(2, 64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(module._averaged(first, 0.75), first)
+    torch.testing.assert_close(module._averaged(second, 0.75), (0.75 * first + second) / 1.75)
+
+
+BAD = {
+    "no such divergence": ({"kind": "js"}, "kind='js': expected one of mmd, kl, tc"),
+    "kl by embedding": ({"kind": "kl", "release": "embedding"}, "expected kind='mmd', which alone has one"),
+    "another release": ({"release": "two_noise"}, "release='two_noise': expected one of group, embedding"),
+    "a kernel without a bound": ({"kernel": "linear"}, "which are bounded"),
+    "no group": ({"groups": 0}, "groups=0: expected a whole number, 1 or more"),
+    "nothing averaged": ({"averaging": 1.0}, "averaging=1.0"),
+    "a width of 0": ({"width": 0.0}, "width=0.0"),
+}
+
+
+@pytest.mark.parametrize(("given", "words"), BAD.values(), ids=BAD)
+def test_what_makes_no_sense_is_refused(given, words):
+    with pytest.raises(ValueError, match=words):
+        Divergence(**given)
+
+
+def test_an_embedding_needs_fixed_centres_and_whole_blocks():
+    with pytest.raises(ValueError, match="has learned centres"):
+        _module(Divergence("mmd"), {"prior": {**CENTRES, "learned": True}})
+    with pytest.raises(ValueError, match="features=30: expected a multiple of 24"):
+        _module(Divergence("mmd", kernel="cauchy", features=30), {})
