@@ -3,8 +3,8 @@ from .attacks import density_ratio as density_ratio
 from .attacks import nearness as nearness
 from .baskets import BasketDistance as BasketDistance
 from .clustering import ClusteringAccuracy as ClusteringAccuracy
+from .clustering import ClusterPurity as ClusterPurity
 from .codes import CodeDiscrepancy as CodeDiscrepancy
-from .codes import CodePurity as CodePurity
 from .codes import HoyerSparsity as HoyerSparsity
 from .codes import ImportanceLikelihood as ImportanceLikelihood
 from .correlation import AssociationDistance as AssociationDistance

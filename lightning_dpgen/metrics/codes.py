@@ -1,4 +1,4 @@
-"""Metrics of the codes of an autoencoder: sparsity, distance from the prior, likelihood of records, purity of clusters."""
+"""Metrics of the codes of an autoencoder: sparsity, distance from the prior, likelihood of records."""
 
 from __future__ import annotations
 
@@ -151,45 +151,6 @@ class ImportanceLikelihood(Metric):
     def compute(self) -> Tensor:
         """Return the mean over records; NaN without any."""
         return self.total / self.count
-
-
-class CodePurity(Metric):
-    """The share of records whose label is the commonest one of their cluster: codes with the nearest centre of a prior.
-
-    Args:
-        clusters, labels: their numbers.
-
-    Example:
-        >>> metric = CodePurity(clusters=2, labels=3)
-        >>> metric.update(torch.tensor([0, 0, 1, 1]), torch.tensor([2, 2, 0, 1]))
-        >>> float(metric.compute())
-        0.75
-    """
-
-    full_state_update = False
-    higher_is_better = True
-    counts: Tensor
-
-    def __init__(self, clusters: int, labels: int, **kwargs) -> None:
-        super().__init__(**kwargs)
-        self.add_state("counts", torch.zeros(clusters, labels, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, clusters: Tensor, labels: Tensor) -> None:
-        """Take in the cluster (n,) and the label (n,) of records, whole numbers from 0.
-
-        Raises:
-            ValueError: for another number of labels than clusters, or numbers beyond those announced.
-        """
-        rows, columns = self.counts.shape
-        for name, given, most in (("clusters", clusters, rows), ("labels", labels, columns)):
-            if given.shape != clusters.shape or given.is_floating_point() or ((given < 0) | (given >= most)).any():
-                raise ValueError(f"{name}: expected {len(clusters)} whole numbers from 0 to {most - 1}")
-        cells = clusters.to(torch.int64) * columns + labels.to(torch.int64)
-        self.counts += torch.bincount(cells, minlength=rows * columns).view(rows, columns)
-
-    def compute(self) -> Tensor:
-        """Return the purity, from 0 to 1; NaN without records."""
-        return self.counts.max(dim=1).values.sum() / self.counts.sum()
 
 
 def _checked(codes: Tensor, latent: int) -> Tensor:

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from lightning_dpgen.metrics.codes import CodeDiscrepancy, CodePurity, HoyerSparsity, ImportanceLikelihood
+from lightning_dpgen.metrics.clustering import ClusterPurity
+from lightning_dpgen.metrics.codes import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood
 from lightning_dpgen.models.kernels import make_kernel
 from lightning_dpgen.models.priors import NormalPrior, SparsePrior
 
@@ -59,7 +60,7 @@ def test_likelihoods_are_means_of_weights():
 
 
 def test_purity_counts_the_commonest_label_of_each_cluster():
-    metric = CodePurity(3, 2)
+    metric = ClusterPurity(3, 2)
     metric.update(torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0, 0, 1, 1, 1, 0]))
     assert float(metric.compute()) == pytest.approx(5 / 6)
 
@@ -69,8 +70,14 @@ BAD = {
     "not finite": (lambda: HoyerSparsity(2).update(torch.full((2, 2), math.nan)), "finite"),
     "one dimension": (lambda: HoyerSparsity(1), "latent=1: expected a whole number from 2"),
     "no draw": (lambda: ImportanceLikelihood().update(torch.zeros(3, 0)), r"log_weights: \(3, 0\)"),
-    "a cluster too many": (lambda: CodePurity(2, 2).update(torch.tensor([2]), torch.tensor([0])), "clusters: expected"),
-    "other lengths": (lambda: CodePurity(2, 2).update(torch.tensor([1]), torch.tensor([0, 1])), "labels: expected 1"),
+    "a cluster too many": (
+        lambda: ClusterPurity(2, 2).update(torch.tensor([2]), torch.tensor([0])),
+        "a cluster of 2: expected whole numbers from 0 to 1",
+    ),
+    "other lengths": (
+        lambda: ClusterPurity(2, 2).update(torch.tensor([1]), torch.tensor([0, 1])),
+        "1 clusters and 2 labels",
+    ),
 }
 
 
@@ -82,5 +89,10 @@ def test_what_makes_no_sense_is_refused(make, words):
 
 @pytest.mark.filterwarnings("ignore")
 def test_without_codes_nothing_is_known():
-    for metric in (HoyerSparsity(2), CodeDiscrepancy(make_kernel("imq", 2), 2), ImportanceLikelihood(), CodePurity(2, 2)):
+    for metric in (
+        HoyerSparsity(2),
+        CodeDiscrepancy(make_kernel("imq", 2), 2),
+        ImportanceLikelihood(),
+        ClusterPurity(2, 2),
+    ):
         assert math.isnan(float(metric.compute()))
