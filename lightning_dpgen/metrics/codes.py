@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
 
 from lightning_dpgen.models.kernels import Kernel
 
@@ -51,7 +52,7 @@ class HoyerSparsity(Metric):
 
     def compute(self) -> Tensor:
         """Return the mean, from 0 to 1; NaN for fewer than 2 codes. A dimension that never varies counts as 0."""
-        codes = torch.cat(self.codes) if self.codes else torch.zeros(0, self.latent)
+        codes = dim_zero_cat(self.codes) if len(self.codes) else torch.zeros(0, self.latent)
         deviation = codes.double().std(dim=0)
         scaled = torch.where(deviation > 0, codes / deviation.clamp(min=1e-300), 0.0)
         root = math.sqrt(self.latent)
@@ -95,9 +96,9 @@ class CodeDiscrepancy(Metric):
 
     def compute(self) -> Tensor:
         """Return the discrepancy, without the pairs of a code and itself; NaN for fewer than two of either."""
-        if not self.codes or not self.draws:
+        if not len(self.codes) or not len(self.draws):
             return torch.tensor(math.nan)
-        z, draws = torch.cat(self.codes), torch.cat(self.draws)
+        z, draws = dim_zero_cat(self.codes), dim_zero_cat(self.draws)
         parts = []
         for own in (z, draws):
             if len(own) < 2:

@@ -304,7 +304,11 @@ class StackedVAE(nn.Module):
         for group in range(partition.count if parameters else 0):
             members = (partition.index == group).nonzero()[:, 0]
             if len(members):
-                for row, own in zip(rows, torch.autograd.grad(losses[group], parameters, retain_graph=True), strict=True):
+                # Total correlation knows of no prior.
+                found = torch.autograd.grad(
+                    losses[group], parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+                )
+                for row, own in zip(rows, found, strict=True):
                     row[members[0]] = own
         return {p: Dense(row) for p, row in zip(parameters, rows, strict=True)}
 

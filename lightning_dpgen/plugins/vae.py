@@ -48,7 +48,7 @@ class Divergence:
         ValueError: for another kind, release or kernel, numbers out of range, or an embedding of what has none.
 
     Example:
-        >>> Divergence("mmd", kernel="cauchy").release_of, Divergence("kl").release_of
+        >>> Divergence("mmd", kernel="cauchy").released_as, Divergence("kl").released_as
         ('embedding', 'group')
     """
 
@@ -70,12 +70,14 @@ class Divergence:
         if self.release == "embedding" and self.kind != "mmd":
             raise ValueError(f"release='embedding' with kind={self.kind!r}: expected kind='mmd', which alone has one")
         make_kernel(self.kernel, 1, self.width)
-        check_sizes(groups=self.groups, draws=self.draws - 1)
+        check_sizes(groups=self.groups)
+        if type(self.draws) is not int or self.draws < 2:
+            raise ValueError(f"draws={self.draws!r}: expected a whole number, 2 or more, for pairs of them")
         if not 0.0 <= self.averaging < 1.0:
             raise ValueError(f"averaging={self.averaging!r}: expected a number from 0, below 1")
 
     @property
-    def release_of(self) -> str:
+    def released_as(self) -> str:
         """The way in which it becomes public, also where it was left open."""
         return self.release or ("embedding" if self.kind == "mmd" else "group")
 
@@ -161,7 +163,7 @@ class VAE(PrivateMixture):
                     f"network={network!r} with learned centres and a divergence of groups: expected network='dense', which "
                     "knows their gradients"
                 )
-            if divergence.release_of == "embedding":
+            if divergence.released_as == "embedding":
                 features = divergence.features or (64 if kernel.blocks == 1 else 2 * kernel.blocks)
                 embedding = CodeEmbedding(kernel, stacked.prior, features, generator)
         super().__init__(
@@ -189,7 +191,7 @@ class VAE(PrivateMixture):
             MisconfigurationException: naming the numbers that would do.
         """
         ranks, divergence = self.trainer.world_size, self.divergence
-        if stage == "fit" and divergence is not None and divergence.release_of == "group" and divergence.groups % ranks:
+        if stage == "fit" and divergence is not None and divergence.released_as == "group" and divergence.groups % ranks:
             raise MisconfigurationException(
                 f"groups={divergence.groups}: {ranks} devices share them; expected a multiple of {ranks}"
             )

@@ -7,6 +7,7 @@ import pandas as pd
 import torch
 
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema_difference import first_difference
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release.sampler import Release
@@ -38,8 +39,12 @@ def encode(release: Release, records: Records) -> pd.DataFrame:
     network = without_label(release.mixture.network)
     if not isinstance(network, StackedVAE):
         raise ValueError(f"release: a {type(network).__name__}, which has no encoder: expected autoencoders, of model=vae")
-    if not isinstance(records, Records) or records.schema.layout != network.schema.layout:
-        raise ValueError("records: expected Records with the description of those of the release")
+    if not isinstance(records, Records):
+        raise ValueError(
+            f"records: a {type(records).__name__}: expected Records, as encode_table or encode_images return them"
+        )
+    if (difference := first_difference(records.schema, network.schema)) is not None:
+        raise ValueError(f"records: are of another description than those of the release ({difference})")
     components, means = [], []
     for start in range(0, len(records), _CHUNK):
         rows = records.take(np.arange(start, min(start + _CHUNK, len(records))))

@@ -34,14 +34,14 @@ def check_other_records(spec: RunSpec, contents: Iterable[np.ndarray]) -> None:
     init = getattr(spec.model, "init", None)
     if init is None:
         return
-    place = place_of(init)
+    place, arrays = place_of(init), list(contents)
     # A link may lead to the release from anywhere.
     for root in dict.fromkeys((place, place.parent, place.resolve(), place.resolve().parent)):
         try:
             about = Ledger.read(RunFolder(root).ledger).about
         except (LedgerError, OSError):
             continue
-        if is_about(about, contents):
+        if is_about(about, arrays):
             raise UsageError(
                 f"model.init={init}: was learned from the same file as this run would be, so its data are not public "
                 "while those of this run are private: start from random weights, or from a release of other data"

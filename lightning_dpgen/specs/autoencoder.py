@@ -96,10 +96,9 @@ class VAESpec(NetworkSpec):
         "group: the bound of a group's gradient", ge=1e-6, le=1e6, by_default="a fifth of the cost of the records' term"
     )
     features: int | None = setting(
-        "embedding: how many numbers, pairs of a cosine and a sine",
-        **WIDTH,
+        "embedding: how many numbers, pairs of a cosine and a sine", **WIDTH,
         by_default="64; of cauchy 12 times model.latent",
-    )
+    )  # fmt: skip
     divergence_share: float | None = setting(
         "embedding: its share of a lot's inverse squared noise", gt=0, lt=0.9, by_default="0.05"
     )
@@ -127,7 +126,7 @@ class VAESpec(NetworkSpec):
         self._refuse_settings_of_others()
 
     @property
-    def release(self) -> str:
+    def released_as(self) -> str:
         """The way in which the divergence becomes public, if there is one."""
         return self.divergence_release or ("embedding" if self.divergence == "mmd" else "group")
 
@@ -137,14 +136,15 @@ class VAESpec(NetworkSpec):
         if self.divergence is None:
             return ()
         kernel = ("kernel", "kernel_width") * (self.divergence == "mmd")
-        draws = ("divergence_draws",) * (self.release == "group" and self.divergence != "tc")
-        return ("divergence_weight", "divergence_release", *kernel, *draws, *_DIVERGENCE[self.release])
+        draws = ("divergence_draws",) * (self.released_as == "group" and self.divergence != "tc")
+        return ("divergence_weight", "divergence_release", *kernel, *draws, *_DIVERGENCE[self.released_as])
 
     def _refuse_settings_of_others(self) -> None:
         divergences = (
             "divergence_weight",
             "divergence_release",
             "kernel",
+            "kernel_width",
             "divergence_draws",
             *itertools.chain(*_DIVERGENCE.values()),
         )
@@ -163,7 +163,7 @@ class VAESpec(NetworkSpec):
 
     @property
     def _divergence_in_words(self) -> str:
-        released = f" and model.divergence_release={self.release}" if self.divergence else ""
+        released = f" and model.divergence_release={self.released_as}" if self.divergence else ""
         return f"model.divergence={shown(self.divergence)}{released}"
 
     @property
@@ -185,7 +185,7 @@ class VAESpec(NetworkSpec):
         # A group's bound so small that its term costs a fifth of what the records' does: a lot has few groups.
         groups = self.groups or 16
         values = {
-            "divergence_weight": 10.0, "divergence_release": self.release, "kernel": "gaussian",
+            "divergence_weight": 10.0, "divergence_release": self.released_as, "kernel": "gaussian",
             "kernel_width": 1.0, "divergence_draws": 64,
             "groups": groups, "group_c": 0.1 * c_max * groups / lot, "divergence_share": 0.05, "divergence_averaging": 0.0,
             "features": 12 * self.latent if self.kernel == "cauchy" else 64,
@@ -210,7 +210,7 @@ class VAESpec(NetworkSpec):
                 f"model.prior_learned=true with model.divergence={self.divergence} and model.network={self.network}: is of "
                 "model.network=dense; take that, or fixed centres"
             )
-        if found.release == "embedding" and self.divergence and found.prior_learned:
+        if found.released_as == "embedding" and self.divergence and found.prior_learned:
             raise UsageError(
                 "model.prior_learned=true: the mean of an embedding would change with the centres; take "
                 "model.divergence_release=group, or fixed centres"

@@ -54,7 +54,7 @@ class InitialNetwork:
         digest = self.declared["weights"][:12]
         return (
             f"starts from a network of data declared to be public: {self.public} (weights {digest}); nothing in it "
-            "was protected, as in a twin of private data: this run's certificate promises nothing to anyone who is in both"
+            "was protected, as in a twin of private data: this run's certificate promises nothing to people in both"
         )
 
 

@@ -86,7 +86,7 @@ def _check_prior(spec: VAESpec) -> None:
 
 def rules_of(spec: TrainedSpec, clipping: ClippingRule) -> tuple[ClippingRule, ...]:
     """Return the clipping rules of a model's terms."""
-    grouped = isinstance(spec, VAESpec) and spec.divergence is not None and spec.release == "group"
+    grouped = isinstance(spec, VAESpec) and spec.divergence is not None and spec.released_as == "group"
     return (clipping, Fixed(spec.group_c)) if grouped else (clipping,)
 
 
@@ -96,7 +96,7 @@ def stage_of_training(spec: TrainedSpec, clipping: ClippingRule, n: int) -> Stag
     Raises:
         ValueError: if the shares of its noises leave nothing for the gradient.
     """
-    embedded = isinstance(spec, VAESpec) and spec.divergence is not None and spec.release == "embedding"
+    embedded = isinstance(spec, VAESpec) and spec.divergence is not None and spec.released_as == "embedding"
     stage = training_stage(
         rules_of(spec, clipping),
         n=n,
@@ -147,7 +147,7 @@ def _divergence(spec: VAESpec) -> Divergence:
         "weight": "divergence_weight",
     }
     given = {name: value for name, whose in named.items() if (value := getattr(spec, whose)) is not None}
-    return Divergence(spec.divergence, spec.release, **given, **spec.given("kernel", "groups", "features"))
+    return Divergence(spec.divergence, spec.released_as, **given, **spec.given("kernel", "groups", "features"))
 
 
 def check_custom(spec: CustomSpec) -> None:

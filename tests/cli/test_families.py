@@ -66,6 +66,7 @@ BAD = {
         "multiples of 4",
     ),
     "no such divergence": (["model.divergence=js"], "model.divergence=js: expected"),
+    "a kernel of no divergence": (["model.kernel_width=2"], "model.kernel_width=2"),
     "groups of no divergence": (["model.groups=3"], "model.groups=3"),
     "no group": (["model.divergence=kl", "model.groups=0"], "model.groups=0"),
     "a group bound of nothing": (["model.divergence=kl", "model.group_c=0"], "model.group_c=0"),

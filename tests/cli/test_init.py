@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 import safetensors.torch
@@ -14,9 +15,11 @@ from lightning_dpgen.cli.main import main
 from lightning_dpgen.plugins.checkpoints import Checkpoints
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.release.sampler import weights_digest
+from lightning_dpgen.runs import initial as initial_weights
 from lightning_dpgen.runs import select as selecting
 from lightning_dpgen.runs import train as trained_run
 from lightning_dpgen.specs.defaults import default_bins
+from lightning_dpgen.specs.run import read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -282,6 +285,16 @@ def test_a_run_goes_on_with_the_release_that_it_began_from(dpgen, starts, traine
     assert status == 0 and f"{NAME} (weights {digest[:12]})" in out, err
     assert _certificate(run)["declared"]["init"] == {"public": NAME, "weights": digest}
     assert dpgen("verify", run)[0] == 0
+
+
+def test_all_runs_that_a_release_may_be_of_are_compared_with_all_records(places, tmp_path, monkeypatch):
+    """A link that lies in another run's folder: the ledger there must not use the records up."""
+    (places["protected"] / "link").symlink_to(places["same"] / "release")
+    spec = read_run([f"model.init={places['protected'] / 'link'}", PUBLIC])
+    seen = []
+    monkeypatch.setattr(initial_weights, "is_about", lambda about, records: seen.append(len(list(records))))
+    initial_weights.check_other_records(spec, iter([np.zeros(3), np.ones(2)]))
+    assert seen == [2, 2]
 
 
 def test_a_model_without_a_certificate_says_that_it_protects_no_one(dpgen, starts, tmp_path):

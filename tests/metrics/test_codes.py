@@ -52,6 +52,21 @@ def test_a_discrepancy_is_that_of_all_pairs_in_blocks_too(kernel, monkeypatch):
     assert float(metric.compute()) == pytest.approx(float(expected), abs=1e-9)
 
 
+def test_codes_of_several_processes_are_joined():
+    """Torchmetrics hands one tensor of all processes to `compute`, in place of a list of parts."""
+    z = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    for make in (lambda: HoyerSparsity(3), lambda: CodeDiscrepancy(make_kernel("imq", 3), 3)):
+        metrics = [make() for _ in range(2)]
+        for metric in metrics:
+            for part in z.split(7):
+                metric.update(part) if isinstance(metric, HoyerSparsity) else metric.update(part, prior=False)
+            if isinstance(metric, CodeDiscrepancy):
+                metric.update(z / 2, prior=True)
+        for name in metrics[1].metric_state:
+            setattr(metrics[1], name, torch.cat(getattr(metrics[1], name)))
+        assert torch.equal(metrics[0].compute(), metrics[1].compute())
+
+
 def test_likelihoods_are_means_of_weights():
     metric = ImportanceLikelihood()
     weights = torch.tensor([[0.1, 0.3], [0.5, 0.5]]).log()

@@ -31,12 +31,13 @@ FORMS = {
     "kl": (Divergence("kl", groups=4), {"prior": CENTRES, "beta": 0.0}),
     "kl, learned": (Divergence("kl", groups=2), {"prior": {**CENTRES, "learned": True}}),
     "tc": (Divergence("tc", groups=4), {"beta": 2.0}),
+    "tc, learned": (Divergence("tc", groups=2), {"prior": {**CENTRES, "learned": True}}),
 }
 
 
 def _module(divergence, given):
-    rules = [Fixed(1.0)] * (2 if divergence.release_of == "group" else 1)
-    embeddings = {"embedding": 0.1} if divergence.release_of == "embedding" else None
+    rules = [Fixed(1.0)] * (2 if divergence.released_as == "group" else 1)
+    embeddings = {"embedding": 0.1} if divergence.released_as == "embedding" else None
     stage = training_stage(rules, n=N, sample_rate=0.5, steps=STEPS, embeddings=embeddings)
     account = Account(make_plan([*SPLIT.specs(N), stage], epsilon=20.0, delta=1e-5), stream=PrivateStream(seed=0))
     clipping = rules if len(rules) > 1 else rules[0]
@@ -79,6 +80,7 @@ BAD = {
     "another release": ({"release": "two_noise"}, "release='two_noise': expected one of group, embedding"),
     "a kernel without a bound": ({"kernel": "linear"}, "which are bounded"),
     "no group": ({"groups": 0}, "groups=0: expected a whole number, 1 or more"),
+    "one draw": ({"draws": 1}, "draws=1: expected a whole number, 2 or more"),
     "nothing averaged": ({"averaging": 1.0}, "averaging=1.0"),
     "a width of 0": ({"width": 0.0}, "width=0.0"),
 }
