@@ -3,7 +3,8 @@
     python experiments/pinwheel.py FOLDER [--runs 10] [--only VARIANT ...]
 
 Points are simulated as in Johnson et al. (2016): 400, four arms, radial deviation .3, tangential .1, rate .25; a second
-draw tests. Purity is the share of test points whose arm is the commonest among those with the same nearest centre of the
+draw tests. The settings are conf/experiment/privae_pinwheel.yaml and privae_pinwheel_best.yaml, which were chosen on other
+draws. Purity is the share of test points whose arm is the commonest among those with the same nearest centre of the
 prior, and beside it stands how many arms are the commonest of a centre. The error is the root mean squared distance of
 test points from their reconstructions. K-means of the points themselves is printed first. The picture shows points,
 reconstructions and codes of the first run. Results are kept in FOLDER.
@@ -29,30 +30,33 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.release.codes import encode
 
-N, ARMS, BOUND = 400, 4, 3.0
+N, ARMS, BOUND = 400, 4, 2.0
 CENTRES = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
-_WORDS = "[" + ",".join(f"[{x:g},{y:g}]" for x, y in CENTRES) + "]"
-PRIOR = ["model.prior=mixture", f"model.prior_centres={_WORDS}", "model.prior_scale=0.03"]
-PRIVATE = ["privacy.epsilon=2.87", "privacy.delta=1e-4"]
-_DENSE = ["model=vae", "model.latent=2", "model.hidden=32", "model.layers=2", "split.k=1", "model.bias=zero"]
-# The paper's form: SGD .01, 20 draws of a code, lots of 20, one group, C1 .05, C2 .0005. It states no steps: 1,000 here.
-_PAPER = [
-    *_DENSE, "model.optimizer=sgd", "model.lr=0.01", "model.samples=20", "model.rate=0.05", "model.steps=1000",
-    "clipping=fixed", "clipping.c=0.05",
-]  # fmt: skip
-_KL = ["model.beta=0", "model.divergence=kl", "model.groups=1"]
-_BEST = [*_DENSE, "model.rate=1", "model.steps=1000", "model.lr=0.01", "model.samples=4", "model.scale=0.05"]
-VARIANTS = {
-    "faithful, KL": [*_PAPER, *PRIOR, *_KL, "model.group_c=0.0005", "model.divergence_weight=1", *PRIVATE],
-    "faithful, without": [*_PAPER, *PRIOR, "model.beta=1", *PRIVATE],
-    "best, KL": [
-        *_BEST, *PRIOR, *_KL, "model.divergence_weight=1", "clipping=fixed", "clipping.c=1", "model.group_c=0.002",
-        *PRIVATE,
+_OFF = ["privacy=off", "privacy.epsilon=null", "privacy.delta=null"]
+# Settings of the term of each form, which are left out without it.
+_OF_TERM = {
+    "privae_pinwheel": ["divergence", "divergence_draws", "divergence_weight", "groups", "group_c"],
+    "privae_pinwheel_best": [
+        "divergence", "divergence_release", "divergence_weight", "divergence_share", "kernel", "kernel_width", "features",
     ],
-    "best, without": [*_BEST, *PRIOR, "model.beta=1", "clipping=fixed", "clipping.c=1", *PRIVATE],
-    "best, KL, not private": [*_BEST, *PRIOR, *_KL, "model.divergence_weight=1", "privacy=off"],
-    "best, without, not private": [*_BEST, *PRIOR, "model.beta=1", "privacy=off"],
 }  # fmt: skip
+
+
+def without(form: str) -> list[str]:
+    """Return the settings of a form without its term: the standard autoencoder."""
+    return [f"experiment={form}", *(f"model.{name}=null" for name in _OF_TERM[form]), "model.beta=1"]
+
+
+VARIANTS = {
+    "faithful, KL": ["experiment=privae_pinwheel"],
+    "faithful, without": without("privae_pinwheel"),
+    "faithful, KL, not private": ["experiment=privae_pinwheel", *_OFF],
+    "faithful, without, not private": [*without("privae_pinwheel"), *_OFF],
+    "best, mmd": ["experiment=privae_pinwheel_best"],
+    "best, without": without("privae_pinwheel_best"),
+    "best, mmd, not private": ["experiment=privae_pinwheel_best", *_OFF],
+    "best, without, not private": [*without("privae_pinwheel_best"), *_OFF],
+}
 
 
 def pinwheel(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -23,11 +23,13 @@ class Prior(nn.Module, ABC):
     Attributes:
         latent: d, the dimensions of a code.
         noise: the standard normal numbers of which one draw is a function.
+        width: the standard deviation of the part that a code begins in.
     """
 
     kind: str
     latent: int
     noise: int
+    width: float = 1.0
 
     @property
     @abstractmethod
@@ -169,6 +171,7 @@ class MixturePrior(Prior):
         if type(learned) is not bool:
             raise ValueError(f"learned={learned!r}: expected True or False")
         self._first, self.scale, self.learned = centres, float(scale), learned
+        self.width = self.scale
         self.latent, self.noise = first.shape[1], first.shape[1] + 1
         if learned:
             self.centres = nn.Parameter(first)

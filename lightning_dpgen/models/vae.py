@@ -45,6 +45,8 @@ class StackedVAE(nn.Module):
         trunk: share the layers next to the records of a dense network among the components, which then differ in the layers
             next to the code, and in the output bias: fewer parameters, so less noise.
         filters: channels of the first of three convolutions; each next one has twice as many.
+        centred: the encoder of a dense network sees a unit x as sqrt(12) (x - 1/2), of deviation 1 where units are
+            uniform, so that codes of numbers in the middle of their range differ from the start.
         latent: dimensions of the code z.
         prior: of the code, as `priors.make_prior` takes it; None for the standard normal distribution.
         beta: the weight of the divergence of a record's code from the prior (Higgins et al. 2017).
@@ -58,7 +60,7 @@ class StackedVAE(nn.Module):
 
     Raises:
         ValueError: for a size below 1, more than `networks.MOST_LAYERS` layers, another network, pictures that the network
-            does not take, a prior that is none or of other dimensions, or a beta below 0.
+            does not take or that are centred, a prior that is none or of other dimensions, or a beta below 0.
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -79,6 +81,7 @@ class StackedVAE(nn.Module):
         layers: int = 1,
         trunk: bool = False,
         filters: int = 32,
+        centred: bool = False,
         latent: int = 2,
         prior: Mapping[str, Any] | None = None,
         beta: float = 1.0,
@@ -92,10 +95,12 @@ class StackedVAE(nn.Module):
         check_sizes(k=k, hidden=hidden, layers=layers, latent=latent, samples=samples, filters=filters)
         if not isinstance(beta, int | float) or not 0.0 <= beta <= 1e6:
             raise ValueError(f"beta={beta!r}: expected a number from 0 to 1e6")
+        if type(centred) is not bool or (centred and network != "dense"):
+            raise ValueError(f"centred={centred!r} with network={network!r}: expected False, or True with network='dense'")
         check_layers(layers)
         super().__init__()
         self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
-        self.filters = filters
+        self.filters, self.centred = filters, centred
         self.layers, self.trunk, self.fixed_bias, self.beta, self.samples = layers, trunk, fixed_bias, beta, samples
         self.prior: Prior = make_prior(latent, dict(prior or {"kind": "normal"}))
         width = schema.layout.width
@@ -114,6 +119,10 @@ class StackedVAE(nn.Module):
             self.decoder = DeepConvDecoder(schema, k, latent, filters=filters, generator=generator)
         else:
             raise ValueError(f"network={network!r}: expected dense, conv or deep_conv")
+        last = self.encoder.layers[-1] if network == "dense" else self.encoder.last
+        with torch.no_grad():
+            # Codes are first as wide as a part of the prior.
+            last.bias[:, latent:] += 2.0 * math.log(self.prior.width)
         if fixed_bias:
             self.register_buffer("output_bias", torch.zeros(k, width))
         else:
@@ -126,7 +135,9 @@ class StackedVAE(nn.Module):
         own = {name: getattr(self, name) for name in names} | self.likelihood.settings
         if self.network == "deep_conv":
             own["filters"] = self.filters
-        # A release of a standard normal prior stays readable by software that knows no other.
+        # A release without them stays readable by software that knows neither.
+        if self.centred:
+            own["centred"] = True
         return own if isinstance(self.prior, NormalPrior) else own | {"prior": self.prior.settings}
 
     @torch.no_grad()
@@ -156,7 +167,15 @@ class StackedVAE(nn.Module):
 
     def encode(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return mean and log variance (B, latent) of the code of each record."""
-        return self.encoder(to_dense(x, self.schema.layout.width, self.output_bias.dtype), offsets).chunk(2, dim=1)
+        dense = to_dense(x, self.schema.layout.width, self.output_bias.dtype)
+        return self.encoder(self._seen(dense), offsets).chunk(2, dim=1)
+
+    def _seen(self, x: Tensor) -> Tensor:
+        """Return records (B, width) as the encoder sees them."""
+        if not self.centred:
+            return x
+        units = self.schema.layout.units
+        return torch.cat([math.sqrt(12.0) * (x[:, :units] - 0.5), x[:, units:]], dim=1)
 
     def _draw_codes(self, lot: Lot, noise: Tensor) -> Tensor:
         """Draw the code (B, latent) of each record."""
@@ -204,7 +223,7 @@ class StackedVAE(nn.Module):
         when the losses are asked for.
         """
         x, offsets, draws = lot.records, lot.offsets, self.samples
-        code, kept = encoded or self.encoder.run(x, offsets)
+        code, kept = encoded or self.encoder.run(self._seen(x), offsets)
         mean, log_variance = code.chunk(2, dim=1)
         deviation = torch.exp(0.5 * log_variance)
         # Draws of a record stand one below the other.
@@ -249,7 +268,7 @@ class StackedVAE(nn.Module):
     ) -> tuple[PerRecord, PerGroup]:
         """Return `term` and `group_term` for this very lot, whose records are encoded once for both."""
         with torch.no_grad():
-            encoded = self.encoder.run(lot.records, lot.offsets) if self.network == "dense" else None
+            encoded = self.encoder.run(self._seen(lot.records), lot.offsets) if self.network == "dense" else None
         return self._record_term(encoded), self.group_term(divergence, groups, places, encoded)
 
     def _record_term(self, encoded: Encoded | None) -> PerRecord:
@@ -281,7 +300,7 @@ class StackedVAE(nn.Module):
 
         def forms(lot: Lot, noise: Tensor, partition: Groups):
             with torch.no_grad():
-                code, kept = encoded or self.encoder.run(lot.records, lot.offsets)
+                code, kept = encoded or self.encoder.run(self._seen(lot.records), lot.offsets)
             # Codes are few numbers, and groups do not meet: one gradient of all of them is that of each.
             with torch.enable_grad():
                 leaf = code.detach().requires_grad_()

@@ -49,6 +49,11 @@ class PrivateMixture(pl.LightningModule):
         bias: the start of the components: ``zero``, or the split's noisy cluster means (``means``, ``learned``).
         log_every: steps between two lines of the log.
         embeddings: names of the further noises of the terms.
+        averaging: the part of the average of the network's parameters that stays in a step, from 0, below 1. The average is
+            released; 0 releases the parameters themselves. Both are functions of noisy sums (De et al. 2022).
+
+    Raises:
+        ValueError: for another bias or optimizer, or an averaging out of range.
     """
 
     # For type checkers, to which each attribute of a module is a tensor or a module. The network is a `GenerativeNetwork`
@@ -71,13 +76,17 @@ class PrivateMixture(pl.LightningModule):
         optimizer: str = "adam",
         momentum: float = 0.0,
         embeddings: Sequence[str] = (),
+        averaging: float = 0.0,
     ) -> None:
         super().__init__()
+        if not 0.0 <= averaging < 1.0:
+            raise ValueError(f"averaging={averaging!r}: expected a number from 0, below 1")
         if bias not in STARTS:
             raise ValueError(f"bias={bias!r}: expected {', '.join(STARTS)}")
         self.automatic_optimization = False
         self.account, self.clipping, self.n, self.lr = account, clipping, declared_records(account.plan, n), lr
-        self.network, self.k = network, network.k
+        self.network, self.k, self.averaging = network, network.k, averaging
+        self.average = copy.deepcopy(self.network).requires_grad_(False) if averaging else None
         self._optimizer, self._momentum = optimizer, momentum
         # Names are checked before anything is spent.
         self.inner_optimizer([torch.nn.Parameter(torch.zeros(1))])
@@ -99,7 +108,7 @@ class PrivateMixture(pl.LightningModule):
     @property
     def released(self) -> Any:
         """The network of the release: the trained one, or a public function of it."""
-        return self.network
+        return self.network if self.average is None else self.average
 
     @property
     def takes_multi_hot(self) -> bool:
@@ -184,6 +193,8 @@ class PrivateMixture(pl.LightningModule):
             self._begin(self._initial.network)
         elif self.bias != "zero":
             self.network.start_at(self.means)
+        if self.average is not None:
+            self.average.load_state_dict(self.network.state_dict())
 
     def _begin(self, initial: GenerativeNetwork) -> None:
         # On the CPU, where averages over codes are the same on all devices.
@@ -231,6 +242,13 @@ class PrivateMixture(pl.LightningModule):
 
     def after_step(self, step: int) -> None:
         """Do what follows the step of this number, from 1, and sees no record."""
+        self.keep_average()
+
+    def keep_average(self) -> None:
+        """Move the average of the network's parameters towards them, if there is one."""
+        if self.average is not None:
+            for kept, own in zip(self.average.parameters(), self.network.parameters(), strict=True):
+                kept.data.lerp_(own.data, 1.0 - self.averaging)
 
     def training_step(self, block: LotBlock, _: int) -> None:
         given: Any = self.optimizers()

@@ -45,4 +45,5 @@ class RBM(PrivateMixture):
         self._public = public
 
     def after_step(self, step: int) -> None:
+        super().after_step(step)
         self.network.sweep(self._public)

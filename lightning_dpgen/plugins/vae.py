@@ -92,12 +92,13 @@ class VAE(PrivateMixture):
         n: the declared number of records; None takes it from the plan. Rate times n is the divisor of every sum.
         k: number of components, as in the split.
         network: ``dense``, ``conv`` or ``deep_conv``.
-        hidden, layers, trunk, filters: the sizes of a network, see `StackedVAE`.
+        hidden, layers, trunk, filters, centred: of a network, see `StackedVAE`.
         latent: dimensions of a code.
         prior, beta, samples: of codes, see `StackedVAE`.
         likelihood, scale, floor: of units, see `UnitLikelihood`.
         lr: learning rate.
         optimizer, momentum: of private steps, see `make_optimizer`.
+        averaging: see `PrivateMixture`.
         bias: ``means`` keeps the output bias at the split's noisy cluster means, ``learned`` starts there and trains it,
             ``zero`` starts at zero and trains it (the papers).
         divergence: a further, batch-wise term; None for none.
@@ -121,6 +122,7 @@ class VAE(PrivateMixture):
         layers: int = 1,
         trunk: bool = False,
         filters: int = 32,
+        centred: bool = False,
         latent: int = 2,
         prior: Mapping[str, Any] | None = None,
         beta: float = 1.0,
@@ -131,6 +133,7 @@ class VAE(PrivateMixture):
         lr: float = 1e-3,
         optimizer: str = "adam",
         momentum: float = 0.0,
+        averaging: float = 0.0,
         bias: str = "means",
         divergence: Divergence | None = None,
         seed: int = 0,
@@ -145,6 +148,7 @@ class VAE(PrivateMixture):
             layers=layers,
             trunk=trunk,
             filters=filters,
+            centred=centred,
             latent=latent,
             prior=prior,
             beta=beta,
@@ -176,6 +180,7 @@ class VAE(PrivateMixture):
             log_every=log_every,
             optimizer=optimizer,
             momentum=momentum,
+            averaging=averaging,
             embeddings=[] if embedding is None else ["embedding"],
         )
         self.divergence, self._embedding, self._public = divergence, embedding, generator
@@ -198,8 +203,8 @@ class VAE(PrivateMixture):
 
     @property
     def takes_multi_hot(self) -> bool:
-        bernoulli = self.network.likelihood.kind == "bernoulli"
-        return self.network.network == "dense" and bernoulli and self.divergence is None
+        plain = self.network.likelihood.kind == "bernoulli" and not self.network.centred
+        return self.network.network == "dense" and plain and self.divergence is None
 
     def gradients(self, lot: Lot) -> tuple:
         divergence = self.divergence

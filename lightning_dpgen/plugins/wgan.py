@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -74,8 +73,6 @@ class WGAN(PrivateMixture):
         seed: int = 0,
         log_every: int = 50,
     ) -> None:
-        if not 0.0 <= averaging < 1.0:
-            raise ValueError(f"averaging={averaging!r}: expected a number from 0, below 1")
         if not 0.0 < weight_bound <= 1.0:
             raise ValueError(f"weight_bound={weight_bound!r}: expected a number above 0, up to 1")
         if conditional and bias == "zero":
@@ -108,20 +105,24 @@ class WGAN(PrivateMixture):
             generator=public,
         )
         super().__init__(
-            made_by, account, clipping, n=n, lr=lr, bias=bias, log_every=log_every, optimizer=optimizer, momentum=momentum
+            made_by,
+            account,
+            clipping,
+            n=n,
+            lr=lr,
+            bias=bias,
+            log_every=log_every,
+            optimizer=optimizer,
+            momentum=momentum,
+            averaging=averaging,
         )
         self.critic, self.critic_steps, self.made, self._public = own, critic_steps, made, public
         self.generator_lr = lr if generator_lr is None else generator_lr
-        self.weight_bound, self.averaging = weight_bound, averaging
-        self.average = copy.deepcopy(made_by).requires_grad_(False) if averaging else None
+        self.weight_bound = weight_bound
 
     @property
     def trained(self) -> StackedCritic:
         return self.critic
-
-    @property
-    def released(self) -> Any:
-        return self.network if self.average is None else self.average
 
     def configure_optimizers(self) -> Any:
         critic = self.private_optimizer(self.inner_optimizer(self.trained.parameters(), betas=_BETAS))
@@ -131,8 +132,6 @@ class WGAN(PrivateMixture):
         super().on_train_start()
         if not self._restored:
             self._clamp()
-            if self.average is not None:
-                self.average.load_state_dict(self.network.state_dict())
 
     def data_free(self) -> tuple[DataFree, ...]:
         if self.critic.beside:
@@ -157,9 +156,7 @@ class WGAN(PrivateMixture):
         for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             p.grad = gradient
         optimizer.step()
-        if self.average is not None:
-            for kept, own in zip(self.average.parameters(), parameters, strict=True):
-                kept.data.lerp_(own.data, 1.0 - self.averaging)
+        self.keep_average()
 
     def _clamp(self) -> None:
         if self.critic.kind == "wgan_clip":

@@ -30,12 +30,12 @@ class VAESpec(NetworkSpec):
 
     title = "mixture of variational autoencoders"
     own = (
-        "network", "hidden", "layers", "trunk", "filters", "latent", "likelihood", "scale", "floor", "beta", "samples",
-        "optimizer", "momentum",
+        "network", "hidden", "layers", "trunk", "filters", "centred", "latent", "likelihood", "scale", "floor", "beta",
+        "samples", "averaging", "optimizer", "momentum",
     )  # fmt: skip
     sizes = (
-        "network", "hidden", "layers", "trunk", "filters", "latent", "likelihood", "scale", "floor", "prior", "prior_off",
-        "prior_scale", "prior_centres", "prior_learned",
+        "network", "hidden", "layers", "trunk", "filters", "centred", "latent", "likelihood", "scale", "floor", "prior",
+        "prior_off", "prior_scale", "prior_centres", "prior_learned",
     )  # fmt: skip
 
     name: Literal["vae"] = "vae"
@@ -49,6 +49,10 @@ class VAESpec(NetworkSpec):
         **WIDTH, by_default="32",
     )  # fmt: skip
     trunk: bool = setting("the layers beside the records are shared by the components (dense networks)", False)
+    centred: bool | None = setting(
+        "dense networks: the encoder sees a unit x as sqrt(12) (x - 1/2), of deviation 1 where units are uniform",
+        by_default="true for gaussian and laplace",
+    )  # fmt: skip
     latent: int | None = setting("dimensions of the code", **WIDTH, rule="latent")
     likelihood: Literal["bernoulli", "gaussian", "laplace"] | None = setting(
         "of a unit about its mean: readings, pixels, scaled columns", rule=_likelihood,
@@ -73,6 +77,7 @@ class VAESpec(NetworkSpec):
     prior_learned: bool | None = setting("mixture: centres are trained, beginning at these", by_default="false")
     beta: float = setting("weight of the divergence of a record's code from the prior", 1.0, ge=0, le=1e6)
     samples: int = setting("draws of a code over which the loss of a record is averaged", 1, ge=1, le=1024)
+    averaging: float = setting("the part of the released average of parameters that stays in a step", 0.0, ge=0, lt=1)
     divergence: Literal["mmd", "kl", "tc"] | None = setting(
         "of the codes of many records from the prior, besides (PriVAE): mean discrepancy, KL, or total correlation",
         by_default="none",
@@ -113,6 +118,8 @@ class VAESpec(NetworkSpec):
             raise UsageError(f"model.scale={self.scale:g}: is below model.floor={floor:g}, the least scale")
         if self.filters is not None and self.network != "deep_conv":
             raise UsageError(f"model.filters={self.filters}: is of model.network=deep_conv; leave it out")
+        if self.centred and self.network != "dense":
+            raise UsageError(f"model.centred=true with model.network={self.network}: is of dense networks; leave it out")
         if self.network != "dense" and (self.layers != 1 or self.trunk):
             raise UsageError(
                 f"model.network={self.network} with model.layers={self.layers}, model.trunk={shown(self.trunk)}: are of "
@@ -190,7 +197,8 @@ class VAESpec(NetworkSpec):
             "groups": groups, "group_c": 0.1 * c_max * groups / lot, "divergence_share": 0.05, "divergence_averaging": 0.0,
             "features": 12 * self.latent if self.kernel == "cauchy" else 64,
         }  # fmt: skip
-        sizes = {"filters": 32} if self.network == "deep_conv" else {}
+        sizes = {"centred": self.network == "dense" and self.likelihood != "bernoulli"}
+        sizes |= {"filters": 32} if self.network == "deep_conv" else {}
         priors = {"prior_off": 0.8, "prior_scale": 0.05 if self.prior == "sparse" else 0.1, "prior_learned": False}
         has = {name: values[name] for name in self._of_divergence} | {
             name: priors[name] for name in _PRIOR[self.prior] if name in priors

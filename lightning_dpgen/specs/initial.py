@@ -28,7 +28,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 M = TypeVar("M", bound=NetworkSpec)
 # Sizes that a network without them has not written down.
-_UNSAID = {"likelihood": "bernoulli", "prior": "normal"}
+_UNSAID = {"likelihood": "bernoulli", "prior": "normal", "centred": False}
 
 
 @dataclass(frozen=True, eq=False)

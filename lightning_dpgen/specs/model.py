@@ -67,7 +67,7 @@ class WGANSpec(NetworkSpec):
     )
     critic_steps: int = setting("private steps of the critics for one of the generators", 2, **WIDTH)
     made: int = setting("records of each component that a public step generates", 64, **WIDTH)
-    averaging: float = setting("the part of the released average of generators that stays in a step", 0.0, ge=0, lt=1)
+    averaging: float = setting("the part of the released average of generators that stays in their step", 0.0, ge=0, lt=1)
     lr: float | None = setting("learning rate of the critics", gt=0, le=1e3, rule=lambda d: 2e-3, by_default="0.002")
     generator_lr: float | None = setting(
         "learning rate of the generators' Adam", gt=0, le=1e3, by_default="model.lr, with sgd 0.002"

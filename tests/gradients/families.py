@@ -253,6 +253,7 @@ CLOSED: dict[str, Callable[[], Case]] = {
             (3, "three samples", {"samples": 3}),
             (1, "mixture, four samples, beta of 0", {"prior": CENTRES, "samples": 4, "beta": 0.0}),
             (3, "sparse prior, two samples", {"prior": {"kind": "sparse", "scale": 0.2}, "samples": 2}),
+            (3, "centred", {"centred": True, "trunk": True}),
         )
     },
     **{f"rbm k={k} classes={classes}": lambda k=k, c=classes: _rbm(k, c) for k in (1, 3) for classes in (0, 2)},

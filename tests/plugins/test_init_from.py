@@ -36,6 +36,7 @@ RECORDS = encode_images(
 )
 MODULES = {
     "vae": (VAE, {"hidden": 4, "latent": 2}),
+    "vae average": (VAE, {"hidden": 4, "latent": 2, "averaging": 0.5}),
     "rbm": (RBM, {"hidden": 4, "chains": 3}),
     "wgan": (WGAN, {"hidden": 4, "latent": 2, "critic_steps": 3, "made": 8}),
     "wgan conditional": (WGAN, {"hidden": 4, "latent": 2, "critic_steps": 3, "made": 8, "conditional": True}),

@@ -80,15 +80,6 @@ def test_every_form_trains_both_networks_and_spends_its_plan(given):
         assert max(float(p.abs().max()) for p in module.critic.parameters()) <= bound + 1e-9
 
 
-def test_the_average_of_the_generators_is_released():
-    plain, averaged = _fitted(generator_lr=0.1), _fitted(generator_lr=0.1, averaging=0.9)
-    for own, other in zip(plain.network.parameters(), averaged.network.parameters(), strict=True):
-        assert torch.equal(own, other), "training sees no average"
-    released = averaged.mixture().network
-    off = [float((a - b).abs().max()) for a, b in zip(released.parameters(), averaged.network.parameters(), strict=True)]
-    assert max(off) > 0.05
-
-
 def test_a_term_without_noise_is_weighed_as_the_records_are():
     """Without privacy and clipping, the two forms of a Wasserstein loss without penalty have one gradient on average."""
     module = _fitted(epsilon=math.inf, generated="data_free", loss="wgan_clip")
