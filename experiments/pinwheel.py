@@ -19,7 +19,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-import yaml
 from kept import Kept
 from sklearn.cluster import KMeans
 from training import train
@@ -31,6 +30,7 @@ from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.release.codes import encode
 
 N, ARMS, BOUND = 400, 4, 2.0
+SCHEMA = Path(__file__).with_suffix(".schema.yaml")
 CENTRES = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
 _OFF = ["privacy=off", "privacy.epsilon=null", "privacy.delta=null"]
 # Settings of the term of each form, which are left out without it.
@@ -74,12 +74,10 @@ def pinwheel(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def data_settings(folder: Path, seed: int) -> list[str]:
     """Return the settings for the data of a run, whose files are written."""
-    table, schema = folder / f"points_{seed}.csv", folder / "schema.yaml"
+    table = folder / f"points_{seed}.csv"
     if not table.is_file():
         pd.DataFrame(pinwheel(N, seed)[0].round(4), columns=["x", "y"]).to_csv(table, index=False)
-    column = {"type": "number", "low": -BOUND, "high": BOUND, "decimals": 4, "encoding": "scaled"}
-    schema.write_text(yaml.safe_dump({"columns": {"x": column, "y": dict(column)}}), encoding="utf-8")
-    return ["data=table", f"data.path={table}", f"data.schema={schema}", f"data.n={N}"]
+    return ["data=table", f"data.path={table}", f"data.schema={SCHEMA}", f"data.n={N}"]
 
 
 def purity(clusters: np.ndarray, arms: np.ndarray) -> tuple[float, int]:
@@ -94,7 +92,7 @@ def codes_of(folder: Path, run: int, seed: int) -> tuple[np.ndarray, np.ndarray,
     """Return test points, their arms, codes and reconstructions, by the release of a run."""
     release = load_release(folder / "release")
     points, arms = pinwheel(N, 5_000 + seed)
-    schema = read_schema(folder.parent / "schema.yaml")
+    schema = read_schema(SCHEMA)
     frame = pd.DataFrame(points.round(4), columns=["x", "y"])
     codes = encode(release, Records(schema, read_table(frame, schema).encoded))[["z_0", "z_1"]].to_numpy()
     with torch.no_grad():

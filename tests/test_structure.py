@@ -85,6 +85,9 @@ def test_decisions_are_numbered_in_order():
     assert {int(number) for number in re.findall(r"\bD(\d+)\b", page)} == set(numbers), "a number without a decision"
 
 
+POINTS = ["data.path=x.csv", "data.n=400", f"data.schema={ROOT / 'experiments/pinwheel.schema.yaml'}"]
+
+
 def _overrides() -> list[list[str]]:
     cases = []
     for path in sorted(conf_dir().glob("*/*.yaml")):
@@ -101,6 +104,8 @@ def _overrides() -> list[list[str]]:
             "table": ["data.path=x.csv", "data.n=5000", f"data.schema={PACKAGE / 'data/bundled/adult.schema.yaml'}"],
             "baskets": ["data.path=x.dat", "data.n=5000", "data.items=1..20", "data.max_items=5"],
             "series": ["data.path=x.csv", "data.n=5000", "data.length=4", "data.low=0", "data.high=1"],
+            "privae_pinwheel": POINTS,
+            "privae_pinwheel_best": POINTS,
         }.get(path.stem, [])
         cases.append(case)
     return cases

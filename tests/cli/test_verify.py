@@ -352,7 +352,7 @@ def test_every_single_field_is_held_to_something(release):
                 if isinstance(value, bool):
                     c[path[-1]] = not value
                 elif isinstance(value, (int, float)):
-                    c[path[-1]] = value * 1.01 if isinstance(value, float) else value + 1
+                    c[path[-1]] = value * 1.01 + 1e-9 if isinstance(value, float) else value + 1
                 else:
                     c[path[-1]] = "0" * 64 if path[0] == "files" else "other"
 

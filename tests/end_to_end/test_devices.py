@@ -49,7 +49,9 @@ def _sound(run: Path) -> None:
 
 
 def test_the_program_starts_a_process_for_each_device(tmp_path):
-    status, out, err = _run("-m", "lightning_dpgen", "train", *SETTINGS, *TWO, f"run_dir={tmp_path / 'run'}")
+    status, out, err = _run(
+        "-m", "lightning_dpgen", "train", *SETTINGS, "model.steps=30", *TWO, f"run_dir={tmp_path / 'run'}"
+    )
     assert status == 0 and out.count("done: epsilon") == 1, err[-2000:]
     _sound(tmp_path / "run")
 

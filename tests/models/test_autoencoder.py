@@ -1,4 +1,4 @@
-"""What encoders of autoencoders see, and how wide codes are before a training."""
+"""Encoders see centred units where they are asked to, and codes begin as wide as their prior."""
 
 import math
 

@@ -20,7 +20,7 @@ each_prior = pytest.mark.parametrize("prior", [prior.double() for prior in PRIOR
 @each_prior
 @torch.no_grad()
 def test_a_density_integrates_to_one_and_draws_are_of_it(prior):
-    grid = torch.linspace(-8.0, 8.0, 641, dtype=torch.float64)
+    grid = torch.linspace(-8.0, 8.0, 257, dtype=torch.float64)
     points, cell = torch.cartesian_prod(grid, grid), (grid[1] - grid[0]) ** 2
     density = prior.log_density(points).exp()
     assert float(density.sum() * cell) == pytest.approx(1.0, abs=1e-6)

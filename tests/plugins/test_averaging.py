@@ -1,4 +1,4 @@
-"""What is released with an averaging is the average of the parameters after each step that moves them."""
+"""An averaging releases the average of the parameters after each step that moves them."""
 
 import pytest
 import pytorch_lightning as pl
