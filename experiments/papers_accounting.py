@@ -25,6 +25,10 @@ DELTA = 1e-5
 # PriVAE, section 5.1: Fashion-MNIST, lots of 256 for 10 epochs, 16 groups; delta is not printed.
 RATE, STEPS = 256 / 60_000, 2350
 SHAPE = {"C1": 0.05, "C2": 0.005, "B": 256, "b": 16}
+# Section 5.2, the pinwheel.
+PINWHEEL = {"C1": 0.05, "C2": 0.0005, "B": 20, "b": 1}
+# The bound of micro and batch aggregation there, and the share that a mean embedding has of a lot by default.
+WHOLE, EMBEDDING = 0.0002, 0.05
 
 
 def steps(rate: float, multiplier: float, count: int) -> DpEvent:
@@ -74,16 +78,22 @@ def dpgm_rows():
 
 
 def privae_rows():
-    for target in (2.0, 4.0, 8.0):
+    for target in (1.0, 2.0, 4.0, 8.0):
         whole, half = noise_for(target, DELTA), noise_for(target / 2, DELTA / 2)
         yield f"kappa at epsilon {target:.0f}: formula; by the accountant", "2", privae_kappa(DELTA), half / whole
         both = true(steps(RATE, joined(half, half), STEPS))
-        yield f"Theorem 2's proof: two terms at {target / 2:.0f}, one lot", "", target, both
+        yield f"Theorem 2's proof: two terms at {target / 2:g}, one lot", "", target, both
         effective = whole * privae_noise(**SHAPE, sigma=1.0, delta=DELTA) / needed_noise(**SHAPE, sigma=1.0)
         yield "  Algorithm 1, noise by kappa, only the sum is seen", "", target, true(steps(RATE, effective, STEPS))
-    drawn = privae_noise(**SHAPE, sigma=1e4, delta=DELTA)
-    yield "1e4 x noise of a step: equation 16; what is needed", "", drawn, needed_noise(**SHAPE, sigma=1e4)
-    yield "1e4 x noise of a step: Table 1; what is drawn", "", privae_table1(**SHAPE, sigma=1e4, delta=DELTA), drawn
+        drawn = privae_noise(**SHAPE, sigma=1e4 * whole, delta=DELTA)
+        yield "  1e4 x noise of a step, groups: equation 16; needed", "", drawn, needed_noise(**SHAPE, sigma=1e4 * whole)
+        embedded = 1e4 * whole * SHAPE["C1"] / SHAPE["B"] / math.sqrt(1.0 - EMBEDDING)
+        yield "  the same with a mean embedding in place of groups", "", None, embedded
+        yield "  the whole loss as one group: C; 2 C", "", 1e4 * whole * WHOLE, 2e4 * whole * WHOLE
+    for name, shape in (("Fashion-MNIST", SHAPE), ("pinwheel", PINWHEEL)):
+        drawn = privae_noise(**shape, sigma=1e4, delta=DELTA)
+        yield f"1e4 x noise, sigma 1, {name}: equation 16; needed", "", drawn, needed_noise(**shape, sigma=1e4)
+        yield "  Table 1; what is drawn", "", privae_table1(**shape, sigma=1e4, delta=DELTA), drawn
 
 
 def dpgan_rows():

@@ -16,7 +16,7 @@ from papers.dpgm import FIGURE_2, dpgm_lemma1, dpgm_theorem3, dpgm_theorem4
 from papers.jl_laplace import jl_claim7, jl_theorem3, jl_theorem5, recovered_variance
 from papers.moments import epsilon_from_moments, gaussian_moment, sampled_moment
 from papers.privae import needed_noise, privae_kappa, privae_lemma2, privae_noise, privae_table1
-from papers_accounting import RATE, SHAPE, STEPS, joined, steps
+from papers_accounting import PINWHEEL, RATE, SHAPE, STEPS, joined, steps
 from scipy.stats import norm
 
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures
@@ -266,6 +266,15 @@ def test_privae_table_1_adds_deviations():
     noise = np.random.default_rng(0).normal(size=(2, 200_000)) * privae_kappa(DELTA)
     sampled = noise[0] * SHAPE["C1"] / SHAPE["B"] + noise[1] * SHAPE["C2"] / SHAPE["b"]
     assert sampled.std() == pytest.approx(drawn, rel=0.01)  # 6 standard errors
+
+
+def test_privae_adds_too_little_noise_to_pictures_and_too_much_to_the_pinwheel():
+    """Deviations of a number of the averaged update for a multiplier of 1."""
+    for shape, drawn, printed, needed in ((SHAPE, 7.59e-4, 1.05e-3, 8.20e-4), (PINWHEEL, 5.25e-3, 6.18e-3, 3.50e-3)):
+        assert privae_noise(**shape, sigma=1.0, delta=DELTA) == pytest.approx(drawn, rel=2e-3)
+        assert privae_table1(**shape, sigma=1.0, delta=DELTA) == pytest.approx(printed, rel=5e-3)
+        assert needed_noise(**shape, sigma=1.0) == pytest.approx(needed, rel=1e-3)
+    assert privae_noise(**PINWHEEL, sigma=1.0, delta=1e-4) == pytest.approx(5.29e-3, rel=1e-3)
 
 
 # ---- dp-GAN ----
