@@ -27,6 +27,7 @@ from lightning_dpgen import load_release
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release.codes import encode
 
 N, ARMS, BOUND = 400, 4, 2.0
@@ -100,6 +101,17 @@ def codes_of(folder: Path, run: int, seed: int) -> tuple[np.ndarray, np.ndarray,
     return points, arms, codes, made * 2.0 * BOUND - BOUND
 
 
+@torch.no_grad()
+def untrained(seed: int) -> float:
+    """Return the purity of codes by the first weights of the best form, moved and scaled as a whole to fit the centres."""
+    points, arms = pinwheel(N, 5_000 + seed)
+    schema = read_schema(SCHEMA)
+    network = StackedVAE(schema, 1, hidden=16, centred=True, generator=torch.Generator().manual_seed(seed))
+    units = torch.from_numpy((points + BOUND) / (2.0 * BOUND)).float()
+    codes = network.encode(units, (0, N))[0].numpy()
+    return purity(nearest((codes - codes.mean(axis=0)) / codes.std()), arms)[0]
+
+
 def nearest(codes: np.ndarray) -> np.ndarray:
     return np.linalg.norm(codes[:, None] - np.array(CENTRES), axis=2).argmin(axis=1)
 
@@ -127,6 +139,8 @@ def main() -> None:
         points, arms = pinwheel(N, 5_000 + run)
         means.append(purity(KMeans(ARMS, n_init=10, random_state=run).fit_predict(points), arms)[0])
     print(f"k-means of the points: purity {np.mean(means):.3f}")
+    alone = [untrained(run) for run in range(asked.runs)]
+    print(f"untrained encoders: purity {np.mean(alone):.3f}, at most {np.max(alone):.3f}")
     for name in asked.only:
         found = np.array([
             kept.get({"settings": VARIANTS[name], "run": run}, lambda name=name, run=run: scored(asked.folder, name, run))
@@ -154,9 +168,9 @@ def draw(folder: Path, names: list[str]) -> None:
         for axis in (above, below):
             axis.set_aspect("equal", "datalim")
             axis.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].legend(frameon=False, fontsize=7)
-    axes[1, 0].legend(frameon=False, fontsize=7)
-    figure.tight_layout()
+    handles = [*axes[0, 0].get_legend_handles_labels()[0], *axes[1, 0].get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="lower center", ncols=3, frameon=False)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(folder / "pinwheel.png", dpi=80)
 
 
