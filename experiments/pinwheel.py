@@ -35,7 +35,7 @@ SCHEMA = Path(__file__).with_suffix(".schema.yaml")
 CENTRES = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
 _OFF = ["privacy=off", "privacy.epsilon=null", "privacy.delta=null"]
 # Settings of the term of each form, which are left out without it.
-_OF_TERM = {
+TERM = {
     "privae_pinwheel": ["divergence", "divergence_draws", "divergence_weight", "groups", "group_c"],
     "privae_pinwheel_best": [
         "divergence", "divergence_release", "divergence_weight", "divergence_share", "kernel", "kernel_width", "features",
@@ -45,7 +45,7 @@ _OF_TERM = {
 
 def without(form: str) -> list[str]:
     """Return the settings of a form without its term: the standard autoencoder."""
-    return [f"experiment={form}", *(f"model.{name}=null" for name in _OF_TERM[form]), "model.beta=1"]
+    return [f"experiment={form}", *(f"model.{name}=null" for name in TERM[form]), "model.beta=1"]
 
 
 VARIANTS = {

@@ -29,10 +29,12 @@ DRAWS = 64
 
 
 class BatchVAE(VAE):
-    """An autoencoder whose loss and discrepancy of a lot are one group (`model=own`)."""
+    """An autoencoder with a sparse prior whose loss and discrepancy of a lot are one group (`model=own`)."""
 
-    def __init__(self, schema: Schema, account: Account, clipping: ClippingRule, *, weight: float, **given: Any) -> None:
-        super().__init__(schema, account, clipping, **given)
+    def __init__(
+        self, schema: Schema, account: Account, clipping: ClippingRule, *, weight: float, prior_scale: float, **given: Any
+    ) -> None:
+        super().__init__(schema, account, clipping, prior={"kind": "sparse", "scale": prior_scale}, **given)
         self.weight = weight
 
     def gradients(self, lot: Lot) -> tuple:

@@ -50,7 +50,7 @@ _TWIN = ["model.optimizer=adam", "model.lr=5e-4", *_OFF]
 _BATCH = [
     "data=fashion_mnist", "data.classes=0", "model=own", "model.target=privae_aggregations.BatchVAE", "model.bias=zero",
     "model.lr=1e-3", "model.rate=0.0042666667", "model.steps=2350", "clipping=fixed", "clipping.c=0.0002", "split.k=1",
-    "+model.options={weight: 100.0, hidden: 400, latent: 50, prior: {kind: sparse, scale: 0.05}, likelihood: laplace, "
+    "+model.options={weight: 100.0, hidden: 400, latent: 50, prior_scale: 0.05, likelihood: laplace, "
     "scale: 0.1, optimizer: sgd}",
     "privacy.delta=1e-5",
 ]  # fmt: skip
