@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import types
 from collections.abc import Callable, Hashable, Mapping
@@ -14,6 +15,22 @@ from torch import Tensor, nn
 from lightning_dpgen.gradients.factors import GradientFactors
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.sampling.lots import Lot
+
+
+def _check_arguments(loss: Callable, names: tuple[str, ...], other: str) -> None:
+    """Refuse a loss that cannot be called with so many arguments, before anything is spent.
+
+    Raises:
+        ValueError: saying which ones are expected.
+    """
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):  # one of compiled code
+        return
+    try:
+        signature.bind(*names)
+    except TypeError:
+        raise ValueError(f"loss{signature}: expected loss({', '.join(names)}); {other}") from None
 
 
 @dataclass(frozen=True)
@@ -32,12 +49,18 @@ class PerRecord:
         example: a public record, a tree of tensors (1, ...) like ``lot.records``, with which the loss is called where a lot
             has no record, so that the number of its calls is public. None makes one up: numbers from 0 to 1, and zeros, or
             all of these larger by 1, 2 or 3, the first that the loss takes.
+
+    Raises:
+        ValueError: for a loss that takes other arguments.
     """
 
     loss: Callable[[Lot, Tensor], Tensor]
     noise: int = 0
     forms: Callable[[Lot, Tensor], tuple[Mapping[nn.Parameter, GradientFactors], Callable[[], Tensor]]] | None = None
     example: Any = None
+
+    def __post_init__(self) -> None:
+        _check_arguments(self.loss, ("lot", "noise"), "a loss of groups is a PerGroup term")
 
     def losses(self, lot: Lot, noise: Tensor) -> Tensor:
         """Return the losses (B,) of a lot.
@@ -74,6 +97,9 @@ class PerGroup:
         places: the number of records that a group has room for, public (`slots`); any more are left out. A term with
             gradients in closed form needs none.
         example: as for `PerRecord`.
+
+    Raises:
+        ValueError: for fewer than one group or place, or a loss that takes other arguments.
     """
 
     loss: Callable[[Lot, Tensor, Groups], Tensor]
@@ -90,6 +116,7 @@ class PerGroup:
             raise ValueError(f"groups={self.groups}: expected a whole number, 1 or more")
         if self.places is not None and self.places < 1:
             raise ValueError(f"places={self.places}: expected a whole number, 1 or more")
+        _check_arguments(self.loss, ("lot", "noise", "groups"), "a loss of each record is a PerRecord term")
 
     @staticmethod
     def slots(expected_batch_size: float, groups: int) -> int:

@@ -23,7 +23,7 @@ class Prior(nn.Module, ABC):
     Attributes:
         latent: d, the dimensions of a code.
         noise: the standard normal numbers of which one draw is a function.
-        width: the standard deviation of the part that a code begins in.
+        width: the standard deviation of the part that a code begins in: the narrow one, where there are two.
     """
 
     kind: str
@@ -114,6 +114,7 @@ class SparsePrior(Prior):
         super().__init__()
         self.off, self.scale = _between("off", off), _between("scale", scale)
         self.latent, self.noise = latent, 2 * latent
+        self.width = self.scale
 
     @property
     def settings(self) -> dict[str, Any]:

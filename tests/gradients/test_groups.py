@@ -283,3 +283,23 @@ def test_learned_centres_have_the_gradients_of_each_group(kind):
         )
         torch.testing.assert_close(found[group], flat)
     assert losses[2] == 0.0 and float(found[0].norm()) > 0.0
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: PerRecord(lambda lot, noise, groups: noise),
+            r"groups\): expected loss\(lot, noise\); a loss",
+        ),
+        (
+            lambda: PerGroup(lambda lot, noise: noise, 4),
+            r"expected loss\(lot, noise, groups\); a loss of each",
+        ),
+        (lambda: PerGroup(_spread, 0), "groups=0: expected a whole number"),
+    ],
+)
+def test_a_term_of_another_kind_is_refused_when_it_is_made(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
+    assert PerRecord(torch.sub).loss is torch.sub  # code without a signature is taken as it is

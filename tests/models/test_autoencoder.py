@@ -11,7 +11,8 @@ from lightning_dpgen.models.vae import StackedVAE
 
 @pytest.mark.parametrize("network", ["dense", "conv", "deep_conv"])
 def test_codes_are_first_as_wide_as_a_part_of_their_prior(network):
-    for prior, width in (({"kind": "normal"}, 1.0), ({"kind": "mixture", "centres": [[0.0], [1.0]], "scale": 0.2}, 0.2)):
+    mixture = {"kind": "mixture", "centres": [[0.0], [1.0]], "scale": 0.2}
+    for prior, width in (({"kind": "normal"}, 1.0), ({"kind": "sparse", "scale": 0.1}, 0.1), (mixture, 0.2)):
         vae = StackedVAE(ImageSchema(8, 8, levels=1), 2, network=network, hidden=4, filters=2, latent=1, prior=prior)
         _, log_variance = vae.encode(torch.zeros(4, 64), (0, 2, 4))
         assert torch.allclose(log_variance, torch.tensor(2.0 * math.log(width)), atol=1e-6)
