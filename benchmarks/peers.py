@@ -11,6 +11,7 @@ which is the quickest way. The models are ordinary modules, so that a private co
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -106,6 +107,38 @@ def convolutional_vae(latent: int = 8) -> VAE:
     )
 
 
+def deep_convolutional_vae(latent: int = 50, filters: int = 32) -> VAE:
+    """Build a VAE of three convolutions of 4 by 4 with stride 2 of pictures padded to 32 by 32, and three back."""
+    f = filters
+    return VAE(
+        nn.Sequential(
+            nn.Unflatten(1, (1, SIDE, SIDE)),
+            nn.ZeroPad2d(2),
+            nn.Conv2d(1, f, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(f, 2 * f, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(2 * f, 4 * f, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * f, 2 * latent),
+        ),
+        nn.Sequential(
+            nn.Linear(latent, 64 * f),
+            nn.ReLU(),
+            nn.Unflatten(1, (4 * f, 4, 4)),
+            nn.ConvTranspose2d(4 * f, 2 * f, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(2 * f, f, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(f, 1, 4, stride=2, padding=1),
+            nn.ZeroPad2d(-2),
+            nn.Flatten(),
+        ),
+        latent,
+    )
+
+
 def negative_elbo(x: Tensor, logits: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
     """Return (B,) numbers in nats."""
     reconstruction = F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(dim=1)
@@ -127,6 +160,12 @@ def mmd(codes: Tensor, normals: Tensor) -> Tensor:
     return (kernel @ sign) @ sign / size**2
 
 
+def embedded(codes: Tensor, frequencies: Tensor) -> Tensor:
+    """Return the cosines and sines (B, 2 f) of codes (B, d) at frequencies (d, f), of length 1 together."""
+    phase = codes @ frequencies
+    return torch.cat([phase.cos(), phase.sin()], dim=1) / math.sqrt(frequencies.shape[1])
+
+
 def vae_step(
     model: VAE,
     records: Tensor,
@@ -134,6 +173,7 @@ def vae_step(
     *,
     fused: bool = True,
     group: int | None = None,
+    frequencies: Tensor | None = None,
     weight: float = 10.0,
     lr: float = 1e-3,
 ) -> Step:
@@ -142,7 +182,11 @@ def vae_step(
     Args:
         fused: use torch's fused Adam in place of its default.
         group: size of the groups over which the mean `mmd` of codes is added, `weight` times.
+        frequencies: (latent, f), of features whose mean over the batch is moved to that of normals, `weight` times.
     """
+    of_normals = None
+    if frequencies is not None:
+        of_normals = embedded(torch.randn(10_000, model.latent), frequencies).mean(dim=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=fused)
 
     def step() -> float:
@@ -152,6 +196,8 @@ def vae_step(
         if group is not None:
             codes = code.view(-1, group, model.latent)
             loss = loss + weight * mmd(codes, torch.randn_like(codes)).mean()
+        if frequencies is not None:
+            loss = loss + weight * (embedded(code, frequencies).mean(dim=0) - of_normals).square().sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import peers
@@ -23,10 +23,12 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed
+from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.critics import StackedCritic
-from lightning_dpgen.models.divergences import mmd
+from lightning_dpgen.models.divergences import CodeEmbedding, mmd
 from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.kernels import make_kernel
 from lightning_dpgen.models.rbm import StackedRBM
@@ -67,16 +69,21 @@ class Private:
         k: int = 1,
         inner: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
         after: Callable[[], None] = lambda: None,
+        embeddings: Mapping[str, float] | None = None,
     ) -> Step:
         """Return a step of `network`, on its own term or on the gradients that `gradients` gives."""
         n, rate = len(records), lot / len(records)
         # The noise is not calibrated, which makes no step quicker or slower.
-        access = training_stage(rule, n=n, sample_rate=rate, steps=_STEPS).access(1.0)
+        access = training_stage(rule, n=n, sample_rate=rate, steps=_STEPS, embeddings=embeddings).access(1.0)
         plan, stream = Plan((Stage(access, _STEPS, 1.0),), 8.0, 1e-6), PrivateStream(secure=self._secure)
         self._made += 1
         account = Account(plan, self._folder / f"{self._made}.jsonl", stream)
         optimizer = PrivateOptimizer(
-            inner(network.parameters(), lr=1e-3, fused=True), account=account, clipping=rule, expected_batch_size=lot
+            inner(network.parameters(), lr=1e-3, fused=True),
+            account=account,
+            clipping=rule,
+            expected_batch_size=lot,
+            embeddings=list(embeddings or ()),
         )
         clusters = None if k == 1 else torch.arange(n) % k
         lots = PoissonLots(records, account, clusters=clusters, k=k)
@@ -162,6 +169,34 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
             },
             [("private", "plain", must, aim)],
         )
+    embedding = CodeEmbedding(make_kernel("imq", 2), grouped.prior, 64)
+
+    def of_embedding(lot: Lot, stream: PrivateStream) -> tuple:
+        noise, encoded = stream.normal((len(lot), 2)), grouped.encoded(lot)
+
+        def then(mean: Tensor) -> RecordGradients:
+            term = grouped.embedded_term(embedding, 10.0, mean, encoded)
+            return term_gradients(grouped, term, lot, stream, noise=noise)
+
+        rows = grouped.embedded(lot, noise, embedding, encoded)
+        return (EmbeddingGradients(rows, then, list(grouped.parameters()), lot.draw),)
+
+    found["VAE with a mean embedding, lot 256"] = (
+        {
+            "plain": peers.vae_step(
+                peers.linear_vae(), records, 256, fused=False, frequencies=make_kernel("imq", 2).frequencies(32, None)
+            ),
+            "private": private.step(grouped, records, 256, FIXED, gradients=of_embedding, embeddings={"embedding": 0.05}),
+        },
+        [("private", "plain", 1.5, 1.1)],
+    )
+    found["deep convolutional VAE, lot 256"] = (
+        {
+            "plain": peers.vae_step(peers.deep_convolutional_vae(), records, 256, fused=False),
+            "private": private.step(vae(network="deep_conv", latent=50), records, 256),
+        },
+        [("private", "plain", 2.2, 1.6)],
+    )
     for lot, must, aim in ((100, 6.2, 5.0), (256, 4.0, 3.0), (1000, 2.0, 1.6)):
         found[f"mixture, lot {lot}"] = (
             {"k = 1": private.step(vae(), records, lot), "k = 10": private.step(vae(10), records, lot, k=10)},

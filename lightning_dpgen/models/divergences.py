@@ -153,6 +153,16 @@ class CodeEmbedding:
         phase = z @ self._frequencies.to(z)
         return torch.cat([phase.cos(), phase.sin()], dim=1) / math.sqrt(phase.shape[1])
 
+    def back(self, z: Tensor, direction: Tensor) -> Tensor:
+        """Return the gradient (B, latent), with respect to codes (B, latent), of the product of features and a direction.
+
+        Args:
+            direction: (features,).
+        """
+        frequencies = self._frequencies.to(z)
+        phase, (cosines, sines) = z @ frequencies, direction.to(z).chunk(2)
+        return (phase.cos() * sines - phase.sin() * cosines) @ frequencies.T / math.sqrt(phase.shape[1])
+
     def to(self, device: torch.device) -> CodeEmbedding:
         """Move its numbers to a device, and return itself."""
         self._frequencies, self.of_prior = self._frequencies.to(device), self.of_prior.to(device)

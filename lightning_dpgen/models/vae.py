@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +29,26 @@ from lightning_dpgen.sampling.multi_hot import to_dense
 
 # Means and log variances of the codes of a batch, and the inputs of each layer of the encoder.
 Encoded = tuple[Tensor, list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Pull:
+    """The product of the embedding of a code and a released direction, as a loss.
+
+    Args:
+        direction: (features,), a constant.
+    """
+
+    embedding: CodeEmbedding
+    direction: Tensor
+
+    def loss(self, z: Tensor) -> Tensor:
+        """Return it for codes (B, latent), (B,)."""
+        return (self.embedding(z) * self.direction).sum(dim=1)
+
+    def gradient(self, z: Tensor) -> Tensor:
+        """Return its gradient (B, latent) with respect to codes (B, latent)."""
+        return self.embedding.back(z, self.direction)
 
 
 class StackedVAE(nn.Module):
@@ -215,9 +236,13 @@ class StackedVAE(nn.Module):
 
     @torch.no_grad()
     def closed_forms(
-        self, lot: Lot, noise: Tensor, encoded: Encoded | None = None
+        self, lot: Lot, noise: Tensor, encoded: Encoded | None = None, pull: Pull | None = None
     ) -> tuple[dict[nn.Parameter, GradientFactors], Callable[[], Tensor]]:
         """Compute the gradients of `negative_elbo` for dense networks, by a forward and a backward pass written out.
+
+        Args:
+            encoded: the result of the encoder's `run` for this lot, if it ran already.
+            pull: a further loss of the first draw of each code.
 
         Records may be the places of their ones, (B, ones) int64; their losses are then those of the parameters at the time
         when the losses are asked for.
@@ -243,6 +268,8 @@ class StackedVAE(nn.Module):
         if not normal:
             d_z = d_z - self.beta / draws * self.prior.score(z)
             of_others |= {p: Dense(_summed(g, draws) * (-self.beta / draws)) for p, g in self.prior.gradients(z).items()}
+        if pull is not None:
+            d_z.unflatten(0, (-1, draws))[:, 0].add_(pull.gradient(z[::draws]))
         d_mean, d_log_variance = _summed(d_z, draws), _summed(d_z * own, draws) * deviation
         if normal:
             d_mean = d_mean + self.beta * mean
@@ -252,11 +279,19 @@ class StackedVAE(nn.Module):
         if not self.fixed_bias:
             factors[self.output_bias] = OneComponent(Dense(_summed(d_logits, draws)), offsets)
         if draws == 1 and x.is_floating_point():
-            return (
-                factors,
-                lambda: self._reconstruction(lot, logits) + self.beta * self._divergence(z, own, mean, log_variance),
-            )
-        return factors, lambda: self.negative_elbo(lot, noise).detach()
+
+            def losses() -> Tensor:
+                divergence = self._divergence(z, own, mean, log_variance)
+                loss = self._reconstruction(lot, logits) + self.beta * divergence
+                return loss if pull is None else loss + pull.loss(z)
+
+            return factors, losses
+        return factors, lambda: self._pulled_elbo(lot, noise, pull).detach()
+
+    def _pulled_elbo(self, lot: Lot, noise: Tensor, pull: Pull | None) -> Tensor:
+        """Return `negative_elbo` and the further loss of the first draw of each code, (B,)."""
+        loss = self.negative_elbo(lot, noise)
+        return loss if pull is None else loss + pull.loss(self._draw_codes(lot, noise[:, : self.latent]))
 
     @property
     def term(self) -> PerRecord:
@@ -267,15 +302,20 @@ class StackedVAE(nn.Module):
         self, lot: Lot, divergence: Callable[[GroupCodes], Tensor], groups: int, places: int
     ) -> tuple[PerRecord, PerGroup]:
         """Return `term` and `group_term` for this very lot, whose records are encoded once for both."""
-        with torch.no_grad():
-            encoded = self.encoder.run(self._seen(lot.records), lot.offsets) if self.network == "dense" else None
+        encoded = self.encoded(lot)
         return self._record_term(encoded), self.group_term(divergence, groups, places, encoded)
 
-    def _record_term(self, encoded: Encoded | None) -> PerRecord:
+    @torch.no_grad()
+    def encoded(self, lot: Lot) -> Encoded | None:
+        """Return what the encoder of a dense network keeps of a lot, so that terms share one pass; None for another."""
+        return self.encoder.run(self._seen(lot.records), lot.offsets) if self.network == "dense" else None
+
+    def _record_term(self, encoded: Encoded | None, pull: Pull | None = None) -> PerRecord:
         # The gradient of a scale is written out for one draw.
         closed = self.network == "dense" and (self.samples == 1 or self.likelihood.kind == "bernoulli")
-        forms = functools.partial(self.closed_forms, encoded=encoded) if closed else None
-        return PerRecord(self.negative_elbo, noise=self.samples * self.latent, forms=forms)
+        forms = functools.partial(self.closed_forms, encoded=encoded, pull=pull) if closed else None
+        loss = functools.partial(self._pulled_elbo, pull=pull)
+        return PerRecord(loss, noise=self.samples * self.latent, forms=forms)
 
     def group_term(
         self, divergence: Callable[[GroupCodes], Tensor], groups: int, places: int, encoded: Encoded | None = None
@@ -332,25 +372,30 @@ class StackedVAE(nn.Module):
         return {p: Dense(row) for p, row in zip(parameters, rows, strict=True)}
 
     @torch.no_grad()
-    def embedded(self, lot: Lot, noise: Tensor, embedding: CodeEmbedding) -> Tensor:
-        """Embed the codes that `embedded_term` uses, to (B, d)."""
-        return embedding(self._draw_codes(lot, noise[:, : self.latent]))
+    def embedded(self, lot: Lot, noise: Tensor, embedding: CodeEmbedding, encoded: Encoded | None = None) -> Tensor:
+        """Embed the codes that `embedded_term` uses, to (B, d).
 
-    def embedded_term(self, embedding: CodeEmbedding, weight: float, mean_embedding: Tensor) -> PerRecord:
+        Args:
+            encoded: of this lot, from `encoded`.
+        """
+        if encoded is None:
+            return embedding(self._draw_codes(lot, noise[:, : self.latent]))
+        mean, log_variance = encoded[0].chunk(2, dim=1)
+        return embedding(mean + torch.exp(0.5 * log_variance) * noise[:, : self.latent])
+
+    def embedded_term(
+        self, embedding: CodeEmbedding, weight: float, mean_embedding: Tensor, encoded: Encoded | None = None
+    ) -> PerRecord:
         """Make the negative evidence lower bound plus the record's part of the divergence of all codes from the prior.
 
         Args:
             embedding: the embedding of codes.
             weight: weight of the discrepancy, ``at_zero |m - mu|^2``.
             mean_embedding: m (d,), the lot's noisy mean embedding; released, a constant here.
+            encoded: of the lot that the term is for, from `encoded`.
         """
         towards = 2.0 * weight * embedding.at_zero * (mean_embedding - embedding.of_prior)
-
-        def loss(lot: Lot, noise: Tensor) -> Tensor:
-            z = self._draw_codes(lot, noise[:, : self.latent])
-            return self.negative_elbo(lot, noise) + (embedding(z) * towards).sum(dim=1)
-
-        return PerRecord(loss, noise=self.samples * self.latent)
+        return self._record_term(encoded, Pull(embedding, towards))
 
     @torch.no_grad()
     def log_weights(self, lot: Lot, noise: Tensor) -> Tensor:

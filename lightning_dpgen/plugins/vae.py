@@ -219,11 +219,14 @@ class VAE(PrivateMixture):
         dtype: Any = self.dtype
         noise = stream.normal((len(lot), self.network.samples * self.network.latent), dtype=dtype, device=self.device)
 
+        encoded = self.network.encoded(lot)
+
         def then(mean: Tensor) -> RecordGradients:
-            term = self.network.embedded_term(embedding, divergence.weight, self._averaged(mean, divergence.averaging))
+            averaged = self._averaged(mean, divergence.averaging)
+            term = self.network.embedded_term(embedding, divergence.weight, averaged, encoded)
             return term_gradients(self.network, term, lot, stream, noise=noise)
 
-        rows = self.network.embedded(lot, noise, embedding)
+        rows = self.network.embedded(lot, noise, embedding, encoded)
         return (EmbeddingGradients(rows, then, list(self.network.parameters()), lot.draw),)
 
     def _of_groups(self, divergence: Divergence) -> Callable[[GroupCodes], Tensor]:

@@ -18,7 +18,9 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.critics import StackedCritic
+from lightning_dpgen.models.divergences import CodeEmbedding
 from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.kernels import make_kernel
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.sampling.lots import Lot
@@ -176,6 +178,15 @@ def _vae(k: int, classes: int, fixed_bias: bool, **given) -> Case:
     return case
 
 
+def _embedded_vae(k: int, **given) -> Case:
+    """Make an autoencoder whose codes are drawn in a released direction."""
+    case = _vae(k, 2, False, **given)
+    network, generator = case.network, torch.Generator().manual_seed(k)
+    embedding = CodeEmbedding(make_kernel("imq", 2), network.prior, 6, generator)
+    case.term = network.embedded_term(embedding, 3.0, torch.randn(6, generator=generator))
+    return case
+
+
 def _rbm(k: int, classes: int) -> Case:
     generator = torch.Generator().manual_seed(k)
     schema = _described(classes)
@@ -255,6 +266,10 @@ CLOSED: dict[str, Callable[[], Case]] = {
             (3, "sparse prior, two samples", {"prior": {"kind": "sparse", "scale": 0.2}, "samples": 2}),
             (3, "centred", {"centred": True, "trunk": True}),
         )
+    },
+    **{
+        f"vae k={k} embedded, samples={samples}": lambda k=k, samples=samples: _embedded_vae(k, samples=samples)
+        for k, samples in ((1, 1), (3, 2))
     },
     **{f"rbm k={k} classes={classes}": lambda k=k, c=classes: _rbm(k, c) for k in (1, 3) for classes in (0, 2)},
     **{f"critic k={k}": lambda k=k: _critic(k) for k in (1, 3)},
