@@ -4,7 +4,7 @@
     python experiments/privae_fashion.py FOLDER --classify [--runs 3]      a forest on codes beside one on pictures
 
 Three numbers of the 10,000 test pictures: Hoyer sparsity of their mean codes, log likelihood by importance sampling (50
-draws, 1,000 pictures; a density in nats), and squared discrepancy of 2,000 codes from draws of the prior (Cauchy kernels).
+draws, 500 pictures; a density in nats), and squared discrepancy of 1,000 codes from draws of the prior (Cauchy kernels).
 Faithful settings are conf/experiment/privae_fashion.yaml with the dense pair in place of the convolutional one, the best
 ones privae_fashion_best.yaml; the twins are the paper's own: Adam 5e-4, lots of 256. Batch and micro aggregation are in
 privae_aggregations.py. A classifier learns from codes of real training pictures, by an encoder that never saw a label.
@@ -35,7 +35,7 @@ from lightning_dpgen.sampling.lots import Lot
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 COLUMNS = ("Hoyer sparsity", "log likelihood", "discrepancy")
-DRAWS, LIKELY, COMPARED = 50, 1000, 2000
+DRAWS, LIKELY, COMPARED = 50, 500, 1000
 _DENSE = ["model.network=dense", "model.hidden=400", "model.filters=null", "model.centred=false"]
 _FAITHFUL = ["experiment=privae_fashion", *_DENSE]
 _TERMS = {
