@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.cli.real_records import real_source
 from lightning_dpgen.privacy.folders import owner_only, place_of
-from lightning_dpgen.release.certificate import NotARelease
+from lightning_dpgen.release.certificate import CERTIFICATE, NotARelease
 from lightning_dpgen.release.codes import encode
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.projected import ProjectedRows
@@ -75,9 +75,10 @@ def _place(name: str, release: Path) -> Path:
         raise UsageError(f"-o {output}: exists already; choose another name")
     if not output.parent.is_dir():
         raise UsageError(f"-o {output}: there is no folder {output.parent}")
-    if output.parent.resolve().is_relative_to(release.resolve()):
+    place = output.parent.resolve()
+    if place.is_relative_to(release.resolve()) or any((own / CERTIFICATE).is_file() for own in (place, *place.parents)):
         raise UsageError(
-            f"-o {output}: lies in the release, which may be published, and codes may not; choose another folder"
+            f"-o {output}: lies in a release, which may be published, and codes may not; choose another folder"
         )
     return output
 

@@ -51,12 +51,18 @@ class HoyerSparsity(Metric):
         self.codes.append(_checked(codes, self.latent))
 
     def compute(self) -> Tensor:
-        """Return the mean, from 0 to 1; NaN for fewer than 2 codes. A dimension that never varies counts as 0."""
+        """Return the mean, from 0 to 1; NaN for fewer than 2 codes. A dimension that never varies counts as 0.
+
+        A code of zeros has a sparsity of 0.
+        """
         codes = dim_zero_cat(self.codes) if len(self.codes) else torch.zeros(0, self.latent)
+        if len(codes) < 2:
+            return torch.tensor(math.nan)
         deviation = codes.double().std(dim=0)
         scaled = torch.where(deviation > 0, codes / deviation.clamp(min=1e-300), 0.0)
         root = math.sqrt(self.latent)
-        ratio = scaled.abs().sum(dim=1) / torch.linalg.vector_norm(scaled, dim=1)
+        length = torch.linalg.vector_norm(scaled, dim=1)
+        ratio = torch.where(length > 0, scaled.abs().sum(dim=1) / length, root)
         return ((root - ratio) / (root - 1.0)).mean()
 
 

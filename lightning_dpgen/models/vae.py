@@ -29,6 +29,8 @@ from lightning_dpgen.sampling.multi_hot import to_dense
 
 # Means and log variances of the codes of a batch, and the inputs of each layer of the encoder.
 Encoded = tuple[Tensor, list[Tensor]]
+# The losses (m,) of groups by means and log variances of codes, normal numbers, and the partition.
+OfCode = Callable[[Sequence[Tensor], Tensor, Groups], Tensor]
 
 
 @dataclass(frozen=True)
@@ -329,7 +331,7 @@ class StackedVAE(nn.Module):
             encoded: the result of the encoder's `run` for the lot that the term is for, if it ran already.
         """
 
-        def of_code(code: tuple[Tensor, Tensor], noise: Tensor, partition: Groups) -> Tensor:
+        def of_code(code: Sequence[Tensor], noise: Tensor, partition: Groups) -> Tensor:
             mean, log_variance = code
             z = mean + torch.exp(0.5 * log_variance) * noise
             gathered = partition.gather(torch.cat([z, mean, log_variance], dim=1)).chunk(3, dim=2)
@@ -345,30 +347,37 @@ class StackedVAE(nn.Module):
             with torch.enable_grad():
                 leaf = code.detach().requires_grad_()
                 losses = of_code(leaf.chunk(2, dim=1), noise, partition)
-                of_prior = self._gradients_of_prior(losses, partition)
                 (d_code,) = torch.autograd.grad(losses.sum(), leaf)
+                of_prior = self._gradients_of_prior(of_code, code, noise, partition)
             with torch.no_grad():
                 factors = self.encoder.back(d_code, kept, lot.offsets, to_input=False)[0]
             return factors | of_prior, losses.detach
 
         return PerGroup(loss, groups, noise=self.latent, forms=forms if self.network == "dense" else None, places=places)
 
-    def _gradients_of_prior(self, losses: Tensor, partition: Groups) -> dict[nn.Parameter, GradientFactors]:
-        """Return the gradients of the losses of groups (m,) with respect to centres that are learned.
+    def _gradients_of_prior(
+        self, of_code: OfCode, code: Tensor, noise: Tensor, partition: Groups
+    ) -> dict[nn.Parameter, GradientFactors]:
+        """Return the gradients of the losses of groups with respect to centres that are learned.
+
+        The loss of each group is computed by itself. In a graph of all groups, infinite numbers of one would come back as
+        NaN in the gradient of every other, through the draws that they share, and one record would move them all.
 
         The gradient of a group is the sum of those of its records, so it stands with the first of them.
         """
         parameters = list(self.prior.parameters())
-        rows = [losses.new_zeros(len(partition.index), *p.shape) for p in parameters]
+        rows = [code.new_zeros(len(partition.index), *p.shape) for p in parameters]
         for group in range(partition.count if parameters else 0):
             members = (partition.index == group).nonzero()[:, 0]
-            if len(members):
-                # Total correlation knows of no prior.
-                found = torch.autograd.grad(
-                    losses[group], parameters, retain_graph=True, allow_unused=True, materialize_grads=True
-                )
-                for row, own in zip(rows, found, strict=True):
-                    row[members[0]] = own
+            if not len(members):
+                continue
+            own = code[members].detach().requires_grad_()
+            alone = Groups(torch.zeros_like(members), 1)
+            loss = of_code(own.chunk(2, dim=1), noise[members], alone)
+            # Total correlation knows of no prior.
+            found = torch.autograd.grad(loss.sum(), parameters, allow_unused=True, materialize_grads=True)
+            for row, gradient in zip(rows, found, strict=True):
+                row[members[0]] = gradient
         return {p: Dense(row) for p, row in zip(parameters, rows, strict=True)}
 
     @torch.no_grad()

@@ -62,6 +62,7 @@ class PrivateMixture(pl.LightningModule):
     weights: torch.Tensor
     means: torch.Tensor
     noise: torch.Tensor
+    averaged: torch.Tensor
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class PrivateMixture(pl.LightningModule):
         averaging: float = 0.0,
     ) -> None:
         super().__init__()
-        if not 0.0 <= averaging < 1.0:
+        if not (isinstance(averaging, int | float) and 0.0 <= averaging < 1.0):
             raise ValueError(f"averaging={averaging!r}: expected a number from 0, below 1")
         if bias not in STARTS:
             raise ValueError(f"bias={bias!r}: expected {', '.join(STARTS)}")
@@ -87,6 +88,9 @@ class PrivateMixture(pl.LightningModule):
         self.account, self.clipping, self.n, self.lr = account, clipping, declared_records(account.plan, n), lr
         self.network, self.k, self.averaging = network, network.k, averaging
         self.average = copy.deepcopy(self.network).requires_grad_(False) if averaging else None
+        if averaging:
+            # The sum of the weights of the parameters in their average; the first ones have none.
+            self.register_buffer("averaged", torch.zeros(()))
         self._optimizer, self._momentum = optimizer, momentum
         # Names are checked before anything is spent.
         self.inner_optimizer([torch.nn.Parameter(torch.zeros(1))])
@@ -245,10 +249,15 @@ class PrivateMixture(pl.LightningModule):
         self.keep_average()
 
     def keep_average(self) -> None:
-        """Move the average of the network's parameters towards them, if there is one."""
+        """Move the average of the network's parameters towards them, if there is one.
+
+        Those before the first step have no part in it, as in the means of Adam (Kingma and Ba 2015, section 3).
+        """
         if self.average is not None:
+            self.averaged.mul_(self.averaging).add_(1.0 - self.averaging)
+            weight = (1.0 - self.averaging) / float(self.averaged)
             for kept, own in zip(self.average.parameters(), self.network.parameters(), strict=True):
-                kept.data.lerp_(own.data, 1.0 - self.averaging)
+                kept.data.lerp_(own.data, weight)
 
     def training_step(self, block: LotBlock, _: int) -> None:
         given: Any = self.optimizers()

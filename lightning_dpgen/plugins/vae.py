@@ -73,7 +73,11 @@ class Divergence:
         check_sizes(groups=self.groups)
         if type(self.draws) is not int or self.draws < 2:
             raise ValueError(f"draws={self.draws!r}: expected a whole number, 2 or more, for pairs of them")
-        if not 0.0 <= self.averaging < 1.0:
+        if not (isinstance(self.weight, int | float) and 1e-6 <= self.weight <= 1e6):
+            raise ValueError(f"weight={self.weight!r}: expected a number from 1e-6 to 1e6")
+        if self.features is not None and (type(self.features) is not int or self.features < 2 or self.features % 2):
+            raise ValueError(f"features={self.features!r}: expected None or an even number, pairs of a cosine and a sine")
+        if not (isinstance(self.averaging, int | float) and 0.0 <= self.averaging < 1.0):
             raise ValueError(f"averaging={self.averaging!r}: expected a number from 0, below 1")
 
     @property
@@ -139,6 +143,12 @@ class VAE(PrivateMixture):
         seed: int = 0,
         log_every: int = 50,
     ) -> None:
+        if divergence is not None and not isinstance(divergence, Divergence):
+            raise ValueError(f"divergence={divergence!r}: expected a Divergence, as in Divergence('mmd')")
+        grouped = divergence is not None and divergence.released_as == "group"
+        rules = 1 if isinstance(clipping, ClippingRule) else len(clipping)
+        if rules != 1 + grouped:
+            raise ValueError(f"clipping: {rules} rules: expected {1 + grouped}, one for each term that is clipped")
         generator = torch.Generator().manual_seed(seed)
         stacked = StackedVAE(
             schema,
@@ -183,6 +193,11 @@ class VAE(PrivateMixture):
             averaging=averaging,
             embeddings=[] if embedding is None else ["embedding"],
         )
+        if grouped and divergence.groups > self.expected_batch_size:
+            raise ValueError(
+                f"groups={divergence.groups}: expected {int(self.expected_batch_size)} or fewer, as many as a lot has "
+                "records on average"
+            )
         self.divergence, self._embedding, self._public = divergence, embedding, generator
         if embedding is not None:
             # The weighted sum of released embeddings, and of their weights.

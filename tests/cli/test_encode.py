@@ -66,7 +66,7 @@ def test_a_record_has_the_component_of_the_largest_bound(run):
 
 BAD = {
     "no encoder": (["{measured}", "data=digits", "-o", "{place}/c.parquet"], "has no encoder: expected autoencoders"),
-    "into the release": (["{vae}", "data=digits", "-o", "{vae}/release/c.parquet"], "lies in the release"),
+    "into the release": (["{vae}", "data=digits", "-o", "{vae}/release/c.parquet"], "lies in a release"),
     "another ending": (["{vae}", "data=digits", "-o", "{place}/c.csv"], r"ends in \.parquet"),
     "no folder": (["{vae}", "data=digits", "-o", "{place}/none/c.parquet"], "there is no folder"),
     "other records": (["{vae}", "data=mushroom", "-o", "{place}/c.parquet"], "the release is of image"),

@@ -148,3 +148,32 @@ def test_an_embedding_moves_by_one_and_the_gradient_that_follows_by_its_bound(mo
     assert [name for name, _, _ in moved] == ["embedding", "gradient"]
     for _, shift, sensitivity in moved:
         assert 0.95 * sensitivity < shift <= sensitivity * (1.0 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "prior", [{"kind": "normal"}, CENTRES, {**CENTRES, "learned": True}], ids=["normal", "fixed", "learned"]
+)
+@pytest.mark.parametrize("kind", ["mmd", "kl", "tc"])
+def test_a_record_whose_numbers_overflow_moves_its_own_group_alone(monkeypatch, account_of, kind, prior):
+    network, groups = _steep(prior, 0), 8
+    generator = torch.Generator().manual_seed(0)
+    records, far = torch.rand(24, 4, generator=generator), torch.full((1, 4), 1e4)
+    noise = torch.randn(25, 2, generator=generator)
+    draws = torch.randn(8, network.prior.noise, generator=generator)
+    kernel = make_kernel("imq", 2)
+    term = network.group_term(
+        lambda codes: 100.0 * OF_GROUPS[kind](codes, network.prior.draw(draws), network.prior, kernel), groups, 16
+    )
+
+    def run(records):
+        lot = Lot(records, (0, len(records)))
+        gradients = term_gradients(network, term, lot, PrivateStream(seed=0), noise=noise[: len(records)])
+        with account_of({"gradient": 1.0}).open("training") as access:
+            out = privatize.GradientBuffer(network.parameters())
+            privatize.privatize([(gradients, Fixed(C2))], access, LOT, out)
+
+    _, log_variance = network.encode(far, (0, 1))
+    assert not torch.exp(log_variance.abs()).isfinite().all(), "the record overflows"
+    ((_, shift, sensitivity),) = shifts(monkeypatch, [mechanisms, privatize], run, records, torch.cat([records, far]))
+    assert sensitivity == pytest.approx(2.0 * C2 / groups)
+    assert shift <= sensitivity * (1.0 + 1e-6)

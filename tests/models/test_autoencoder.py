@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.models.divergences import CodeEmbedding
+from lightning_dpgen.models.kernels import KERNELS, make_kernel
+from lightning_dpgen.models.priors import NormalPrior
 from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.sampling.lots import Lot
 
 
 @pytest.mark.parametrize("network", ["dense", "conv", "deep_conv"])
@@ -27,3 +31,51 @@ def test_a_centred_encoder_sees_units_about_the_middle_and_choices_as_they_are()
     assert StackedVAE(vae.schema, 1, **vae.settings).settings == vae.settings and vae.settings["centred"] is True
     with pytest.raises(ValueError, match="centred=True with network='conv'"):
         StackedVAE(ImageSchema(4, 4, levels=1), 1, network="conv", centred=True)
+
+
+def _lot(network, count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(count, network.schema.layout.width, generator=generator)
+    return Lot(x, (0, count)), torch.randn(count, network.latent, generator=generator)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_parts_of_records_are_the_gradient_of_the_discrepancy_of_their_mean(kernel):
+    vae = StackedVAE(ImageSchema(2, 3, levels=255), 1, hidden=4, latent=2, generator=torch.Generator().manual_seed(0))
+    embedding = CodeEmbedding(make_kernel(kernel, 2, 0.5), vae.prior, 48, torch.Generator().manual_seed(1))
+    (lot, noise), weight, parameters = _lot(vae, 7), 3.0, list(vae.encoder.parameters())
+    mean, log_variance = vae.encode(lot.records, lot.offsets)
+    of_lot = embedding(mean + torch.exp(0.5 * log_variance) * noise).mean(dim=0)
+    discrepancy = weight * embedding.at_zero * (of_lot - embedding.of_prior).square().sum()
+    wanted = torch.autograd.grad(discrepancy, parameters, retain_graph=True)
+    term = vae.embedded_term(embedding, weight, of_lot.detach())
+    parts = (term.losses(lot, noise) - vae.term.losses(lot, noise)).mean()
+    for right, found in zip(wanted, torch.autograd.grad(parts, parameters), strict=True):
+        assert torch.allclose(right, found, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("width", [0.3, 2.0])
+@pytest.mark.parametrize("name", KERNELS)
+def test_products_of_embeddings_are_the_kernel_of_that_width(name, width):
+    kernel = make_kernel(name, 2, width)
+    embedding = CodeEmbedding(kernel, NormalPrior(2), 24_000, torch.Generator().manual_seed(0))
+    z = torch.randn(30, 2, generator=torch.Generator().manual_seed(1))
+    # Each product is a mean of 12,000 cosines and more, of deviation below .01: five of these and more.
+    assert float((embedding(z) @ embedding(z).T - kernel(z, z) / kernel.at_zero).abs().max()) < 0.05
+
+
+def test_log_weights_are_those_of_their_distributions():
+    centres = torch.tensor([[1.0, 0.0], [-1.0, 0.5]])
+    prior = {"kind": "mixture", "centres": centres.tolist(), "scale": 0.4}
+    vae = StackedVAE(
+        ImageSchema(2, 3, levels=255), 1, hidden=4, latent=2, prior=prior, likelihood="laplace", scale=0.2,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    (lot, noise), (mean, log_variance) = _lot(vae, 5), vae.encode(_lot(vae, 5)[0].records, (0, 5))
+    code = torch.distributions.Normal(mean, torch.exp(0.5 * log_variance))
+    z = code.loc + code.scale * noise
+    parts = torch.distributions.Normal(centres, 0.4).log_prob(z[:, None]).sum(dim=2)
+    of_prior = torch.logsumexp(parts, dim=1) - math.log(2.0)
+    units = torch.distributions.Laplace(torch.sigmoid(vae.decode(z, (0, 5))), 0.2)
+    wanted = units.log_prob(lot.records).sum(dim=1) + of_prior - code.log_prob(z).sum(dim=1)
+    assert torch.allclose(vae.log_weights(lot, noise)[:, 0], wanted.detach(), rtol=1e-4, atol=1e-4)

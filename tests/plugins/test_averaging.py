@@ -61,16 +61,29 @@ def test_the_average_is_released_and_training_sees_none(kind, given, every):
     for own, other in zip(plain.network.parameters(), averaged.network.parameters(), strict=True):
         assert torch.equal(own, other)
     assert len(seen) == STEPS + 1
-    wanted = seen[0]
-    for after in seen[every::every]:
-        wanted = [KEPT * a + (1.0 - KEPT) * b for a, b in zip(wanted, after, strict=True)]
+    # The parameters before the first step have no part in it.
+    after = seen[every::every]
+    weights = [KEPT ** (len(after) - 1 - i) for i in range(len(after))]
+    wanted = [sum(w * step[i] for w, step in zip(weights, after, strict=True)) / sum(weights) for i in range(len(after[0]))]
     released = list(averaged.mixture().network.parameters())
     for own, right in zip(released, wanted, strict=True):
         assert torch.allclose(own, right, atol=1e-6)
     assert max(float((own - last).abs().max()) for own, last in zip(released, seen[-1], strict=True)) > 0.01
 
 
-@pytest.mark.parametrize("averaging", [1.0, -0.1])
+def test_a_fit_that_goes_on_keeps_its_average():
+    kind, given, _ = FAMILIES["vae"]
+    module, _ = _fitted(kind, given, KEPT)
+    for p in module.average.parameters():
+        p.data.add_(1.0)
+    kept = [p.clone() for p in module.average.parameters()]
+    module.on_load_checkpoint({})
+    module.on_train_start()
+    assert all(torch.equal(a, b) for a, b in zip(kept, module.average.parameters(), strict=True))
+    assert "averaged" in module.state_dict() and any(name.startswith("average.") for name in module.state_dict())
+
+
+@pytest.mark.parametrize("averaging", [1.0, -0.1, "x", None])
 def test_a_part_out_of_range_is_refused_before_anything(averaging):
     for kind, given, _ in FAMILIES.values():
         with pytest.raises(ValueError, match="expected a number from 0, below 1"):

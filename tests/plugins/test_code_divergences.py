@@ -16,6 +16,7 @@ from lightning_dpgen import (
     training_stage,
 )
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.models.divergences import GroupCodes
 from lightning_dpgen.plugins.vae import Divergence
 from lightning_dpgen.privacy.noise import PrivateStream
 
@@ -74,6 +75,44 @@ def test_an_average_of_embeddings_begins_with_the_first():
     torch.testing.assert_close(module._averaged(second, 0.75), (0.75 * first + second) / 1.75)
 
 
+def test_gradients_follow_from_the_average_of_released_embeddings(monkeypatch):
+    module, seen = _module(Divergence("mmd", averaging=0.75, weight=7.0), {}), []
+    term = module.network.embedded_term
+
+    def noted(embedding, weight, mean, encoded=None):
+        seen.append((weight, mean.clone(), module.released_embedding / module.released_weight))
+        return term(embedding, weight, mean, encoded)
+
+    monkeypatch.setattr(module.network, "embedded_term", noted, raising=False)
+    _fit(module)
+    assert len(seen) >= STEPS
+    for weight, mean, averaged in seen[-STEPS:]:
+        assert weight == 7.0
+        torch.testing.assert_close(mean, averaged)
+
+
+@pytest.mark.parametrize("kind", ["mmd", "kl", "tc"])
+def test_a_divergence_of_groups_has_its_weight(kind):
+    codes, found = GroupCodes(*torch.randn(3, 4, 5, 2), torch.ones(4, 5, dtype=torch.bool)), []
+    for weight in (1.0, 7.0):
+        divergence = Divergence(kind, "group", weight=weight, groups=4)
+        found.append(_module(divergence, {})._of_groups(divergence)(codes))
+    torch.testing.assert_close(found[1], 7.0 * found[0])
+
+
+def test_rules_and_groups_that_do_not_fit_are_refused_before_anything_is_spent():
+    stage = training_stage(Fixed(1.0), n=N, sample_rate=0.5, steps=STEPS)
+    account = Account(make_plan([*SPLIT.specs(N), stage], epsilon=20.0, delta=1e-5), stream=PrivateStream(seed=0))
+    for divergence, rules, words in (
+        (Divergence("kl", groups=4), Fixed(1.0), "clipping: 1 rules: expected 2"),
+        (None, [Fixed(1.0), Fixed(1.0)], "clipping: 2 rules: expected 1"),
+        (Divergence("kl", groups=1000), [Fixed(1.0), Fixed(1.0)], "groups=1000: expected 40 or fewer"),
+        ("mmd", Fixed(1.0), "divergence='mmd': expected a Divergence"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            VAE(SCHEMA, account, rules, n=N, k=2, hidden=4, latent=2, divergence=divergence)
+
+
 BAD = {
     "no such divergence": ({"kind": "js"}, "kind='js': expected one of mmd, kl, tc"),
     "kl by embedding": ({"kind": "kl", "release": "embedding"}, "expected kind='mmd', which alone has one"),
@@ -83,6 +122,10 @@ BAD = {
     "one draw": ({"draws": 1}, "draws=1: expected a whole number, 2 or more"),
     "nothing averaged": ({"averaging": 1.0}, "averaging=1.0"),
     "a width of 0": ({"width": 0.0}, "width=0.0"),
+    "no weight": ({"weight": float("nan")}, "weight=nan: expected a number from 1e-6 to 1e6"),
+    "an odd number of features": ({"features": 3}, "features=3: expected None or an even number"),
+    "no features": ({"features": 0}, "features=0"),
+    "a word for an average": ({"averaging": "x"}, "averaging='x'"),
 }
 
 
