@@ -193,7 +193,7 @@ class VAE(PrivateMixture):
             averaging=averaging,
             embeddings=[] if embedding is None else ["embedding"],
         )
-        if grouped and divergence.groups > self.expected_batch_size:
+        if divergence is not None and grouped and divergence.groups > self.expected_batch_size:
             raise ValueError(
                 f"groups={divergence.groups}: expected {int(self.expected_batch_size)} or fewer, as many as a lot has "
                 "records on average"
