@@ -213,8 +213,7 @@ def draw(path: Path, found: dict[str, dict[float | None, np.ndarray]]) -> None:
     figure, axes = plt.subplots(1, len(COLUMNS), figsize=(12.0, 3.8))
     for column, (axis, title) in enumerate(zip(axes, COLUMNS, strict=True)):
         for color, (name, rows) in zip(plt.get_cmap("tab10").colors, found.items(), strict=False):
-            each = np.array([rows[epsilon][:, column] for epsilon in rows])
-            mean, spread = each.mean(axis=1), each.std(axis=1)
+            mean, spread = (np.array([of(each[:, column]) for each in rows.values()]) for of in (np.mean, np.std))
             if None in rows:
                 axis.axhline(mean[0], color=color, linestyle="--", linewidth=1.0, label=name)
                 continue
