@@ -23,6 +23,8 @@ def _check_arguments(loss: Callable, names: tuple[str, ...], other: str) -> None
     Raises:
         ValueError: saying which ones are expected.
     """
+    if not callable(loss):
+        raise ValueError(f"loss={loss!r}: expected a function loss({', '.join(names)})")
     try:
         signature = inspect.signature(loss)
     except (TypeError, ValueError):  # one of compiled code
@@ -112,7 +114,7 @@ class PerGroup:
     example: Any = None
 
     def __post_init__(self) -> None:
-        if self.groups < 1:
+        if type(self.groups) is not int or self.groups < 1:
             raise ValueError(f"groups={self.groups}: expected a whole number, 1 or more")
         if self.places is not None and self.places < 1:
             raise ValueError(f"places={self.places}: expected a whole number, 1 or more")

@@ -88,6 +88,8 @@ class CodeDiscrepancy(Metric):
 
     def __init__(self, kernel: Kernel, latent: int, **kwargs) -> None:
         super().__init__(**kwargs)
+        if not isinstance(kernel, Kernel):
+            raise ValueError(f"kernel={kernel!r}: expected a kernel of lightning_dpgen.models.kernels")
         self._kernel, self.latent = kernel, latent
         for name in ("codes", "draws"):
             self.add_state(name, [], dist_reduce_fx="cat")
@@ -161,6 +163,8 @@ class ImportanceLikelihood(Metric):
 
 
 def _checked(codes: Tensor, latent: int) -> Tensor:
+    if not isinstance(codes, Tensor):
+        raise ValueError(f"codes: a {type(codes).__name__}: expected a tensor (n, {latent})")
     if codes.dim() != 2 or codes.shape[1] != latent or not codes.isfinite().all():
         raise ValueError(f"codes: {tuple(codes.shape)}: expected (n, {latent}) finite numbers")
     return codes.detach()

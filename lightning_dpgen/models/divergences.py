@@ -130,7 +130,8 @@ class CodeEmbedding:
         at_zero: the kernel's value at 0, by which squared distances of embeddings are smaller than discrepancies.
 
     Raises:
-        ValueError: for another number of features; for a prior whose centres are learned, whose mean changes.
+        ValueError: for another number of features; for a prior of other dimensions than the kernel's, or one whose centres
+            are learned, whose mean changes.
 
     Example:
         >>> from lightning_dpgen.models.kernels import make_kernel
@@ -143,6 +144,8 @@ class CodeEmbedding:
     def __init__(self, kernel: Kernel, prior: Prior, features: int = 64, generator: torch.Generator | None = None) -> None:
         if type(features) is not int or features < 2 or features % (2 * kernel.blocks):
             raise ValueError(f"features={features!r}: expected a multiple of {2 * kernel.blocks}")
+        if prior.latent != kernel.latent:
+            raise ValueError(f"prior: of {prior.latent} dimensions: expected {kernel.latent}, as many as the kernel's")
         if any(True for _ in prior.parameters()):
             raise ValueError("prior: has learned centres: expected fixed ones, whose mean embedding is a constant")
         self._frequencies, self.at_zero = kernel.frequencies(features // 2, generator), kernel.at_zero

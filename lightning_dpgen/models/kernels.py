@@ -24,6 +24,7 @@ class Kernel(ABC):
         width: differences are divided by it.
 
     Attributes:
+        latent: d.
         at_zero: k(a, a), the largest value.
         blocks: into how many equal parts frequencies are divided, each of which has a distribution of its own.
     """
@@ -32,7 +33,7 @@ class Kernel(ABC):
     blocks: int
 
     def __init__(self, latent: int, width: float = 1.0) -> None:
-        self._latent, self._width = latent, width
+        self.latent, self._width = latent, width
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         """Return k between all codes a (..., r, d) and b (..., s, d), (..., r, s)."""
@@ -65,22 +66,22 @@ class GaussianKernel(_Radial):
     """``exp(-|a - b|^2 / 2 d)``."""
 
     def _values(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.exp(self._squares(a, b) * (-0.5 / self._latent))
+        return torch.exp(self._squares(a, b) * (-0.5 / self.latent))
 
     def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
-        return torch.randn(self._latent, pairs, generator=generator) / math.sqrt(self._latent)
+        return torch.randn(self.latent, pairs, generator=generator) / math.sqrt(self.latent)
 
 
 class InverseMultiquadric(_Radial):
     """``2 d / (2 d + |a - b|^2)``: the mean of Gaussian kernels whose inverse squared widths are exponential."""
 
     def _values(self, a: Tensor, b: Tensor) -> Tensor:
-        scale = 2.0 * self._latent
+        scale = 2.0 * self.latent
         return scale / (scale + self._squares(a, b))
 
     def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
-        widths = torch.rand(pairs, generator=generator).clamp(min=1e-7).log().neg() / (2.0 * self._latent)
-        return torch.randn(self._latent, pairs, generator=generator) * (2.0 * widths).sqrt()
+        widths = torch.rand(pairs, generator=generator).clamp(min=1e-7).log().neg() / (2.0 * self.latent)
+        return torch.randn(self.latent, pairs, generator=generator) * (2.0 * widths).sqrt()
 
 
 class CauchySum(Kernel):
@@ -97,11 +98,11 @@ class CauchySum(Kernel):
     def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
         # c / (c + t^2) is the mean of cos(w t) for w of a Laplace distribution of scale c^-1/2.
         each = pairs // self.blocks
-        uniform = torch.rand(self._latent, len(SCALES), each, generator=generator) - 0.5
+        uniform = torch.rand(self.latent, len(SCALES), each, generator=generator) - 0.5
         laplace = -uniform.sign() * torch.log1p((-2.0 * uniform.abs()).clamp(min=-1.0 + 1e-7))
         laplace = laplace / torch.tensor(SCALES).sqrt()[:, None]
-        out = torch.zeros(self._latent, self._latent, len(SCALES) * each)
-        dimensions = torch.arange(self._latent)
+        out = torch.zeros(self.latent, self.latent, len(SCALES) * each)
+        dimensions = torch.arange(self.latent)
         out[dimensions, dimensions] = laplace.flatten(1)
         return out.flatten(1)
 
@@ -145,7 +146,9 @@ def make_kernel(name: str, latent: int, width: float = 1.0) -> Kernel:
         tensor([[1.0000, 0.5000]])
     """
     kinds = {"cauchy": CauchySum, "gaussian": GaussianKernel, "imq": InverseMultiquadric}
-    if name not in kinds:
+    if type(latent) is not int or latent < 1:
+        raise ValueError(f"latent={latent!r}: expected a whole number, 1 or more")
+    if not isinstance(name, str) or name not in kinds:
         raise ValueError(f"kernel={name!r}: expected one of {', '.join(KERNELS)}, which are bounded")
     if not isinstance(width, int | float) or not 1e-6 <= width <= 1e6:
         raise ValueError(f"width={width!r}: expected a number from 1e-6 to 1e6")

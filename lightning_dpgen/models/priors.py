@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -219,16 +219,20 @@ class MixturePrior(Prior):
         return spread * phase.cos().mean(dim=0), spread * phase.sin().mean(dim=0)
 
 
-def make_prior(latent: int, settings: dict[str, Any]) -> Prior:
+def make_prior(latent: int, settings: Mapping[str, Any]) -> Prior:
     """Make the prior that settings describe, as `Prior.settings` returns them.
 
     Raises:
-        ValueError: for another kind or other settings, or centres of another dimension than the codes.
+        ValueError: for another kind or other settings, centres of another dimension than the codes, or no dimension.
 
     Example:
         >>> make_prior(3, {"kind": "sparse", "off": 0.5}).settings
         {'kind': 'sparse', 'off': 0.5, 'scale': 0.05}
     """
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"prior: {settings!r}: expected a dictionary, as in {{'kind': 'sparse', 'off': 0.5}}")
+    if type(latent) is not int or latent < 1:
+        raise ValueError(f"latent={latent!r}: expected a whole number, 1 or more")
     given = dict(settings)
     kind = given.pop("kind", None)
     takes = {"normal": (), "sparse": ("off", "scale"), "mixture": ("centres", "scale", "learned")}

@@ -125,7 +125,7 @@ class StackedVAE(nn.Module):
         self.schema, self.k, self.network, self.hidden, self.latent = schema, k, network, hidden, latent
         self.filters, self.centred = filters, centred
         self.layers, self.trunk, self.fixed_bias, self.beta, self.samples = layers, trunk, fixed_bias, beta, samples
-        self.prior: Prior = make_prior(latent, dict(prior or {"kind": "normal"}))
+        self.prior: Prior = make_prior(latent, {"kind": "normal"} if prior is None else prior)
         width = schema.layout.width
         self.likelihood = UnitLikelihood(k, schema.layout.units, likelihood, scale=scale, floor=floor)
         if network == "dense":

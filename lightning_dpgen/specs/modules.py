@@ -81,7 +81,9 @@ def _check_prior(spec: VAESpec) -> None:
     try:
         make_prior(spec.latent, spec.prior_settings)
     except ValueError as error:
-        raise UsageError(f"model.prior={spec.prior}: {str(error).removeprefix('prior: ')}") from None
+        words = str(error).removeprefix("prior: ")
+        own = words.partition("=")[0] in ("off", "scale", "centres")
+        raise UsageError(f"model.prior_{words}" if own else f"model.prior={spec.prior}: {words}") from None
 
 
 def rules_of(spec: TrainedSpec, clipping: ClippingRule) -> tuple[ClippingRule, ...]:
