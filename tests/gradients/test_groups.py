@@ -238,10 +238,11 @@ def test_bags_that_are_cut_by_offsets_are_refused():
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize(("kind", "kernel"), [*(("mmd", kernel) for kernel in KERNELS), ("kl", "imq"), ("tc", "imq")])
 def test_the_closed_form_of_a_divergence_of_groups(kind, k, kernel):
-    prior = {"kind": "sparse"}
-    network = StackedVAE(ImageSchema(2, 3, levels=1, classes=2), k, hidden=4, latent=2, prior=prior).double()
-    lot = Lot(torch.rand(9, 8, dtype=torch.float64), (0, 9) if k == 1 else (0, 4, 4, 9))
-    draws = network.prior.draw(torch.randn(5, network.prior.noise, dtype=torch.float64))
+    prior, generator = {"kind": "sparse", "scale": 0.2}, torch.Generator().manual_seed(k)
+    network = StackedVAE(ImageSchema(2, 3, levels=1, classes=2), k, hidden=4, latent=2, prior=prior, generator=generator)
+    network.double()
+    lot = Lot(torch.rand(9, 8, dtype=torch.float64, generator=generator), (0, 9) if k == 1 else (0, 4, 4, 9))
+    draws = network.prior.draw(torch.randn(5, network.prior.noise, dtype=torch.float64, generator=generator))
 
     def divergence(codes):
         return 3.0 * OF_GROUPS[kind](codes, draws, network.prior, make_kernel(kernel, 2))
@@ -250,13 +251,14 @@ def test_the_closed_form_of_a_divergence_of_groups(kind, k, kernel):
         network.group_term(divergence, 4, places=6),
         Groups(torch.tensor([0, 1, 1, 3, 0, 0, 1, 3, 0]), 4, places=6),
     )
-    noise = torch.randn(9, term.noise, dtype=torch.float64)
+    noise = torch.randn(9, term.noise, dtype=torch.float64, generator=generator)
     rows = []
     for own in (term, dataclasses.replace(term, forms=None)):
         for engine in ENGINES if k == 1 else ["ghost"]:
             gradients = ENGINES[engine](network, own, lot, noise, groups)
             rows.append(_sums(gradients, list(network.parameters()), 4))
-            torch.testing.assert_close(gradients.norms(), rows[-1].norm(dim=1), rtol=1e-5, atol=1e-9)
+            # Norms are in 32 bits, as in the families.
+            torch.testing.assert_close(gradients.norms(), rows[-1].norm(dim=1), rtol=2e-5, atol=1e-9)
     for other in rows[1:]:
         torch.testing.assert_close(rows[0], other)
 
