@@ -28,7 +28,7 @@ from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.critics import StackedCritic
-from lightning_dpgen.models.divergences import CodeEmbedding, mmd
+from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_gradient
 from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.kernels import make_kernel
 from lightning_dpgen.models.rbm import StackedRBM
@@ -156,7 +156,13 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
 
         def terms(lot: Lot, stream: PrivateStream) -> tuple:
             draws = torch.randn(16, 2)
-            own = grouped.terms(lot, lambda codes: 10.0 * mmd(codes, draws, kernel), 16, places=46)
+            own = grouped.terms(
+                lot,
+                lambda codes: 10.0 * mmd(codes, draws, kernel),
+                groups=16,
+                places=46,
+                gradient=lambda codes: 10.0 * mmd_gradient(codes, draws, kernel),
+            )
             return tuple(term_gradients(grouped, term, lot, stream) for term in own)
 
         return terms

@@ -17,13 +17,15 @@ _AS_TRAINED = {"person": str, "max_rows": int, "outside": str}
 
 def real_source(words: Sequence[str], certificate: dict[str, Any], of: str) -> Source:
     """Return where the real data are, and how they are read; `of` is the kind of the release's schema."""
+    declared = certificate.get("declared")
+    if not any(word.startswith("data=") for word in words):
+        raise UsageError(f"data: must be given, as in data={of} data.path=FILE")
     spec = read_data(words)
     if spec.kind not in (None, of):
         raise UsageError(
             f"data={spec.source}: the release is of {of}, and these are {spec.kind}: expected the data "
             f"that it was made from, as in data={of} data.path=FILE"
         )
-    declared = certificate.get("declared")
     # About another kind of data, what the training has done says nothing.
     if isinstance(declared, dict) and declared.get("data") == spec.source:
         values = spec.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)

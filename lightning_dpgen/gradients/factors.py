@@ -106,6 +106,24 @@ class Dense(GradientFactors):
 
 
 @dataclass
+class Summed(Dense):
+    """Gradients (R, *shape) that are sums of others, which the released sum adds up in another order.
+
+    Args:
+        longest: (R,) the sum of the lengths of what was added up.
+    """
+
+    longest: Tensor
+
+    def norms(self) -> Tensor:
+        # Where they cancel, rounding could leave too small a norm.
+        return (super().norms().double().square() + _SLACK * self.longest.double().square()).sqrt_()
+
+    def rows(self) -> list[Tensor]:
+        return []
+
+
+@dataclass
 class RankOne(GradientFactors):
     """One outer product a record, ``gradient_i = left_i right_i^T``.
 

@@ -5,6 +5,7 @@ Cutting an ordered lot into slices would let one more record change every group 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +13,10 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.gradients.component_factors import AllComponents, OneComponent
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, OuterSum, RankOne
+from lightning_dpgen.gradients.factors import GradientFactors, OuterSum, RankOne, Summed, lengths
+
+# Gradients of groups of so many records cost as much multiplied out as by the inner products of their factors.
+_MULTIPLIED = 16
 
 
 @dataclass(frozen=True)
@@ -101,10 +105,12 @@ class Groups:
                 for left, right in factors.pairs
             ]
             pairs = [(left.flatten(1, 2), right.flatten(1, 2)) for left, right in pairs]
-            # The number of products of a group is private, so only the kind of factors may decide how its norm is computed.
+            # The number of products of a group is private, so only kinds and shapes may decide how its norm is computed.
             found = OuterSum(pairs, factors.shape, factors.view)
-            several = isinstance(factors, OuterSum) and all(left.is_floating_point() for left, _ in pairs)
-            return Dense(found.materialise()) if several else found
+            several = isinstance(factors, OuterSum) or math.prod(factors.shape) <= _MULTIPLIED * sum(factors.shape)
+            if not several or any(not left.is_floating_point() for left, _ in pairs):
+                return found
+            return Summed(found.materialise(), sum((lengths(a) * lengths(b)).sum(dim=1) for a, b in pairs))
         if isinstance(factors, OneComponent):
             if len(factors.offsets) == 2:
                 return AllComponents([self.of(factors.single)])
@@ -116,7 +122,9 @@ class Groups:
             return AllComponents(parts)
         order, group, *_ = self._slots
         each = factors.materialise()
-        return Dense(each.new_zeros(self.count, *each.shape[1:]).index_add_(0, group, each[order]))
+        each, own = each[order], factors.norms()[order]
+        longest = own.new_zeros(self.count).index_add_(0, group, own)
+        return Summed(each.new_zeros(self.count, *each.shape[1:]).index_add_(0, group, each), longest)
 
     def shared(self, weights: Tensor) -> Tensor:
         """Give each record (B,) the weight (m,) of its group; 0 where it is in none."""

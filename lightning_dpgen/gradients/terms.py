@@ -62,7 +62,7 @@ class PerRecord:
     example: Any = None
 
     def __post_init__(self) -> None:
-        if self.loss is not None or self.forms is None:
+        if self.forms is None:
             _check_arguments(self.loss, ("lot", "noise"), "a loss of groups is a PerGroup term")
 
     def losses(self, lot: Lot, noise: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class PerGroup:
             raise ValueError(f"groups={self.groups}: expected a whole number, 1 or more")
         if self.places is not None and self.places < 1:
             raise ValueError(f"places={self.places}: expected a whole number, 1 or more")
-        if self.loss is not None or self.forms is None:
+        if self.forms is None:
             _check_arguments(self.loss, ("lot", "noise", "groups"), "a loss of each record is a PerRecord term")
 
     @staticmethod

@@ -90,6 +90,8 @@ class CodeDiscrepancy(Metric):
         super().__init__(**kwargs)
         if not isinstance(kernel, Kernel):
             raise ValueError(f"kernel={kernel!r}: expected a kernel of lightning_dpgen.models.kernels")
+        if latent != kernel.latent:
+            raise ValueError(f"latent={latent!r}: expected {kernel.latent}, as many as the kernel's")
         self._kernel, self.latent = kernel, latent
         for name in ("codes", "draws"):
             self.add_state(name, [], dist_reduce_fx="cat")
@@ -147,11 +149,12 @@ class ImportanceLikelihood(Metric):
         """Take in ``log p(x|z) + log p(z) - log q(z|x)`` (n, draws) of records, as `StackedVAE.log_weights` returns them.
 
         Raises:
-            ValueError: for another shape, or NaN.
+            ValueError: for another shape, NaN or infinity; minus infinity is a draw that could not be.
         """
-        if log_weights.dim() != 2 or not log_weights.shape[1] or log_weights.isnan().any():
+        wrong = log_weights.dim() != 2 or not log_weights.shape[1] or (log_weights.isnan() | log_weights.isposinf()).any()
+        if wrong:
             raise ValueError(
-                f"log_weights: {tuple(log_weights.shape)}: expected (n, draws) numbers, a draw and more, no NaN"
+                f"log_weights: {tuple(log_weights.shape)}: expected (n, draws) numbers, a draw and more, no NaN or infinity"
             )
         each = torch.logsumexp(log_weights.double(), dim=1) - math.log(log_weights.shape[1])
         self.total += each.sum()

@@ -84,6 +84,16 @@ def mmd(codes: GroupCodes, draws: Tensor, kernel: Kernel) -> Tensor:
     return among / (count * (count - 1.0)).clamp(min=1.0) - 2.0 * across / count + prior * codes.mask.any(dim=1)
 
 
+def mmd_gradient(codes: GroupCodes, draws: Tensor, kernel: Kernel) -> Tensor:
+    """Return the gradient (m, r, d) of `mmd` of each group with respect to the draws z of its codes."""
+    here, count = codes.mask.to(codes.z.dtype), codes.sizes[:, None]
+    # A code is the first of as many pairs as it is the second of.
+    among = here * (2.0 / (count * (count - 1.0)).clamp(min=1.0))
+    across = (-2.0 / (len(draws) * count)).expand(-1, len(draws))
+    others = torch.cat([codes.z, draws.expand(len(count), -1, -1)], dim=1)
+    return kernel.back(codes.z, others, here[:, :, None] * torch.cat([among, across], dim=1)[:, None])
+
+
 def kl_from_prior(codes: GroupCodes, draws: Tensor, prior: Prior) -> Tensor:
     """Estimate KL(p(z) || q(z)) of the prior from the mean of the distributions of a group's codes, by draws of the prior.
 
@@ -177,4 +187,8 @@ OF_GROUPS: Mapping[str, Callable[[GroupCodes, Tensor, Prior, Kernel], Tensor]] =
     "mmd": lambda codes, draws, prior, kernel: mmd(codes, draws, kernel),
     "kl": lambda codes, draws, prior, kernel: kl_from_prior(codes, draws, prior),
     "tc": lambda codes, draws, prior, kernel: total_correlation(codes),
+}
+# The gradients of those that depend on draws of codes alone, (m, r, d) with respect to these.
+GRADIENTS_OF_GROUPS: Mapping[str, Callable[[GroupCodes, Tensor, Prior, Kernel], Tensor]] = {
+    "mmd": lambda codes, draws, prior, kernel: mmd_gradient(codes, draws, kernel),
 }

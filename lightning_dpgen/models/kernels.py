@@ -39,6 +39,10 @@ class Kernel(ABC):
         """Return k between all codes a (..., r, d) and b (..., s, d), (..., r, s)."""
         return self._values(a / self._width, b / self._width) if self._width != 1.0 else self._values(a, b)
 
+    def back(self, a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
+        """Return the gradient (..., r, d), with respect to a, of the sum of k between a and b with weights (..., r, s)."""
+        return self._back(a / self._width, b / self._width, weights) / self._width
+
     def frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
         """Draw frequencies (d, pairs), a multiple of `blocks`."""
         return self._frequencies(pairs, generator) / self._width
@@ -46,6 +50,10 @@ class Kernel(ABC):
     @abstractmethod
     def _values(self, a: Tensor, b: Tensor) -> Tensor:
         """Compute k for a width of 1."""
+
+    @abstractmethod
+    def _back(self, a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
+        """Compute `back` for a width of 1."""
 
     @abstractmethod
     def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
@@ -57,6 +65,21 @@ class _Radial(Kernel):
 
     at_zero, blocks = 1.0, 1
 
+    def _values(self, a: Tensor, b: Tensor) -> Tensor:
+        return self._of_squares(self._squares(a, b))
+
+    def _back(self, a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
+        slopes = 2.0 * weights * self._slopes(self._of_squares(self._squares(a, b)))
+        return slopes.sum(dim=-1, keepdim=True) * a - slopes @ b
+
+    @abstractmethod
+    def _of_squares(self, squares: Tensor) -> Tensor:
+        """Compute k for squared distances."""
+
+    @abstractmethod
+    def _slopes(self, values: Tensor) -> Tensor:
+        """Compute the derivative of k with respect to a squared distance, from its values."""
+
     def _squares(self, a: Tensor, b: Tensor) -> Tensor:
         squares = a.square().sum(dim=-1)[..., :, None] + b.square().sum(dim=-1)[..., None, :]
         return (squares - 2.0 * a @ b.mT).clamp(min=0.0)
@@ -65,8 +88,11 @@ class _Radial(Kernel):
 class GaussianKernel(_Radial):
     """``exp(-|a - b|^2 / 2 d)``."""
 
-    def _values(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.exp(self._squares(a, b) * (-0.5 / self.latent))
+    def _of_squares(self, squares: Tensor) -> Tensor:
+        return torch.exp(squares * (-0.5 / self.latent))
+
+    def _slopes(self, values: Tensor) -> Tensor:
+        return values * (-0.5 / self.latent)
 
     def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
         return torch.randn(self.latent, pairs, generator=generator) / math.sqrt(self.latent)
@@ -75,9 +101,12 @@ class GaussianKernel(_Radial):
 class InverseMultiquadric(_Radial):
     """``2 d / (2 d + |a - b|^2)``: the mean of Gaussian kernels whose inverse squared widths are exponential."""
 
-    def _values(self, a: Tensor, b: Tensor) -> Tensor:
+    def _of_squares(self, squares: Tensor) -> Tensor:
         scale = 2.0 * self.latent
-        return scale / (scale + self._squares(a, b))
+        return scale / (scale + squares)
+
+    def _slopes(self, values: Tensor) -> Tensor:
+        return values.square() * (-0.5 / self.latent)
 
     def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
         widths = torch.rand(pairs, generator=generator).clamp(min=1e-7).log().neg() / (2.0 * self.latent)
@@ -94,6 +123,10 @@ class CauchySum(Kernel):
 
     def _values(self, a: Tensor, b: Tensor) -> Tensor:
         return _CauchySum.apply(a[..., :, None, :] - b[..., None, :, :])[0]
+
+    def _back(self, a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
+        differences = a[..., :, None, :] - b[..., None, :, :]
+        return (weights[..., None] * _CauchySum.forward(differences)[1]).sum(dim=-2)
 
     def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
         # c / (c + t^2) is the mean of cos(w t) for w of a Laplace distribution of scale c^-1/2.

@@ -29,6 +29,8 @@ from lightning_dpgen.sampling.multi_hot import to_dense
 
 # Means and log variances of the codes of a batch, and the inputs of each layer of the encoder.
 Encoded = tuple[Tensor, list[Tensor]]
+# A function of the codes of m groups.
+OfGroups = Callable[[GroupCodes], Tensor]
 # The losses (m,) of groups by means and log variances of codes, normal numbers, and the partition.
 OfCode = Callable[[Sequence[Tensor], Tensor, Groups], Tensor]
 
@@ -301,11 +303,11 @@ class StackedVAE(nn.Module):
         return self._record_term(None)
 
     def terms(
-        self, lot: Lot, divergence: Callable[[GroupCodes], Tensor], groups: int, places: int
+        self, lot: Lot, divergence: OfGroups, groups: int, places: int, gradient: OfGroups | None = None
     ) -> tuple[PerRecord, PerGroup]:
         """Return `term` and `group_term` for this very lot, whose records are encoded once for both."""
         encoded = self.encoded(lot)
-        return self._record_term(encoded), self.group_term(divergence, groups, places, encoded)
+        return self._record_term(encoded), self.group_term(divergence, groups, places, gradient, encoded)
 
     @torch.no_grad()
     def encoded(self, lot: Lot) -> Encoded | None:
@@ -320,7 +322,12 @@ class StackedVAE(nn.Module):
         return PerRecord(loss, noise=self.samples * self.latent, forms=forms)
 
     def group_term(
-        self, divergence: Callable[[GroupCodes], Tensor], groups: int, places: int, encoded: Encoded | None = None
+        self,
+        divergence: OfGroups,
+        groups: int,
+        places: int,
+        gradient: OfGroups | None = None,
+        encoded: Encoded | None = None,
     ) -> PerGroup:
         """Make a divergence of the codes of each group of records (PriVAE, "batch-wise" terms).
 
@@ -328,14 +335,19 @@ class StackedVAE(nn.Module):
             divergence: of the codes of m groups, (m,), with its weight beside the loss of a record.
             groups: m, the number of groups that a lot is divided into.
             places: the number of records that a group has room for, see `PerGroup`.
+            gradient: of `divergence` with respect to draws of codes (m, r, latent), where it depends on these alone and
+                knows it in closed form.
             encoded: the result of the encoder's `run` for the lot that the term is for, if it ran already.
         """
 
-        def of_code(code: Sequence[Tensor], noise: Tensor, partition: Groups) -> Tensor:
+        def codes_of(code: Sequence[Tensor], noise: Tensor, partition: Groups) -> GroupCodes:
             mean, log_variance = code
             z = mean + torch.exp(0.5 * log_variance) * noise
             gathered = partition.gather(torch.cat([z, mean, log_variance], dim=1)).chunk(3, dim=2)
-            return divergence(GroupCodes(*gathered, partition.mask))
+            return GroupCodes(*gathered, partition.mask)
+
+        def of_code(code: Sequence[Tensor], noise: Tensor, partition: Groups) -> Tensor:
+            return divergence(codes_of(code, noise, partition))
 
         def loss(lot: Lot, noise: Tensor, partition: Groups) -> Tensor:
             return of_code(self.encode(lot.records, lot.offsets), noise, partition)
@@ -343,15 +355,22 @@ class StackedVAE(nn.Module):
         def forms(lot: Lot, noise: Tensor, partition: Groups):
             with torch.no_grad():
                 code, kept = encoded or self.encoder.run(self._seen(lot.records), lot.offsets)
-            # Codes are few numbers, and groups do not meet: one gradient of all of them is that of each.
+                if gradient is not None:
+                    codes = codes_of(code.chunk(2, dim=1), noise, partition)
+                    d_z = partition.scatter(gradient(codes))
+                    d_code = torch.cat([d_z, 0.5 * d_z * noise * torch.exp(0.5 * code[:, self.latent :])], dim=1)
+                    losses: Callable[[], Tensor] = functools.partial(divergence, codes)
             with torch.enable_grad():
-                leaf = code.detach().requires_grad_()
-                losses = of_code(leaf.chunk(2, dim=1), noise, partition)
-                (d_code,) = torch.autograd.grad(losses.sum(), leaf)
+                if gradient is None:
+                    # Codes are few numbers, and groups do not meet: one gradient of all of them is that of each.
+                    leaf = code.detach().requires_grad_()
+                    found = of_code(leaf.chunk(2, dim=1), noise, partition)
+                    (d_code,) = torch.autograd.grad(found.sum(), leaf)
+                    losses = found.detach
                 of_prior = self._gradients_of_prior(of_code, code, noise, partition)
             with torch.no_grad():
                 factors = self.encoder.back(d_code, kept, lot.offsets, to_input=False)[0]
-            return factors | of_prior, losses.detach
+            return factors | of_prior, losses
 
         return PerGroup(loss, groups, noise=self.latent, forms=forms if self.network == "dense" else None, places=places)
 

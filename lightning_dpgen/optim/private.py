@@ -20,6 +20,7 @@ from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.scopes import Components
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.optim.flat import FlatGroups
+from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import expected_lot_size
@@ -115,12 +116,7 @@ class PrivateOptimizer(DPOptimizer):
             expected_batch_size=expected_lot_size(account.plan, stage, expected_batch_size),
         )
         self._rules = (clipping,) if isinstance(clipping, ClippingRule) else tuple(clipping)
-        drawn = ["gradient", *embeddings, *(name for rule in self._rules for name in rule.noise_shares)]
-        if sorted(drawn) != sorted(access.multipliers):
-            raise ValueError(
-                f"stage {stage!r} of the plan lists the noises {sorted(access.multipliers)}, and the clipping rules draw "
-                f"{sorted(drawn)}: make the plan with the noise_shares of these rules, each under a name of its own"
-            )
+        check_noises(account.plan, stage, self._rules, embeddings)
         if len(self._rules) > 1 and any(isinstance(rule.scope, Components) for rule in self._rules):
             raise ValueError(
                 "a bound for each component (PerComponent) stands alone: the noise of a component is its own, and what "

@@ -7,6 +7,7 @@ from typing import SupportsIndex
 
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole
+from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 
@@ -67,3 +68,18 @@ def training_stage(
         noise=noise,
         n=n,
     )
+
+
+def check_noises(plan: Plan, stage: str, rules: Sequence[ClippingRule], embeddings: Sequence[str]) -> None:
+    """Refuse a plan whose stage does not list the noises that its steps draw.
+
+    Raises:
+        ValueError: naming both.
+    """
+    listed = sorted(plan.stage(stage).access.multipliers)
+    drawn = sorted(["gradient", *embeddings, *(name for rule in rules for name in rule.noise_shares)])
+    if drawn != listed:
+        raise ValueError(
+            f"stage {stage!r} of the plan lists the noises {listed}, and the clipping rules and terms draw {drawn}: make "
+            "the plan with the noise_shares of these rules, each under a name of its own, and with these embeddings"
+        )

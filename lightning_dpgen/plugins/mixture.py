@@ -20,6 +20,7 @@ from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
 from lightning_dpgen.optim.inner import make_optimizer
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
@@ -84,6 +85,10 @@ class PrivateMixture(pl.LightningModule):
             raise ValueError(f"averaging={averaging!r}: expected a number from 0, below 1")
         if bias not in STARTS:
             raise ValueError(f"bias={bias!r}: expected {', '.join(STARTS)}")
+        # The plan of a first pass, which buys n, has no training yet.
+        if any(stage.name == "training" for stage in account.plan.stages):
+            rules = (clipping,) if isinstance(clipping, ClippingRule) else clipping
+            check_noises(account.plan, "training", rules, embeddings)
         self.automatic_optimization = False
         self.account, self.clipping, self.n, self.lr = account, clipping, declared_records(account.plan, n), lr
         self.network, self.k, self.averaging = network, network.k, averaging

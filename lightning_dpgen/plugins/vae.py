@@ -16,10 +16,10 @@ from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup
-from lightning_dpgen.models.divergences import DIVERGENCES, OF_GROUPS, CodeEmbedding, GroupCodes
+from lightning_dpgen.models.divergences import DIVERGENCES, GRADIENTS_OF_GROUPS, OF_GROUPS, CodeEmbedding
 from lightning_dpgen.models.kernels import make_kernel
 from lightning_dpgen.models.networks import check_sizes
-from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.models.vae import OfGroups, StackedVAE
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.sampling.lots import Lot
@@ -172,6 +172,8 @@ class VAE(PrivateMixture):
         embedding = None
         if divergence is not None:
             kernel = make_kernel(divergence.kernel, latent, divergence.width)
+            if divergence.kind == "tc" and latent == 1:
+                raise ValueError("divergence='tc' with latent=1: one dimension has no total correlation; take 2 or more")
             if network != "dense" and any(True for _ in stacked.prior.parameters()):
                 raise ValueError(
                     f"network={network!r} with learned centres and a divergence of groups: expected network='dense', which "
@@ -228,7 +230,8 @@ class VAE(PrivateMixture):
         stream = self.account.stream
         if self._embedding is None:
             places = PerGroup.slots(self.expected_batch_size, divergence.groups)
-            terms = self.network.terms(lot, self._of_groups(divergence), divergence.groups, places)
+            loss, gradient = self._of_groups(divergence)
+            terms = self.network.terms(lot, loss, divergence.groups, places, gradient)
             return tuple(term_gradients(self.network, term, lot, stream) for term in terms)
         embedding = self._embedding.to(self.device)
         dtype: Any = self.dtype
@@ -244,12 +247,17 @@ class VAE(PrivateMixture):
         rows = self.network.embedded(lot, noise, embedding, encoded)
         return (EmbeddingGradients(rows, then, list(self.network.parameters()), lot.draw),)
 
-    def _of_groups(self, divergence: Divergence) -> Callable[[GroupCodes], Tensor]:
-        """Return the divergence of groups, by fresh public draws of the prior."""
-        prior, dtype = self.network.prior, cast(Any, self.dtype)
-        kernel, of_groups = make_kernel(divergence.kernel, prior.latent, divergence.width), OF_GROUPS[divergence.kind]
+    def _of_groups(self, divergence: Divergence) -> tuple[OfGroups, OfGroups | None]:
+        """Return the divergence of groups, by fresh public draws of the prior, and its gradient where it has one."""
+        prior, dtype, weight = self.network.prior, cast(Any, self.dtype), divergence.weight
+        kernel, kind = make_kernel(divergence.kernel, prior.latent, divergence.width), divergence.kind
         numbers = torch.randn(divergence.draws, prior.noise, generator=self._public).to(self.device, dtype)
-        return lambda codes: divergence.weight * of_groups(codes, prior.draw(numbers), prior, kernel)
+
+        def weighted(function: Callable[..., Tensor]) -> OfGroups:
+            return lambda codes: weight * function(codes, prior.draw(numbers), prior, kernel)
+
+        known = GRADIENTS_OF_GROUPS.get(kind)
+        return weighted(OF_GROUPS[kind]), None if known is None else weighted(known)
 
     def _averaged(self, mean: Tensor, kept: float) -> Tensor:
         """Return the average of the released mean embeddings, of which the latest is this."""

@@ -118,6 +118,10 @@ class VAESpec(NetworkSpec):
             raise UsageError(f"model.scale={self.scale:g}: is below model.floor={floor:g}, the least scale")
         if self.filters is not None and self.network != "deep_conv":
             raise UsageError(f"model.filters={self.filters}: is of model.network=deep_conv; leave it out")
+        if self.hidden is not None and self.network != "dense":
+            raise UsageError(
+                f"model.hidden={self.hidden} with model.network={self.network}: is of dense networks; leave it out"
+            )
         if self.centred and self.network != "dense":
             raise UsageError(f"model.centred=true with model.network={self.network}: is of dense networks; leave it out")
         if self.network != "dense" and (self.layers != 1 or self.trunk):
@@ -129,6 +133,10 @@ class VAESpec(NetworkSpec):
             raise UsageError(
                 f"model.divergence_release=embedding: is of model.divergence=mmd, which alone has one, and here it is "
                 f"{shown(self.divergence)}; leave it out"
+            )
+        if self.divergence == "tc" and self.latent == 1:
+            raise UsageError(
+                "model.divergence=tc with model.latent=1: one dimension has no total correlation; take 2 or more"
             )
         self._refuse_settings_of_others()
 
@@ -205,8 +213,9 @@ class VAESpec(NetworkSpec):
         }
         found = self.changed(**{name: value for name, value in (sizes | has).items() if getattr(self, name) is None})
         if found.groups is not None and found.groups > lot:
+            whose = "" if self.groups else ", the default"
             raise UsageError(
-                f"model.groups={found.groups}: expected {int(lot)} or fewer, as many as a lot has records on average"
+                f"model.groups={found.groups}{whose}: expected {int(lot)} or fewer, as many as a lot has records on average"
             )
         if found.kernel == "cauchy" and found.features is not None and found.features % (12 * self.latent):
             raise UsageError(

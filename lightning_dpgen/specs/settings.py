@@ -372,7 +372,9 @@ def _complete(spec: RunSpec, schema: Schema) -> tuple[RunSpec, Defaults]:
         if isinstance(model, CustomSpec):
             check_custom(model)
         model = complete_label(model, schema)
-        solved = ("steps",) if model.noise is not None and spec.privacy.epsilon is not None else ()
+        solved = ["steps"] if model.noise is not None and spec.privacy.epsilon is not None else []
+        if isinstance(model, VAESpec) and model.network != "dense":
+            solved.append("hidden")
         given_steps, model = model.steps, completed(model, defaults, leave=solved)
         rhythm = getattr(model, "critic_steps", 1)
         if given_steps is None and model.steps is not None:

@@ -137,7 +137,8 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
                 spec = field.annotation
         elif mistake["type"] == "extra_forbidden":
             names.append(str(part))
-    name, value = ".".join(names), mistake["input"]
+    places = "".join(f"[{part}]" for part in mistake["loc"] if isinstance(part, int))
+    name, value = ".".join(names) + places, mistake["input"]
     told, context = mistake["type"], mistake.get("ctx", {})
     if told == "extra_forbidden":
         return _no_setting(name, spec, chosen)
@@ -153,7 +154,10 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
     if told == "model_type" and isinstance(field and field.annotation, type) and issubclass(field.annotation, Spec):
         below = ", ".join(f"{name}.{one}" for one in names_of(field.annotation))
         return f"{name}={shown(value)}: expected settings below this name: {below}"
-    expected = _expected(field) if field is not None else _TYPES.get(told, mistake["msg"])
+    of_item = _TYPES.get(told, mistake["msg"])
+    if places and field is not None and field.description:
+        of_item += f" ({field.description})"
+    expected = of_item if places or field is None else _expected(field)
     return f"{name}={shown(value)}: expected {expected}"
 
 
@@ -236,9 +240,10 @@ def range_of(field: FieldInfo) -> str:
             said.append(("a whole number" if member is int else "a number") + _limits(limits))
     if not said and limits:
         said.append("a number" + _limits(limits))
+    words = " or ".join(dict.fromkeys(said))
     if type(None) in _members(field.annotation) and not about(field, "needed"):
-        said.append("null")
-    return " or ".join(dict.fromkeys(said)) or "a value"
+        return f"{words}{',' if ', ' in words else ''} or null" if words else "null"
+    return words or "a value"
 
 
 def _limits(limits: Mapping[str, Any]) -> str:

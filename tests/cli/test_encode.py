@@ -70,6 +70,8 @@ BAD = {
     "another ending": (["{vae}", "data=digits", "-o", "{place}/c.csv"], r"ends in \.parquet"),
     "no folder": (["{vae}", "data=digits", "-o", "{place}/none/c.parquet"], "there is no folder"),
     "other records": (["{vae}", "data=mushroom", "-o", "{place}/c.parquet"], "the release is of image"),
+    "no data": (["{vae}", "-o", "{place}/c.parquet"], "data: must be given, as in data=images data.path=FILE"),
+    "no kind of data": (["{vae}", "data.path=x.npz", "-o", "{place}/c.parquet"], "data: must be given, as in data=images"),
     "no place": (["{vae}", "data=digits"], "-o"),
 }
 

@@ -59,6 +59,7 @@ BAD = {
     "a setting of another family": (["model=rbm", "model.latent=3"], "no setting 'model.latent'"),
     "a network of another family": (["model=rbm", "model.network=conv"], "no setting 'model.network'"),
     "layers of convolutions": (["model.network=conv", "model.layers=2"], "model.network=conv with model.layers=2"),
+    "a width of convolutions": (["model.network=conv", "model.hidden=9"], "model.hidden=9 with model.network=conv"),
     "no layers": (["model.layers=0"], "model.layers=0"),
     "no such network": (["model.network=deep"], "model.network=deep: expected one of dense, conv"),
     "pictures of another size": (
@@ -68,6 +69,15 @@ BAD = {
     "no such divergence": (["model.divergence=js"], "model.divergence=js: expected"),
     "a kernel of no divergence": (["model.kernel_width=2"], "model.kernel_width=2"),
     "groups of no divergence": (["model.groups=3"], "model.groups=3"),
+    "one dimension": (["model.divergence=tc", "model.latent=1"], "model.divergence=tc with model.latent=1"),
+    "more groups than the default's lots": (
+        ["model.divergence=kl", "model.rate=0.005"],
+        "model.groups=16, the default: expected 7 or fewer",
+    ),
+    "no lists of centres": (
+        ["model.prior=mixture", "model.prior_centres=[1,0]"],
+        "model.prior_centres[0]=1: expected a list, as in [a,b]",
+    ),
     "no group": (["model.divergence=kl", "model.groups=0"], "model.groups=0"),
     "a group bound of nothing": (["model.divergence=kl", "model.group_c=0"], "model.group_c=0"),
     "nothing left for the gradient": (

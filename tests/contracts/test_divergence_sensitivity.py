@@ -15,7 +15,7 @@ from lightning_dpgen.gradients import embedding_gradients, privatize
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.models.divergences import OF_GROUPS, CodeEmbedding, GroupCodes
+from lightning_dpgen.models.divergences import GRADIENTS_OF_GROUPS, OF_GROUPS, CodeEmbedding, GroupCodes
 from lightning_dpgen.models.kernels import KERNELS, make_kernel
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy import mechanisms
@@ -62,8 +62,18 @@ class _GroupLoss(torch.nn.Module):
         return self._divergence(GroupCodes(z[None], mean[None], log_variance[None], here))[0]
 
 
+def _weighted(kind, draws, prior, kernel):
+    """Return a divergence of groups, and its gradient where it is known in closed form."""
+
+    def weighted(function):
+        return lambda codes: 100.0 * function(codes, draws(), prior, kernel)
+
+    known = GRADIENTS_OF_GROUPS.get(kind)
+    return weighted(OF_GROUPS[kind]), None if known is None else weighted(known)
+
+
 def _turning_round(divergence, prior, base):
-    """Return a network, its group term, records of one lot, noise, and one more record that turns the gradient round.
+    """Return a network, its divergence, records of one lot, noise, and one more record that turns the gradient round.
 
     The best of some random records goes on by small changes, of records and noise, for each of some networks.
     """
@@ -72,7 +82,7 @@ def _turning_round(divergence, prior, base):
     for seed in range(12):
         network = _steep(prior, seed)
         own = divergence(network, generator)
-        loss = _GroupLoss(network, own)
+        loss = _GroupLoss(network, own[0])
         parameters = {name: p.detach() for name, p in loss.named_parameters()}
 
         def gradient(records, noise, loss=loss, parameters=parameters):
@@ -92,7 +102,7 @@ def _turning_round(divergence, prior, base):
                 found = network, own, records[first].clone(), noise[first].clone()
             if best < -0.88:
                 network, own, records, noise = found
-                return network, network.group_term(own, 1, 16), records[1:], noise, records[:1]
+                return network, own, records[1:], noise, records[:1]
             by = 0.3 / (1.0 + step) * torch.rand(64, 1, 1, generator=generator)
             by[0] = 0.0
             records = (records[first] + by * torch.randn(64, base + 1, 4, generator=generator)).clamp(0.0, 1.0)
@@ -104,10 +114,10 @@ def _turning_round(divergence, prior, base):
 def test_a_group_is_turned_round_and_no_more(monkeypatch, account_of, kind, kernel, prior):
     def divergence(network, generator):
         draws = network.prior.draw(torch.randn(8, network.prior.noise, generator=generator)).detach()
-        own = make_kernel(kernel, 2)
-        return lambda codes: 100.0 * OF_GROUPS[kind](codes, draws, network.prior, own)
+        return _weighted(kind, lambda: draws, network.prior, make_kernel(kernel, 2))
 
-    network, group, records, noise, like = _turning_round(divergence, prior, 2 if kind == "tc" else 1)
+    network, (loss, gradient), records, noise, like = _turning_round(divergence, prior, 2 if kind == "tc" else 1)
+    group = network.group_term(loss, 1, 16, gradient)
     rules = (Fixed(C1), Fixed(C2))
 
     def run(records):
@@ -161,9 +171,8 @@ def test_a_record_whose_numbers_overflow_moves_its_own_group_alone(monkeypatch, 
     noise = torch.randn(25, 2, generator=generator)
     draws = torch.randn(8, network.prior.noise, generator=generator)
     kernel = make_kernel("imq", 2)
-    term = network.group_term(
-        lambda codes: 100.0 * OF_GROUPS[kind](codes, network.prior.draw(draws), network.prior, kernel), groups, 16
-    )
+    loss, gradient = _weighted(kind, lambda: network.prior.draw(draws), network.prior, kernel)
+    term = network.group_term(loss, groups, 16, gradient)
 
     def run(records):
         lot = Lot(records, (0, len(records)))

@@ -84,6 +84,8 @@ BAD = {
     "another width": (lambda: HoyerSparsity(3).update(torch.zeros(2, 4)), r"codes: \(2, 4\): expected \(n, 3\)"),
     "not finite": (lambda: HoyerSparsity(2).update(torch.full((2, 2), math.nan)), "finite"),
     "one dimension": (lambda: HoyerSparsity(1), "latent=1: expected a whole number from 2"),
+    "another kernel": (lambda: CodeDiscrepancy(make_kernel("imq", 2), 0), "latent=0: expected 2, as many as the kernel's"),
+    "an infinite weight": (lambda: ImportanceLikelihood().update(torch.full((2, 2), math.inf)), "no NaN or infinity"),
     "no draw": (lambda: ImportanceLikelihood().update(torch.zeros(3, 0)), r"log_weights: \(3, 0\)"),
     "a cluster too many": (
         lambda: ClusterPurity(2, 2).update(torch.tensor([2]), torch.tensor([0])),

@@ -308,7 +308,7 @@ def test_rules_and_plan_name_the_same_noises(account_of):
     weight = nn.Parameter(torch.zeros(2))
     for rules, noises in ((DPNorm(c_max=1.0), ["gradient"]), (Fixed(1.0), ["gradient", "norms"]),
                           ([DPNorm(c_max=1.0)] * 2, ["gradient", "norms"])):  # fmt: skip
-        with pytest.raises(ValueError, match="clipping rules draw"):
+        with pytest.raises(ValueError, match="clipping rules and terms draw"):
             _sgd([weight], account_of(dict.fromkeys(noises, 1.0)), rules)
 
 

@@ -96,8 +96,10 @@ def test_a_divergence_of_groups_has_its_weight(kind):
     codes, found = GroupCodes(*torch.randn(3, 4, 5, 2), torch.ones(4, 5, dtype=torch.bool)), []
     for weight in (1.0, 7.0):
         divergence = Divergence(kind, "group", weight=weight, groups=4)
-        found.append(_module(divergence, {})._of_groups(divergence)(codes))
-    torch.testing.assert_close(found[1], 7.0 * found[0])
+        loss, gradient = _module(divergence, {})._of_groups(divergence)
+        found.append((loss(codes), loss(codes) if gradient is None else gradient(codes)))
+    for small, large in zip(*found, strict=True):
+        torch.testing.assert_close(large, 7.0 * small)
 
 
 def test_rules_and_groups_that_do_not_fit_are_refused_before_anything_is_spent():
@@ -108,9 +110,12 @@ def test_rules_and_groups_that_do_not_fit_are_refused_before_anything_is_spent()
         (None, [Fixed(1.0), Fixed(1.0)], "clipping: 2 rules: expected 1"),
         (Divergence("kl", groups=1000), [Fixed(1.0), Fixed(1.0)], "groups=1000: expected 40 or fewer"),
         ("mmd", Fixed(1.0), "divergence='mmd': expected a Divergence"),
+        (Divergence("mmd"), Fixed(1.0), r"terms draw \['embedding', 'gradient'\]: make the plan"),
     ):
         with pytest.raises(ValueError, match=words):
             VAE(SCHEMA, account, rules, n=N, k=2, hidden=4, latent=2, divergence=divergence)
+    with pytest.raises(ValueError, match="divergence='tc' with latent=1"):
+        VAE(SCHEMA, account, [Fixed(1.0)] * 2, n=N, k=2, hidden=4, latent=1, divergence=Divergence("tc", groups=4))
 
 
 BAD = {

@@ -47,9 +47,9 @@ def _account():
     return Account(_plan())
 
 
-def _parts(account, *, k=2, **options):
+def _parts(account, *, k=2, rule=None, **options):
     records = encode_images(torch.arange(N * 4).view(N, 2, 2).remainder(2).numpy(), None, SCHEMA)
-    module = VAE(SCHEMA, account, DPNorm(5.0), n=N, k=k, hidden=3, latent=1)
+    module = VAE(SCHEMA, account, rule or DPNorm(5.0), n=N, k=k, hidden=3, latent=1)
     trainer = pl.Trainer(
         **{"callbacks": [MomentsAccountant(account)], "accelerator": "cpu", "max_epochs": 1} | options,
         logger=False,
@@ -178,7 +178,7 @@ def test_more_clusters_than_the_budget_carries_are_spoken_of():
     specs = [*SPLIT.specs(N), _plan_spec()]
     for epsilon, said in ((1.0, True), (float("inf"), False)):
         account = Account(make_plan(specs, epsilon=epsilon, delta=1e-5))
-        trainer, _, data = _parts(account)
+        trainer, _, data = _parts(account, rule=Fixed(1.0))
         data.trainer = trainer
         trainer.strategy._lightning_module = VAE(SCHEMA, account, Fixed(1.0), n=N, k=2, hidden=3, latent=1)
         with warnings.catch_warnings(record=True) as caught:
