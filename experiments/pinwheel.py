@@ -28,7 +28,6 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.release.codes import encode
 
 N, ARMS, BOUND = 400, 4, 2.0
 SCHEMA = Path(__file__).with_suffix(".schema.yaml")
@@ -95,7 +94,7 @@ def codes_of(folder: Path, run: int, seed: int) -> tuple[np.ndarray, np.ndarray,
     points, arms = pinwheel(N, 5_000 + seed)
     schema = read_schema(SCHEMA)
     frame = pd.DataFrame(points.round(4), columns=["x", "y"])
-    codes = encode(release, Records(schema, read_table(frame, schema).encoded))[["z_0", "z_1"]].to_numpy()
+    codes = release.encode(Records(schema, read_table(frame, schema).encoded))[["z_0", "z_1"]].to_numpy()
     with torch.no_grad():
         made = torch.sigmoid(release.mixture.network.decode(torch.from_numpy(codes).float(), (0, N))).numpy()
     return points, arms, codes, made * 2.0 * BOUND - BOUND

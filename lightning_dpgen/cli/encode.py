@@ -16,7 +16,6 @@ from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.cli.real_records import real_source
 from lightning_dpgen.privacy.folders import owner_only, place_of
 from lightning_dpgen.release.certificate import CERTIFICATE, NotARelease
-from lightning_dpgen.release.codes import encode
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
@@ -54,7 +53,7 @@ def run(argv: Sequence[str]) -> int:
     for what, count in counted.items():
         print(f"reading: {what}: {count:,}")
     try:
-        codes = encode(release, records)
+        codes = release.encode(records)
     except ValueError as error:
         raise UsageError(f"{arguments.release}: {error}") from None
     _write(output, pa.Table.from_pandas(codes, preserve_index=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lightning_dpgen.data.public_sets import NAMES
 from lightning_dpgen.specs.run import read_data
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.sources import source_of
@@ -19,7 +20,9 @@ def real_source(words: Sequence[str], certificate: dict[str, Any], of: str) -> S
     """Return where the real data are, and how they are read; `of` is the kind of the release's schema."""
     declared = certificate.get("declared")
     if not any(word.startswith("data=") for word in words):
-        raise UsageError(f"data: must be given, as in data={of} data.path=FILE")
+        name = declared.get("data") if isinstance(declared, dict) else None
+        public = isinstance(name, str) and name in NAMES
+        raise UsageError(f"data: must be given, as in data={name if public else f'{of} data.path=FILE'}")
     spec = read_data(words)
     if spec.kind not in (None, of):
         raise UsageError(

@@ -120,9 +120,13 @@ class RecordGradients:
         # A sum is finite only if all are.
         quiet = None if math.isfinite(float(norms.sum())) else ~torch.isfinite(norms)
         each = [self._by_row(weights)] * len(self._layers) if isinstance(weights, Tensor) else map(self._by_row, weights)
-        if quiet is not None and self._partition is not None:
-            # Records of no group are silenced, too: they may be copies of a record that is silenced.
-            quiet = ~self._partition.shared(~quiet)
+        if self._partition is not None:
+            # Records of no group are silenced in any case: their own numbers may be infinite, and no group's norm shows it.
+            left_out = self._partition.index >= self._partition.count
+            if quiet is not None:
+                quiet = left_out | self._partition.shared(quiet.to(norms.dtype)).bool()
+            elif left_out.any():
+                quiet = left_out
         for layer, own in zip(self._layers, each, strict=True):
             yield from ((p, (self._factors[p], own, quiet)) for p in layer if p in self._factors)
 

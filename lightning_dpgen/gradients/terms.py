@@ -117,8 +117,8 @@ class PerGroup:
     def __post_init__(self) -> None:
         if type(self.groups) is not int or self.groups < 1:
             raise ValueError(f"groups={self.groups}: expected a whole number, 1 or more")
-        if self.places is not None and self.places < 1:
-            raise ValueError(f"places={self.places}: expected a whole number, 1 or more")
+        if self.places is not None and (type(self.places) is not int or self.places < 1):
+            raise ValueError(f"places={self.places!r}: expected a whole number, 1 or more")
         if self.forms is None:
             _check_arguments(self.loss, ("lot", "noise", "groups"), "a loss of each record is a PerRecord term")
 
@@ -130,6 +130,8 @@ class PerGroup:
             >>> PerGroup.slots(256, 16)
             46
         """
+        if not (expected_batch_size > 0 and groups >= 1):
+            raise ValueError(f"expected_batch_size={expected_batch_size!r}, groups={groups!r}: expected both above 0")
         mean = expected_batch_size / groups
         return math.ceil(mean + 6.0 * math.sqrt(mean) + 6.0)
 

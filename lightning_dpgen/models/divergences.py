@@ -152,6 +152,8 @@ class CodeEmbedding:
     """
 
     def __init__(self, kernel: Kernel, prior: Prior, features: int = 64, generator: torch.Generator | None = None) -> None:
+        if not isinstance(kernel, Kernel):
+            raise ValueError(f"kernel={kernel!r}: expected a kernel of lightning_dpgen.models.kernels")
         if type(features) is not int or features < 2 or features % (2 * kernel.blocks):
             raise ValueError(f"features={features!r}: expected a multiple of {2 * kernel.blocks}")
         if prior.latent != kernel.latent:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 KERNELS = ("cauchy", "gaussian", "imq")
+# A smaller width would make the rounding of codes, which depends on the size of a lot, visible in the kernel.
+LEAST_WIDTH, MOST_WIDTH = 0.01, 1e6
 # The scales of the sum of Cauchy kernels (PriVAE, section 5.1).
 SCALES = (0.2, 0.4, 1.0, 2.0, 4.0, 10.0)
 
@@ -69,8 +71,10 @@ class _Radial(Kernel):
         return self._of_squares(self._squares(a, b))
 
     def _back(self, a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
-        slopes = 2.0 * weights * self._slopes(self._of_squares(self._squares(a, b)))
-        return slopes.sum(dim=-1, keepdim=True) * a - slopes @ b
+        # Products of codes would cancel where these are far from 0, and what rounding leaves depends on other groups.
+        differences = a[..., :, None, :] - b[..., None, :, :]
+        slopes = 2.0 * weights * self._slopes(self._of_squares(differences.square().sum(dim=-1)))
+        return (slopes[..., None] * differences).sum(dim=-2)
 
     @abstractmethod
     def _of_squares(self, squares: Tensor) -> Tensor:
@@ -183,6 +187,6 @@ def make_kernel(name: str, latent: int, width: float = 1.0) -> Kernel:
         raise ValueError(f"latent={latent!r}: expected a whole number, 1 or more")
     if not isinstance(name, str) or name not in kinds:
         raise ValueError(f"kernel={name!r}: expected one of {', '.join(KERNELS)}, which are bounded")
-    if not isinstance(width, int | float) or not 1e-6 <= width <= 1e6:
-        raise ValueError(f"width={width!r}: expected a number from 1e-6 to 1e6")
+    if type(width) not in (int, float) or not LEAST_WIDTH <= width <= MOST_WIDTH:
+        raise ValueError(f"width={width!r}: expected a number from {LEAST_WIDTH:g} to {MOST_WIDTH:g}")
     return kinds[name](latent, float(width))

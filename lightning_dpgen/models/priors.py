@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 PRIORS = ("normal", "sparse", "mixture")
+# A narrower part would make the rounding of codes, which depends on the size of a lot, visible in its score.
+LEAST_SCALE = 0.01
 # The most numbers of the centres of a mixture, each of which stands in the description of a release.
 _MOST_CENTRES = 1 << 14
 _LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -112,7 +114,7 @@ class SparsePrior(Prior):
 
     def __init__(self, latent: int, *, off: float = 0.8, scale: float = 0.05) -> None:
         super().__init__()
-        self.off, self.scale = _between("off", off), _between("scale", scale)
+        self.off, self.scale = _between("off", 1e-4, off), _between("scale", LEAST_SCALE, scale)
         self.latent, self.noise = latent, 2 * latent
         self.width = self.scale
 
@@ -167,8 +169,8 @@ class MixturePrior(Prior):
     def __init__(self, centres: Sequence[Sequence[float]], *, scale: float = 0.1, learned: bool = False) -> None:
         super().__init__()
         first = _centres(centres)
-        if not (isinstance(scale, numbers.Real) and 1e-4 <= scale <= 100.0):
-            raise ValueError(f"scale={scale!r}: expected a number from 0.0001 to 100")
+        if not isinstance(scale, numbers.Real) or isinstance(scale, bool) or not LEAST_SCALE <= scale <= 100.0:
+            raise ValueError(f"scale={scale!r}: expected a number from {LEAST_SCALE:g} to 100")
         if type(learned) is not bool:
             raise ValueError(f"learned={learned!r}: expected True or False")
         self._first, self.scale, self.learned = centres, float(scale), learned
@@ -181,7 +183,7 @@ class MixturePrior(Prior):
 
     @property
     def settings(self) -> dict[str, Any]:
-        centres = [[float(number) for number in centre] for centre in self._first]
+        centres = self.centres.tolist() if self.learned else [[float(number) for number in own] for own in self._first]
         return {"kind": self.kind, "centres": centres, "scale": self.scale, "learned": self.learned}
 
     def draw(self, noise: Tensor) -> Tensor:
@@ -250,9 +252,9 @@ def make_prior(latent: int, settings: Mapping[str, Any]) -> Prior:
     return prior
 
 
-def _between(name: str, value: float) -> float:
-    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 1e-4 <= value < 1.0:
-        raise ValueError(f"{name}={value!r}: expected a number from 0.0001, below 1")
+def _between(name: str, least: float, value: float) -> float:
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not least <= value < 1.0:
+        raise ValueError(f"{name}={value!r}: expected a number from {least:g}, below 1")
     return float(value)
 
 

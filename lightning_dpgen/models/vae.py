@@ -118,7 +118,7 @@ class StackedVAE(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         check_sizes(k=k, hidden=hidden, layers=layers, latent=latent, samples=samples, filters=filters)
-        if not isinstance(beta, int | float) or not 0.0 <= beta <= 1e6:
+        if type(beta) not in (int, float) or not 0.0 <= beta <= 1e6:
             raise ValueError(f"beta={beta!r}: expected a number from 0 to 1e6")
         if type(centred) is not bool or (centred and network != "dense"):
             raise ValueError(f"centred={centred!r} with network={network!r}: expected False, or True with network='dense'")
@@ -353,6 +353,8 @@ class StackedVAE(nn.Module):
             return of_code(self.encode(lot.records, lot.offsets), noise, partition)
 
         def forms(lot: Lot, noise: Tensor, partition: Groups):
+            # Shapes are public, so that rounding in one group does not depend on the size of another.
+            partition = Groups(partition.index, partition.count, places)
             with torch.no_grad():
                 code, kept = encoded or self.encoder.run(self._seen(lot.records), lot.offsets)
                 if gradient is not None:

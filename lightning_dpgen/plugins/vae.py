@@ -71,14 +71,18 @@ class Divergence:
             raise ValueError(f"release='embedding' with kind={self.kind!r}: expected kind='mmd', which alone has one")
         make_kernel(self.kernel, 1, self.width)
         check_sizes(groups=self.groups)
-        if type(self.draws) is not int or self.draws < 2:
-            raise ValueError(f"draws={self.draws!r}: expected a whole number, 2 or more, for pairs of them")
-        if not (isinstance(self.weight, int | float) and 1e-6 <= self.weight <= 1e6):
+        if type(self.draws) is not int or not 2 <= self.draws <= 2**16:
+            raise ValueError(f"draws={self.draws!r}: expected a whole number from 2 to 65,536, for pairs of them")
+        if type(self.weight) not in (int, float) or not 1e-6 <= self.weight <= 1e6:
             raise ValueError(f"weight={self.weight!r}: expected a number from 1e-6 to 1e6")
         if self.features is not None and (type(self.features) is not int or self.features < 2 or self.features % 2):
             raise ValueError(f"features={self.features!r}: expected None or an even number, pairs of a cosine and a sine")
-        if not (isinstance(self.averaging, int | float) and 0.0 <= self.averaging < 1.0):
+        if type(self.averaging) not in (int, float) or not 0.0 <= self.averaging < 1.0:
             raise ValueError(f"averaging={self.averaging!r}: expected a number from 0, below 1")
+        if self.released_as == "group" and (self.features is not None or self.averaging):
+            raise ValueError(
+                f"features={self.features!r}, averaging={self.averaging!r}: are of release='embedding', and this is 'group'"
+            )
 
     @property
     def released_as(self) -> str:
@@ -144,7 +148,9 @@ class VAE(PrivateMixture):
         log_every: int = 50,
     ) -> None:
         if divergence is not None and not isinstance(divergence, Divergence):
-            raise ValueError(f"divergence={divergence!r}: expected a Divergence, as in Divergence('mmd')")
+            raise ValueError(
+                f"divergence={divergence!r}: expected a lightning_dpgen.plugins.Divergence, as in Divergence('mmd')"
+            )
         grouped = divergence is not None and divergence.released_as == "group"
         rules = 1 if isinstance(clipping, ClippingRule) else len(clipping)
         if rules != 1 + grouped:

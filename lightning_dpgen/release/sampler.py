@@ -20,6 +20,7 @@ from tqdm import tqdm
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -30,6 +31,7 @@ from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
+from lightning_dpgen.release.codes import encode_records
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.opened import check_ordinary, read_json_file
@@ -116,6 +118,28 @@ class Release:
         weights = torch.zeros(self.components)
         weights[number] = 1.0
         return Release(type(self._mixture)(self._mixture.network, weights), private=self.private)
+
+    def encode(self, records: Records) -> pd.DataFrame:
+        """Return the component that most probably made each record, and the mean of its code there.
+
+        The encoder is a part of the release and has seen the records of the training through noise alone, so using it
+        costs nothing beyond the certificate. A code is a function of its record: codes of private records are private.
+
+        Args:
+            records: with the description of the release's own, as `encode_table` returns them, also others than it was
+                learned from.
+
+        Returns:
+            One row a record: ``component``, and ``z_0`` to ``z_<d-1>``.
+
+        Raises:
+            ValueError: for a release without an encoder (it is of ``model=vae``), or records of another description.
+
+        Example:
+            >>> codes = release.encode(encode_table("visits.csv", release.schema))       # doctest: +SKIP
+            >>> codes[["z_0", "z_1"]].mean()                                             # doctest: +SKIP
+        """
+        return encode_records(self._mixture, records)
 
     def sample(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pd.DataFrame | np.ndarray:
         """Draw n synthetic records: a table, or pictures (n, height, width), whole numbers to ``schema.layout.levels``.

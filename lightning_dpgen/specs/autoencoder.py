@@ -68,7 +68,7 @@ class VAESpec(NetworkSpec):
     )
     prior_off: float | None = setting("sparse: the probability that a dimension is off", ge=1e-4, lt=1, by_default="0.8")
     prior_scale: float | None = setting(
-        "the standard deviation of a dimension that is off, or of a part of a mixture", ge=1e-4, le=100,
+        "the standard deviation of a dimension that is off (below 1), or of a part of a mixture", ge=0.01, le=100,
         by_default="0.05, of a mixture 0.1",
     )  # fmt: skip
     prior_centres: list[list[float]] | None = setting(
@@ -89,7 +89,7 @@ class VAESpec(NetworkSpec):
     kernel: Literal["cauchy", "gaussian", "imq"] | None = setting(
         "mmd: Cauchy kernels of six scales for each dimension, or one of the distance", by_default="gaussian"
     )
-    kernel_width: float | None = setting("mmd: differences of codes are divided by it", ge=1e-6, le=1e6, by_default="1")
+    kernel_width: float | None = setting("mmd: differences of codes are divided by it", ge=0.01, le=1e6, by_default="1")
     divergence_weight: float | None = setting(
         "of the divergence, beside the loss of a record", ge=1e-6, le=1e6, by_default="10"
     )
@@ -187,11 +187,11 @@ class VAESpec(NetworkSpec):
         names = _PRIOR[self.prior]
         return {"kind": self.prior} | {name.removeprefix("prior_"): getattr(self, name) for name in names}
 
-    def with_codes(self, c_max: float, lot: float) -> VAESpec:
+    def with_codes(self, bound: float, lot: float) -> VAESpec:
         """Return the settings with those of the prior and the divergence filled in.
 
         Args:
-            c_max: the default largest bound of a record.
+            bound: the largest bound of a record, or the first where it follows gradients.
             lot: the expected size of a lot.
 
         Raises:
@@ -202,7 +202,7 @@ class VAESpec(NetworkSpec):
         values = {
             "divergence_weight": 10.0, "divergence_release": self.released_as, "kernel": "gaussian",
             "kernel_width": 1.0, "divergence_draws": 64,
-            "groups": groups, "group_c": 0.1 * c_max * groups / lot, "divergence_share": 0.05, "divergence_averaging": 0.0,
+            "groups": groups, "group_c": 0.1 * bound * groups / lot, "divergence_share": 0.05, "divergence_averaging": 0.0,
             "features": 12 * self.latent if self.kernel == "cauchy" else 64,
         }  # fmt: skip
         sizes = {"centred": self.network == "dense" and self.likelihood != "bernoulli"}

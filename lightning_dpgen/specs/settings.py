@@ -380,7 +380,9 @@ def _complete(spec: RunSpec, schema: Schema) -> tuple[RunSpec, Defaults]:
         if given_steps is None and model.steps is not None:
             model = model.changed(steps=max(model.steps - model.steps % rhythm, rhythm))
         if isinstance(model, VAESpec):
-            model = model.with_codes(defaults.c_max, max(model.rate * data.n, 1.0))
+            clipping = completed(spec.clipping, defaults)
+            bound = clipping.c_max if isinstance(clipping, DPNormSpec) else clipping.c
+            model = model.with_codes(bound, max(model.rate * data.n, 1.0))
         if isinstance(model, WGANSpec):
             model = model.with_loss(schema.layout)
     return spec.changed(model=model, split=split), defaults

@@ -12,7 +12,6 @@ from lightning_dpgen import load_release
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.release.codes import encode
 
 QUICK = ["model.steps=20", "split.iterations=2", "split.features=16", "rows=20", "split.k=3", "model.hidden=8"]
 
@@ -38,7 +37,7 @@ def test_codes_of_records_are_written_for_their_owner_alone(dpgen, run, tmp_path
     schema = public_set("digits").schema
     records = Records(schema, load_public_set("digits").encoded)
     release = load_release(run / "vae")
-    pd.testing.assert_frame_equal(encode(release, records), codes)
+    pd.testing.assert_frame_equal(release.encode(records), codes)
 
 
 def test_a_record_has_the_component_of_the_largest_bound(run):
@@ -70,8 +69,8 @@ BAD = {
     "another ending": (["{vae}", "data=digits", "-o", "{place}/c.csv"], r"ends in \.parquet"),
     "no folder": (["{vae}", "data=digits", "-o", "{place}/none/c.parquet"], "there is no folder"),
     "other records": (["{vae}", "data=mushroom", "-o", "{place}/c.parquet"], "the release is of image"),
-    "no data": (["{vae}", "-o", "{place}/c.parquet"], "data: must be given, as in data=images data.path=FILE"),
-    "no kind of data": (["{vae}", "data.path=x.npz", "-o", "{place}/c.parquet"], "data: must be given, as in data=images"),
+    "no data": (["{vae}", "-o", "{place}/c.parquet"], r"data: must be given, as in data=digits$"),
+    "no kind of data": (["{vae}", "data.path=x", "-o", "{place}/c.parquet"], r"data: must be given, as in data=digits$"),
     "no place": (["{vae}", "data=digits"], "-o"),
 }
 

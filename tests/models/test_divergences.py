@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from lightning_dpgen.models.divergences import GroupCodes, kl_from_prior, mmd, total_correlation
-from lightning_dpgen.models.kernels import KERNELS, SCALES, make_kernel
+from lightning_dpgen.models.divergences import GroupCodes, kl_from_prior, mmd, mmd_gradient, total_correlation
+from lightning_dpgen.models.kernels import KERNELS, LEAST_WIDTH, SCALES, make_kernel
 from lightning_dpgen.models.priors import NormalPrior
 
 SIZES = (4, 1, 0, 3)
@@ -98,3 +98,30 @@ def test_a_group_near_its_prior_has_none():
     assert abs(float(mmd(codes, draws, make_kernel("cauchy", 2)))) < 0.1
     assert abs(float(kl_from_prior(codes, draws, NormalPrior(2)))) < 0.1
     assert abs(float(total_correlation(codes))) < 0.1 and math.isfinite(float(total_correlation(codes)))
+
+
+@pytest.mark.parametrize("width", [LEAST_WIDTH, 1.0, 30.0])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_gradient_of_a_discrepancy_is_that_of_autograd(name, width):
+    """Groups have no code, one, two and more; the rows where there is none are 0."""
+    generator = torch.Generator().manual_seed(0)
+    z = width * torch.randn(4, 6, 3, dtype=torch.float64, generator=generator)
+    mask = torch.arange(6) < torch.tensor([0, 1, 2, 6])[:, None]
+    draws = width * torch.randn(5, 3, dtype=torch.float64, generator=generator)
+    kernel, z = make_kernel(name, 3, width), z * mask[:, :, None]
+    leaf = z.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(mmd(GroupCodes(leaf, leaf, leaf, mask), draws, kernel).sum(), leaf)
+    torch.testing.assert_close(mmd_gradient(GroupCodes(z, z, z, mask), draws, kernel), expected * mask[:, :, None])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_gradient_in_float32_is_exact_also_for_codes_far_from_0(name):
+    """Products of codes would cancel: at 1,000 from 0 and a width of .1 nothing was left of the gradient."""
+    generator = torch.Generator().manual_seed(0)
+    z = 1000.0 + 0.1 * torch.randn(1, 5, 2, generator=generator).double()
+    draws = 1000.0 + 0.1 * torch.randn(4, 2, generator=generator).double()
+    kernel, here = make_kernel(name, 2, 0.1), torch.ones(1, 5, dtype=torch.bool)
+    z, draws = z.float(), draws.float()
+    exact = mmd_gradient(GroupCodes(z.double(), z.double(), z.double(), here), draws.double(), kernel)
+    found = mmd_gradient(GroupCodes(z, z, z, here), draws, kernel)
+    torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=1e-3 * float(exact.abs().max()))

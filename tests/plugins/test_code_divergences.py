@@ -109,7 +109,7 @@ def test_rules_and_groups_that_do_not_fit_are_refused_before_anything_is_spent()
         (Divergence("kl", groups=4), Fixed(1.0), "clipping: 1 rules: expected 2"),
         (None, [Fixed(1.0), Fixed(1.0)], "clipping: 2 rules: expected 1"),
         (Divergence("kl", groups=1000), [Fixed(1.0), Fixed(1.0)], "groups=1000: expected 40 or fewer"),
-        ("mmd", Fixed(1.0), "divergence='mmd': expected a Divergence"),
+        ("mmd", Fixed(1.0), "divergence='mmd': expected a lightning_dpgen.plugins.Divergence"),
         (Divergence("mmd"), Fixed(1.0), r"terms draw \['embedding', 'gradient'\]: make the plan"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -124,7 +124,7 @@ BAD = {
     "another release": ({"release": "two_noise"}, "release='two_noise': expected one of group, embedding"),
     "a kernel without a bound": ({"kernel": "linear"}, "which are bounded"),
     "no group": ({"groups": 0}, "groups=0: expected a whole number, 1 or more"),
-    "one draw": ({"draws": 1}, "draws=1: expected a whole number, 2 or more"),
+    "one draw": ({"draws": 1}, "draws=1: expected a whole number from 2"),
     "nothing averaged": ({"averaging": 1.0}, "averaging=1.0"),
     "a width of 0": ({"width": 0.0}, "width=0.0"),
     "no weight": ({"weight": float("nan")}, "weight=nan: expected a number from 1e-6 to 1e6"),
