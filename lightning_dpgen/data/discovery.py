@@ -1,5 +1,7 @@
 """Private discovery of what a curator could not declare: bounds of numbers, lists of categories, universes of items.
 
+How numbers are distributed between their bounds is found in the same access (`data/value_tree.py`).
+
 All of it is read in one access, the stage ``discovery``, beside the noisy count of the records. What is found is public
 from then on; nothing else of the records is.
 """
@@ -16,6 +18,7 @@ import torch
 from scipy.special import ndtri
 
 from lightning_dpgen.data.key_owners import KeyOwners, held_at_most
+from lightning_dpgen.data.value_tree import values_of
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent, left_of
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.gaussian_cost import check_delta, gaussian_mu
@@ -48,11 +51,14 @@ def discovery_stage(
     bounds: Mapping[str, int] | None = None,
     keys: Mapping[str, int] | None = None,
     delta_keys: float | None = None,
+    values: Mapping[str, int] | None = None,
+    values_share: float = 0.0,
 ) -> StageSpec:
-    """Return the one access that buys bounds, keys and the number of records, before the run can be planned.
+    """Return the one access that buys bounds, keys, distributions and the number of records, before the run can be planned.
 
-    The noises are ``n`` (if it is bought), `bounds_of` and `keys_of` each column. The columns divide `share` in proportion
-    to the square root of their numbers below, which makes the sum of their squared deviations smallest.
+    The noises are ``n`` (if it is bought), `bounds_of` and `keys_of` each column, and `values_of` a column at each level of
+    its tree. The first columns divide `share` in proportion to the square root of their numbers below, which makes the sum
+    of their squared deviations smallest; all levels of all trees have equal parts of `values_share`, and so equal noise.
 
     Args:
         epsilon: the budget of the whole run; infinite for none.
@@ -63,6 +69,8 @@ def discovery_stage(
         keys: for each column of categories or sets, for how many keys a record (or a person) may count.
         delta_keys: the probability with which a record's own keys are seen, for all columns together; None takes a tenth of
             delta. Without keys nothing is taken.
+        values: for each column whose distribution is bought, the levels of its tree (`ValueGrid.levels`).
+        values_share: as `share`, for all distributions together.
 
     Raises:
         ValueError: for shares, numbers or deltas out of range, columns without a share, or a share without columns.
@@ -80,10 +88,17 @@ def discovery_stage(
     for name, m in most.items():
         if type(m) is not int or m < 1:
             raise ValueError(f"{name}: {m!r} of them a record, expected a whole number (int), 1 or more")
-    if (share > 0.0) != bool(most) or not (share >= 0.0 and count_share >= 0.0 and 0.0 < share + count_share < 1.0):
+    values = dict(values or {})
+    for name, levels in values.items():
+        if type(levels) is not int or levels < 1:
+            raise ValueError(f"values of {name}: {levels!r} levels, expected a whole number (int), 1 or more")
+    total = share + values_share + count_share
+    fits = (share > 0.0) == bool(most) and (values_share > 0.0) == bool(values)
+    if not fits or min(share, values_share, count_share) < 0.0 or not 0.0 < total < 1.0:
         raise ValueError(
-            f"share={share:g} for {len(most)} columns, count_share={count_share:g}: expected a share exactly where "
-            "there is a column to look at, and less than 1 together"
+            f"share={share:g} for {len(most)} columns, values_share={values_share:g} for {len(values)}, "
+            f"count_share={count_share:g}: expected a share exactly where there is a column to look at, and less than 1 "
+            "together"
         )
     together = delta / _KEYS_PART if delta_keys is None else delta_keys
     if keys and not 0.0 < together < delta:
@@ -92,8 +107,9 @@ def discovery_stage(
     left = left_of(delta, [(EpsilonDeltaDpEvent(0.0, d), 1) for d in deltas.values()], ADD_OR_REMOVE_ONE)
     roots = {name: math.sqrt(m) for name, m in most.items()}
     weights = {name: share * root / math.fsum(roots.values()) for name, root in roots.items()}
+    trees = [values_of(column, level) for column, levels in values.items() for level in range(1, levels + 1)]
+    weights |= {name: values_share / len(trees) for name in trees}
     weights |= {"n": count_share} if count_share else {}
-    total = share + count_share
     noise = None if math.isinf(epsilon) else 1.0 / (math.sqrt(total) * gaussian_mu(epsilon, left))
     return StageSpec(DISCOVERY, weights, 1, max_noise=math.inf, share=total, noise=noise, deltas=deltas)
 

@@ -14,6 +14,7 @@ import torch
 from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
 from lightning_dpgen.data.key_owners import KeyOwners
 from lightning_dpgen.data.tables.open_columns import BOUNDS
+from lightning_dpgen.data.value_tree import find_values
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_first_plan
@@ -177,7 +178,9 @@ def buy(spec: RunSpec, source: Source, seen: Look, account: Account) -> Bought:
             total = torch.tensor([seen.n], dtype=torch.float64)
             n = max(1, round(float(gaussian(access, "n", total, sensitivity=1.0))))
         for name, part in opened.items():
-            if part.find == BOUNDS:
+            if part.grid is not None:
+                found[name] = find_values(access, name, seen.parts[name], part.grid, owners=seen.persons, most=part.most)
+            elif part.find == BOUNDS:
                 found[name] = find_bounds(
                     access, bounds_of(name), seen.parts[name], owners=seen.persons, most=part.most, whole=part.whole
                 )
@@ -190,7 +193,7 @@ def buy(spec: RunSpec, source: Source, seen: Look, account: Account) -> Bought:
             f"{spec.data.share_of_discovery:g} buys: declare them, or start anew with a larger share (what this run has "
             "spent adds to it)"
         )
-    return Bought(n, {name: list(value) for name, value in found.items()})
+    return Bought(n, {name: value if isinstance(value, dict) else list(value) for name, value in found.items()})
 
 
 def with_bought(spec: RunSpec, source: Source, bought: Bought) -> Settings:

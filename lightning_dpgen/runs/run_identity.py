@@ -21,7 +21,13 @@ from lightning_dpgen.specs.usage_error import UsageError
 _RECORDS = shape(
     key={"type": "string", "pattern": "^([0-9a-f]{2}){1,64}$"}, records={"type": "string"}, read_as={"type": "object"}
 )
-_PARTS = {"type": "array", "items": {"type": ["string", "number"]}}
+_PIECE = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+_PARTS = {
+    "anyOf": [
+        {"type": "array", "items": {"type": ["string", "number"]}},
+        shape(pieces={"type": "array", "items": _PIECE}, noise={"type": "number", "minimum": 0}).schema,
+    ]
+}
 SETTINGS = shape(
     settings={"type": "object"},
     n={"type": ["integer", "null"], "minimum": 1, "maximum": 10**9},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from lightning_dpgen.data.value_tree import without_level
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.accountant import spent
@@ -31,7 +32,7 @@ def budget_table(plan: Plan, *, of_person: bool = False) -> str:
     events = dict(plan.stage_events)
     for stage in plan.stages:
         access = stage.access
-        noises = ", ".join(f"{name} {m:.3g}" for name, m in access.multipliers.items())
+        noises = _noises(access.multipliers)
         kinds = "/".join(dict.fromkeys(_KINDS[access.kind(name)] for name in access.multipliers))
         sampled = f"{kinds}, Poisson q = {access.sample_rate:.3g}" if access.sample_rate < 1 else f"{kinds}, full pass"
         epsilon = spent(events[stage.name], plan.delta, relation=plan.relation).epsilon if plan.private else 0.0
@@ -40,6 +41,21 @@ def budget_table(plan: Plan, *, of_person: bool = False) -> str:
             (stage.name, sampled, noises if plan.private else "none", f"{stage.count:,}", f"{stage.share:.0%}", alone)
         )
     return "\n".join([aligned(rows), "", _total(plan, of_person)])
+
+
+def _noises(multipliers: Mapping[str, float]) -> str:
+    """Return noises with their multipliers, the levels of a tree as one, and columns of equal noise together."""
+    trees: dict[str, list[str]] = {}
+    said = []
+    for name, multiplier in multipliers.items():
+        if (column := without_level(name)) == name:
+            said.append(f"{name} {multiplier:.3g}")
+        elif column not in (columns := trees.setdefault(f"{multiplier:.3g}", [])):
+            columns.append(column)
+    for multiplier, columns in trees.items():
+        many = f"values of {len(columns)} columns" if len(columns) > 1 else columns[0]
+        said.append(f"{many} {multiplier} a level")
+    return ", ".join(said)
 
 
 def decay_line(rule: ClippingRule | None, plan: Plan) -> str | None:

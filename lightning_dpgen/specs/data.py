@@ -38,6 +38,11 @@ class DataSpec(Spec):
         """The share of the budget for what is found privately."""
         return getattr(self, "discovery_share", None)
 
+    @property
+    def share_of_values(self) -> float | None:
+        """The share of the budget for how columns are distributed."""
+        return getattr(self, "bins_share", None)
+
     def model_post_init(self, _: Any) -> None:
         if self.n is not None and self.n_share is not None:
             raise UsageError(
@@ -120,6 +125,10 @@ class TableSpec(_InFile, _OfPersons):
     source: Literal["table"]
     schema_: Place | None = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
     discovery_share: float | None = setting("the share of the budget for what is `private` in the schema", **_SHARE)
+    bins_share: float | None = setting(
+        "the share of the budget for how columns of numbers are distributed, by which bins that are left open are cut",
+        **_SHARE, by_default="none: bins of equal width",
+    )  # fmt: skip
     bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
 
 

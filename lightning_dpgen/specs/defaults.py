@@ -14,6 +14,8 @@ from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 _NUMBERS = 5e7
 # Steps that a default has.
 MOST_STEPS = 2000
+# The least default number of bins of a column.
+FEWEST_BINS = 5
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def default_bins(n: int, epsilon: float | None, delta: float) -> int:
         >>> default_bins(1_000, 1.0, 1e-5), default_bins(32_561, 4.0, 1e-6), default_bins(10**6, 4.0, 1e-7)
         (6, 30, 50)
     """
-    return round(_between(strength_of(n, epsilon, delta) ** (1 / 3), 5, 50))
+    return round(_between(strength_of(n, epsilon, delta) ** (1 / 3), FEWEST_BINS, 50))
 
 
 def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1) -> int:

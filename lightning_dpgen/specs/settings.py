@@ -18,7 +18,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS
+from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, VALUES
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.measure.recipe import Recipe
@@ -170,9 +170,8 @@ class Settings:
         declared = {"data": spec.data.source, "n": self.n}
         declared |= {name: value for name, value in spec.data.given().items() if name not in _NOT_SHOWN}
         if self.parts:
-            declared["discovered"] = [
-                bounds_of(name) if part.find == BOUNDS else keys_of(name) for name, part in self.parts.items()
-            ]
+            named = {BOUNDS: bounds_of, KEYS: keys_of, VALUES: "values of {}".format}
+            declared["discovered"] = [named[part.find](name) for name, part in self.parts.items()]
         if spec.privacy.fidelity_share is not None:
             declared["fidelity_share"] = spec.privacy.fidelity_share
         declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
@@ -225,7 +224,8 @@ def settle_declared(spec: RunSpec) -> Settings:
 
 def has_first_pass(spec: RunSpec) -> bool:
     """Return True where something is bought before the rest is planned."""
-    return spec.data.n_share is not None or spec.data.share_of_discovery is not None
+    data = spec.data
+    return any(share is not None for share in (data.n_share, data.share_of_discovery, data.share_of_values))
 
 
 def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
@@ -237,7 +237,11 @@ def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
     data, privacy = spec.data, spec.privacy
     shares = {
         "n_share": (data.n_share, data.n is None, "a noisy count of the records"),
-        "discovery_share": (data.share_of_discovery, bool(parts), "what is found privately"),
+        "discovery_share": (
+            data.share_of_discovery,
+            any(part.find != VALUES for part in parts.values()),
+            "what is found privately",
+        ),
     }
     for name, (share, needed, use) in shares.items():
         if needed and share is None:
@@ -256,6 +260,8 @@ def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
         count_share=data.n_share or 0.0,
         bounds={name: part.most for name, part in parts.items() if part.find == BOUNDS},
         keys={name: part.most for name, part in parts.items() if part.find == KEYS},
+        values={name: part.grid.levels for name, part in parts.items() if part.grid is not None},
+        values_share=data.share_of_values or 0.0,
     )
     return dataclasses.replace(stage, stage=FIRST_PASS)
 
@@ -357,7 +363,9 @@ def _complete(spec: RunSpec, schema: Schema) -> tuple[RunSpec, Defaults]:
     given = split
     split = completed(split, defaults)
     # Default shares are those of what is left when other things are bought.
-    left = 1.0 - sum(share or 0.0 for share in (data.n_share, data.share_of_discovery, spec.privacy.fidelity_share))
+    left = 1.0 - sum(
+        share or 0.0 for share in (data.n_share, data.share_of_discovery, data.share_of_values, spec.privacy.fidelity_share)
+    )
     for name in ("moments_share", "lloyd_share", "means_share"):
         own = getattr(given, name)
         if measured and defaults.k == 1:

@@ -17,6 +17,8 @@ from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.open_columns import VALUES
+from lightning_dpgen.data.value_tree import ValueGrid
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import DataSpec
@@ -28,14 +30,16 @@ class Part:
     """A part of a description that is found privately.
 
     Args:
-        find: bounds or keys.
-        most: how many of them a unit (a record, or a person with all of theirs) has a part in.
+        find: bounds, keys or values.
+        most: how many of them a unit (a record, or a person with all of theirs) has a part in; of values, how many rows.
         whole: whether bounds are whole numbers.
+        grid: between whose bounds values lie.
     """
 
     find: str
     most: int
     whole: bool = False
+    grid: ValueGrid | None = None
 
 
 class Source(ABC):
@@ -149,6 +153,12 @@ class Source(ABC):
             UsageError: naming the setting.
         """
         spec, opened = self.spec, self.open_parts
+        if spec.share_of_values is not None and all(part.find != VALUES for part in opened.values()):
+            raise UsageError(
+                f"data.bins_share={spec.share_of_values:g}: no column of numbers has its bins left open by the schema (and "
+                "more values than those); leave it out"
+            )
+        opened = {name: part for name, part in opened.items() if part.find != VALUES}
         if bool(opened) != (spec.share_of_discovery is not None):
             raise UsageError(
                 f"data.discovery_share={spec.share_of_discovery}: expected a share of the budget, as in "

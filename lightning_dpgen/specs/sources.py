@@ -24,7 +24,7 @@ from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, PRIVATE
+from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, PRIVATE, VALUES, Open
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
@@ -39,6 +39,7 @@ from lightning_dpgen.specs.data import (
     SeriesSpec,
     TableSpec,
 )
+from lightning_dpgen.specs.defaults import FEWEST_BINS
 from lightning_dpgen.specs.source import Part, Source, abbreviate
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -145,20 +146,27 @@ class TableFile(Source):
 
     @property
     def open_parts(self) -> dict[str, Part]:
-        rows = self.spec.most_rows
-        return {
-            column.name: Part(column.find, rows, column.find == BOUNDS and column.scale.whole)
-            for column in self.described.open
-        }
+        rows, parts = self.spec.most_rows, {}
+        for column in self.described.columns:
+            if isinstance(column, Open):
+                parts[column.name] = Part(column.find, rows, column.find == BOUNDS and column.scale.whole)
+        if self.spec.bins_share is not None:
+            # The default number of bins is not known before n is.
+            for column in self.described.undecided(self.spec.bins or FEWEST_BINS):
+                parts[column.name] = Part(VALUES, rows, grid=column.grid)
+        return parts
 
     def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
         with self._settings_named():
-            return read_open_columns(self._records, self.described, person=self.spec.person)
+            return read_open_columns(self._records, self.described, list(self.open_parts), person=self.spec.person)
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
         columns = {column.name: column for column in self.described.open}
         said = {}
         for name, value in found.items():
+            if name not in columns:
+                said[name] = f"how it is distributed, in {len(value['pieces']):,} pieces"
+                continue
             fields = columns[name].filled(value)
             said[name] = f"from {fields['low']} to {fields['high']}" if "low" in fields else abbreviate(fields["values"])
         return said

@@ -408,3 +408,70 @@ def test_a_count_that_is_bought_for_a_measured_table_ends_in_a_release(dpgen, tm
     data = [*_cities(tmp_path), "data.n=null", "data.n_share=0.01", "data.discovery_share=0.1", "data.outside=clamp"]
     assert dpgen("train", *data, "model=measured", "privacy.epsilon=8", "rows=20", f"run_dir={tmp_path / 'run'}")[0] == 0
     assert dpgen("verify", tmp_path / "run")[0] == 0
+
+
+SPIKES = """label: bought
+columns:
+  visits: {type: integer, low: 0, high: 300}
+  pay: {type: number, low: -1000, high: 1000000, decimals: 2, missing: true}
+  since: {type: date, low: 1990-01-01, high: 2029-12-31}
+  rating: {type: integer, low: 1, high: 5}
+  bought: {type: boolean}
+"""
+
+
+def _spikes(folder):
+    random = np.random.default_rng(0)
+    visits = np.where(random.random(N) < 0.8, 0, random.geometric(0.3, N))
+    pay = pd.Series(np.exp(random.normal(7, 1, N)).round(2)).where(random.random(N) < 0.9)
+    since = pd.Timestamp("2015-01-01") + pd.to_timedelta(random.integers(0, 900, N), "D")
+    return _table(folder, SPIKES, visits=visits, pay=pay, since=since.date, rating=random.integers(1, 6, N),
+                  bought=visits > 0)  # fmt: skip
+
+
+def test_bins_that_are_paid_for_follow_the_values(dpgen, tmp_path):
+    data = [*_spikes(tmp_path), f"data.n={N}", "data.bins_share=0.1", "privacy.epsilon=8", "model=measured"]
+    status, out, err = dpgen("train", *data, f"run_dir={tmp_path / 'r'}", "rows=3000")
+    assert status == 0, err
+    assert "found, with noise: visits: how it is distributed, in" in out and "values of 3 columns" in out
+    made = pd.read_parquet(tmp_path / "r/release/synthetic.parquet")
+    # Bins of equal width have a tenth of the zeros; 1,500 records and noise move the share by less than .05.
+    assert abs((made["visits"] == 0).mean() - 0.8) < 0.05
+    assert made["pay"].quantile(0.9) < 10_000 and made["since"].astype(str).between("2014-10-01", "2017-12-31").mean() > 0.9
+    assert verify(tmp_path / "r/release").good
+    certificate = json.loads((tmp_path / "r/release/privacy.json").read_text())
+    assert certificate["declared"]["discovered"] == [f"values of {name}" for name in ("visits", "pay", "since")]
+    assert "values of visits" in certificate["statement"]
+
+
+def test_a_run_goes_on_with_the_bins_that_it_has_paid_for(dpgen, monkeypatch, tmp_path):
+    data = [*_spikes(tmp_path), f"data.n={N}", "data.bins_share=0.1", "privacy.epsilon=8", "model=measured", "rows=20"]
+    run = f"run_dir={tmp_path / 'r'}"
+    _stopped_after_the_first_pass(dpgen, monkeypatch, *data, run)
+    status, out, err = dpgen("train", *data, run)
+    assert status == 0 and "found, with noise: visits" in out, err
+    assert dpgen("train", *data[:-3], "data.bins_share=0.2", *data[-3:], run)[0] == 2
+
+
+NO_BINS = {
+    "bins of all declared": "columns: {age: {type: integer, low: 0, high: 99, bins: 9}, sex: {type: boolean}}",
+    "as many values as bins": "columns: {age: {type: integer, low: 0, high: 4}, sex: {type: boolean}}",
+    "nothing but categories": "columns: {age: {type: drop}, sex: {type: boolean}}",
+    "scaled alone": "columns: {age: {type: integer, low: 0, high: 99, encoding: scaled}, sex: {type: boolean}}",
+}
+
+
+@pytest.mark.parametrize("schema", NO_BINS.values(), ids=NO_BINS)
+def test_a_share_for_bins_that_none_are_open_of_is_refused(dpgen, tmp_path, schema):
+    words = [*_table(tmp_path, schema, age=[1], sex=[True]), "data.n=500", "data.bins_share=0.05"]
+    status, _, err = dpgen("train", *words, "model=measured", f"run_dir={tmp_path / 'r'}")
+    assert status == 2 and "data.bins_share=0.05: no column" in _one_line(err) and not (tmp_path / "r").exists()
+
+
+def test_persons_are_counted_by_their_rows(dpgen, tmp_path):
+    data = _spikes(tmp_path)
+    frame = pd.read_csv(tmp_path / "t.csv").assign(who=np.arange(N) // 3)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = [*data, f"data.n={N}", "data.bins_share=0.1", "data.person=who", "data.max_rows=3", "privacy.epsilon=8"]
+    status, out, err = dpgen("train", *words, "model=measured", "rows=20", f"run_dir={tmp_path / 'r'}")
+    assert status == 0 and "found, with noise: visits" in out, err

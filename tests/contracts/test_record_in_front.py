@@ -27,6 +27,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.value_tree import ValueGrid, find_values, values_of
 from lightning_dpgen.gradients.clipping import DPNorm, Quantile
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.terms import PerRecord
@@ -208,6 +209,8 @@ def _norms(rule, norms):
     return _released(multipliers, lambda access, places: bound_of(rule, access, column[places]))
 
 
+# The number 0.3 is at the border of two nodes, but for rounding.
+GRID = ValueGrid(0.0, 3.2, False)
 NUMBERS = np.array([2.0**-7, -(2.0**0.5), 0.0, np.inf, 3.0])
 PRICES = TableSchema((
     column_of("price", {"type": "number", "low": 0, "high": 100, "edges": [0.1, 0.3]}),
@@ -242,6 +245,10 @@ DECISIONS = {
     "bins of norms": _norms(DPNorm(c_max=0.7, bins=7), [0.1, 0.3, 0.05, 0.7, 9.0]),
     "norms below a bound": _norms(Quantile(0.3), [0.3, 0.1, torch.inf, 0.31, 0.2]),
     "buckets of numbers": _released({"bounds": 1.0}, lambda access, places: find_bounds(access, "bounds", NUMBERS[places])),
+    "leaves of a tree": _released(
+        {values_of("x", level): 1.0 for level in range(1, GRID.levels + 1)},
+        lambda access, places: find_values(access, "x", np.array([0.3, 0.1, 0.6, 0.7, 0.0])[places], GRID),
+    ),
     "bins of values": _bins,
     "cells of tables": _cells,
     "sizes of baskets": _strata,

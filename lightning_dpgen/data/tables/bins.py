@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+
+from lightning_dpgen.data.tables.density import Density
 
 TRANSFORMS = ("linear", "log", "sqrt")
 # A bin of real numbers holds at least as many as this, so that a value can be drawn that is not a special one.
@@ -20,6 +23,7 @@ class Bins:
     Args:
         starts: (bins,) the least number of each bin, increasing.
         special: (special,) increasing, anywhere.
+        density: by which the numbers of a bin are drawn; None for evenly.
 
     Example:
         >>> bins = Bins.cut(0, 9, True, 3, "linear", 1, np.array([0, 99]))
@@ -34,6 +38,7 @@ class Bins:
     whole: bool
     starts: np.ndarray
     special: np.ndarray
+    density: Density | None = None
 
     def __post_init__(self) -> None:
         if self.whole:
@@ -107,12 +112,47 @@ class Bins:
         return codes
 
     def decode(self, codes: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """Draw numbers (n,) uniformly from their bins; special ones stay as they are."""
+        """Draw numbers (n,) from their bins, evenly or by the density; special ones stay as they are."""
         binned = codes < len(self.starts)
         numbers = np.empty(len(codes), np.int64 if self.whole else np.float64)
         numbers[~binned] = self.special[codes[~binned] - len(self.starts)]
-        numbers[binned] = (self._draw_whole if self.whole else self._draw_real)(codes[binned], random)
+        numbers[binned] = self._drawn(codes[binned], random)
         return numbers
+
+    def _drawn(self, codes: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """Draw numbers (n,) of bins."""
+        if self.density is None:
+            if self.whole:
+                return self._draw_whole(self.starts, codes, random)
+            return self._draw_real(self.starts, np.append(self.starts[1:], self.high), codes, random)
+        starts, first, below = self._parts
+        begin, end = first[codes], first[codes + 1]
+        drawn = below[begin] + random.random(len(codes)) * (below[end] - below[begin])
+        # Rounding may lead to the next bin's first part.
+        parts = np.clip(np.searchsorted(below, drawn, side="right") - 1, begin, end - 1)
+        if self.whole:
+            return self._draw_whole(starts, parts, random)
+        return self._draw_real(starts, np.append(starts[1:], self.high), parts, random)
+
+    @cached_property
+    def _parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Starts of parts of bins of one density each, the first part (bins + 1,) of bins, the mass (parts + 1,) below.
+
+        A part holds a number that is not special.
+        """
+        assert self.density is not None
+        inside = self.density.starts[self.density.starts >= self.starts[0]]
+        starts = np.union1d(self.starts, inside.astype(self.starts.dtype))
+        if self.whole:
+            starts = starts[self._free(starts) > 0]
+        ends = np.append(starts[1:], self.high + self.whole)
+        mass = self.density.between(starts, ends)
+        # A bin whose noisy mass is 0 is spread evenly.
+        bin_of = np.searchsorted(self.starts, starts, side="right") - 1
+        empty = np.bincount(bin_of, mass, len(self.starts))[bin_of] <= 0.0
+        mass = np.where(empty, ends - starts, mass)
+        first = np.append(np.searchsorted(starts, self.starts), len(starts))
+        return starts, first, np.concatenate([[0.0], mass.cumsum()])
 
     def _inside(self) -> np.ndarray:
         """Return the special values of the range."""
@@ -124,23 +164,26 @@ class Bins:
         ends = np.append(starts[1:], self.high + 1)
         return ends - starts - (np.searchsorted(inside, ends) - np.searchsorted(inside, starts))
 
-    def _draw_whole(self, codes: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    def _draw_whole(self, starts: np.ndarray, codes: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """Draw a whole number that is not special from the range of each code, up to the next range's start."""
         inside = self._inside()
         # Numbers are drawn by their rank among those that are not special.
-        ranks = self.starts - self.low - np.searchsorted(inside, self.starts)
-        drawn = ranks[codes] + random.integers(0, self._free(self.starts)[codes])
+        ranks = starts - self.low - np.searchsorted(inside, starts)
+        drawn = ranks[codes] + random.integers(0, self._free(starts)[codes])
         skipped = np.searchsorted(inside - self.low - np.arange(len(inside)), drawn, side="right")
         return self.low + drawn + skipped
 
-    def _draw_real(self, codes: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        ends = np.append(self.starts[1:], self.high)
-        # Rounding may reach the end of a bin: the last number that still belongs to it is taken.
+    def _draw_real(
+        self, starts: np.ndarray, ends: np.ndarray, codes: np.ndarray, random: np.random.Generator
+    ) -> np.ndarray:
+        """Draw a real number that is not special from the range of each code."""
+        # Rounding may reach the end of a range: the last number that still belongs to it is taken.
         lasts = np.append(np.nextafter(ends[:-1], -np.inf), ends[-1:])
         numbers = np.empty(len(codes))
         todo = np.arange(len(codes))
         while len(todo):
-            starts = self.starts[codes[todo]]
-            drawn = starts + random.random(len(todo)) * (ends[codes[todo]] - starts)
-            numbers[todo] = np.minimum(drawn, lasts[codes[todo]])
+            chosen = codes[todo]
+            drawn = starts[chosen] + random.random(len(todo)) * (ends[chosen] - starts[chosen])
+            numbers[todo] = np.minimum(drawn, lasts[chosen])
             todo = todo[np.isin(numbers[todo], self.special)]
         return numbers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,15 +13,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.tables.arrays import Misfit, shown
+from lightning_dpgen.data.tables.arrays import Misfit, plain, shown
 from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes, Times
+from lightning_dpgen.data.tables.density import Density
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
+from lightning_dpgen.data.value_tree import ValueGrid
 
 TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000
 _MOST_SPECIAL = 1000
+_MOST_PIECES, _MOST_COUNT = 10_000, 1e15
 _LISTED = 20
 # A unit is a multiple of 1 / 2^24, which float32 holds exactly.
 _GRID = 2**24
@@ -43,6 +47,10 @@ class Numeric(Modelled):
         transform: of the distance from `low` (in days, of dates; in hours, of times), after which bins are of equal
             width: ``linear``, ``log`` (log1p) or ``sqrt``.
         special: values that have a choice of their own, inside the bounds or not.
+        density: pairs of a value and a count (or share) of the values from it to the next pair's, the first from `low`.
+            Bins that are left open are cut by it, and values of a bin are drawn by it. Found privately (`find_values`) or
+            public; empty for evenly.
+        density_noise: the standard deviation of the noise in a count.
         encoding: ``bins``, or ``scaled`` for one unit in [0, 1], exact for up to 2^24 + 1 whole values, else on a
             grid of as many.
 
@@ -65,6 +73,8 @@ class Numeric(Modelled):
     transform: str = "linear"
     special: tuple = ()
     encoding: str = "bins"
+    density: tuple = ()
+    density_noise: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,6 +96,7 @@ class Numeric(Modelled):
             if not isinstance(listed, list | tuple):
                 self.refuse(key, listed, "a list")
             self._set(key, tuple(self._declared(key, value) for value in listed))
+        self._check_density()
         self._check_choices()
         self._check_missing_values()
 
@@ -116,9 +127,43 @@ class Numeric(Modelled):
     def arrow(self) -> pa.DataType:
         return self.scale.arrow
 
+    @property
+    def grid(self) -> ValueGrid:
+        """The tree between its bounds by which its distribution is found."""
+        return ValueGrid(self._low, self._high, self.scale.whole)
+
+    def ticks(self, values: pa.Array) -> np.ndarray:
+        """Return the places (n,) float64 of values on `grid`, moved to the bounds; NaN where missing or special.
+
+        Raises:
+            Misfit: naming the first value that cannot be read.
+        """
+        values = plain(values)
+        absent = self._absent(values)
+        found, rows = np.full(len(values), np.nan), np.flatnonzero(~absent)
+        if len(rows):
+            try:
+                found[rows] = self._within(values.filter(pa.array(~absent)), True, Counter())
+            except Misfit as misfit:
+                raise misfit.moved(rows) from None
+        return np.where(np.isin(found, self._special), np.nan, found) if self.special else found
+
+    def with_density(self, pieces: Sequence[Sequence[float]], noise: float) -> Numeric:
+        """Return the same with the density that `find_values` has found on `grid`."""
+        density = tuple((self.scale.declared(start), mass) for start, mass in pieces)
+        return replace(self, density=density, density_noise=noise)
+
     def with_bins(self, bins: int) -> Numeric:
-        """Return the same with this many bins, where it is undecided."""
-        return replace(self, bins=bins) if self.undecided else self
+        """Return the same with this many bins, or as many as its density asks for, where it is undecided."""
+        if not self.undecided:
+            return self
+        density = self._density
+        # Few whole numbers have a bin each.
+        if density is None or (self.scale.whole and self._width < bins):
+            return replace(self, bins=bins)
+        starts = density.cut(bins, self.density_noise)[1:].tolist()
+        edges = tuple(self.scale.declared(tick) for tick in starts)
+        return replace(self, edges=edges, transform="linear") if edges else replace(self, bins=1, transform="linear")
 
     def fields(self) -> dict[str, Any]:
         what: dict[str, Any] = {"type": self.type, "low": self.low, "high": self.high}
@@ -130,6 +175,8 @@ class Numeric(Modelled):
         for key in ("edges", "special"):
             if getattr(self, key):
                 what[key] = list(getattr(self, key))
+        if self.density:
+            what |= {"density": [list(piece) for piece in self.density], "density_noise": self.density_noise}
         return what | self.missing_fields() | ({"description": self.description} if self.description else {})
 
     @property
@@ -252,10 +299,20 @@ class Numeric(Modelled):
         whole = self.scale.whole
         if self.edges:
             starts = np.array([self._low, *map(self.scale.tick, self.edges)], np.int64 if whole else np.float64)
-            return Bins(self._low, self._high, whole, starts, self._special)
+            return Bins(self._low, self._high, whole, starts, self._special, self._density)
         if self.bins is None:
             raise BadSchema("expected how many, or a schema completed by TableSchema.completed", self.name, "bins")
-        return Bins.cut(self._low, self._high, whole, self.bins, self.transform, self.scale.unit, self._special)
+        cut = Bins.cut(self._low, self._high, whole, self.bins, self.transform, self.scale.unit, self._special)
+        return replace(cut, density=self._density)
+
+    @cached_property
+    def _density(self) -> Density | None:
+        if not self.density:
+            return None
+        kind = np.int64 if self.scale.whole else np.float64
+        starts = np.array([self.scale.tick(value) for value, _ in self.density], kind)
+        masses = np.array([mass for _, mass in self.density], np.float64)
+        return Density(starts, masses, self._high, self.scale.whole)
 
     def _shown(self, tick: int | float) -> str:
         value = self.scale.declared(tick)
@@ -272,6 +329,28 @@ class Numeric(Modelled):
             return self.scale.declared(self.scale.tick(value))
         except ValueError as error:
             self.refuse(key, value, str(error))
+
+    def _check_density(self) -> None:
+        pairs, expected = self.density, "pairs of a value and a count, as in [[0, 120.5], [1, 3]], at most 10,000"
+        if not isinstance(pairs, list | tuple) or len(pairs) > _MOST_PIECES:
+            self.refuse("density", pairs, expected)
+        found = []
+        for pair in pairs:
+            if not isinstance(pair, list | tuple) or len(pair) != 2 or not _is_count(pair[1]):
+                self.refuse("density", pair, expected)
+            found.append((self._declared("density", pair[0]), float(pair[1])))
+        self._set("density", tuple(found))
+        if not _is_count(self.density_noise) or (self.density_noise and not pairs):
+            self.refuse("density_noise", self.density_noise, "a number, 0 or more, and a density beside it")
+        self._set("density_noise", float(self.density_noise))
+        if not pairs:
+            return
+        if self.scaled:
+            raise BadSchema("has no meaning with encoding: scaled; leave one of them out", self.name, "density")
+        ticks = [self.scale.tick(value) for value, _ in found]
+        most = self._high if self.scale.whole else max(self._low, np.nextafter(self._high, -np.inf))
+        if ticks[0] != self._low or ticks[-1] > most or not all(a < b for a, b in itertools.pairwise(ticks)):
+            self.refuse("density", [value for value, _ in found], "increasing values from low, up to high")
 
     def _check_kind(self) -> None:
         if self.decimals is not None:
@@ -325,6 +404,10 @@ class Numeric(Modelled):
             except Misfit:
                 continue
             self.refuse("missing_values", text, "no text that is also a value within the bounds, or a special one")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) in (int, float) and 0.0 <= value <= _MOST_COUNT
 
 
 def scale_of(kind: str, decimals: int | None = None, resolution: str | None = None) -> Scale:

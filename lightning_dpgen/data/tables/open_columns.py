@@ -18,7 +18,7 @@ from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
 
 # The word of a schema in the place of what is to be found.
 PRIVATE = "private"
-BOUNDS, KEYS = "bounds", "keys"
+BOUNDS, KEYS, VALUES = "bounds", "keys", "values"
 # The category of values that were not found.
 OTHER = "other"
 # The references from which powers of two are counted for bounds: for days, the first of 2000. And the range of days.

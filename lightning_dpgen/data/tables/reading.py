@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from lightning_dpgen.data.reading import Numbering, Reading
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 from lightning_dpgen.data.tables.column import Modelled, shortened
-from lightning_dpgen.data.tables.open_columns import KEYS
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.open_columns import KEYS, Open
 from lightning_dpgen.data.tables.schema import BadValue, TableSchema, listed
 from lightning_dpgen.data.tables.sources import table_source
 from lightning_dpgen.sampling.errors import BadRecords
@@ -85,31 +86,44 @@ def encode_table(
 
 
 def read_open_columns(
-    source: str | Path | pd.DataFrame | pa.Table | pa.RecordBatch, schema: TableSchema, *, person: str | None = None
+    source: str | Path | pd.DataFrame | pa.Table | pa.RecordBatch,
+    schema: TableSchema,
+    names: Sequence[str] | None = None,
+    *,
+    person: str | None = None,
 ) -> tuple[dict[str, np.ndarray | pa.ChunkedArray], np.ndarray | None]:
-    """Read what is to be looked at privately: `Open.raw` of each open column, and the persons.
+    """Read what is to be looked at privately, and the persons: `Open.raw` of open columns, `Numeric.ticks` of others.
+
+    Args:
+        names: of the columns; None for those that are open.
 
     Raises:
         MissingData, BadRecords: as `read_table`.
     """
     rows = table_source(source, schema)
     _check_columns(rows, schema, person)
-    parts: dict[str, list] = {column.name: [] for column in schema.open}
+    columns: list[Open | Numeric] = [
+        column
+        for column in schema.modelled
+        if isinstance(column, Open | Numeric) and (isinstance(column, Open) if names is None else column.name in names)
+    ]
+    parts: dict[str, list] = {column.name: [] for column in columns}
     persons, numbers = [np.empty(0, np.int64)], Numbering()
     for block in rows.blocks(_with_person(list(parts), person)):
         with _placed(rows, block):
-            for column in schema.open:
+            for column in columns:
+                read = column.raw if isinstance(column, Open) else column.ticks
                 try:
-                    parts[column.name].append(column.raw(block.column(column.name)))
+                    parts[column.name].append(read(block.column(column.name)))
                 except Misfit as misfit:
                     raise BadValue.of(column.name, misfit) from None
             if person is not None:
                 persons.append(_persons(block.column(person), person, numbers))
     raw = {
         column.name: pa.chunked_array(parts[column.name], pa.string())
-        if column.find == KEYS
+        if isinstance(column, Open) and column.find == KEYS
         else np.concatenate([np.empty(0), *parts[column.name]])
-        for column in schema.open
+        for column in columns
     }
     return raw, None if person is None else np.concatenate(persons)
 

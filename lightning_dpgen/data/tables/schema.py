@@ -137,15 +137,32 @@ class TableSchema:
         """The columns of which something is to be found privately."""
         return [column for column in self.columns if isinstance(column, Open)]
 
+    def undecided(self, bins: int) -> list[Numeric]:
+        """Return the columns of numbers whose bins are left open and which have more values than so many bins.
+
+        The label is none of them, since it has a choice for each value.
+        """
+        return [
+            column
+            for column in self.modelled
+            if isinstance(column, Numeric)
+            and column.undecided
+            and not column.density
+            and column.name != self.label
+            and column.grid.span > bins
+        ]
+
     def filled(self, found: Mapping[str, Any]) -> TableSchema:
-        """Return the same with what was found of each open column, by its name; see `Open.filled`."""
-        return replace(
-            self,
-            columns=tuple(
-                column_of(column.name, column.filled(found[column.name])) if isinstance(column, Open) else column
-                for column in self.columns
-            ),
-        )
+        """Return the same with what was found of columns, by their names; see `Open.filled`, `Numeric.with_density`."""
+
+        def filled(column: Column) -> Column:
+            if isinstance(column, Open):
+                return column_of(column.name, column.filled(found[column.name]))
+            if isinstance(column, Numeric) and column.name in found:
+                return column.with_density(**found[column.name])
+            return column
+
+        return replace(self, columns=tuple(map(filled, self.columns)))
 
     def completed(self, bins: int) -> TableSchema:
         """Return the same with so many bins (public) where none are declared; a label has a choice for each value."""

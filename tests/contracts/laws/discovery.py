@@ -16,6 +16,7 @@ from lightning_dpgen.data.discovery import find_bounds, find_keys
 from lightning_dpgen.data.key_owners import KeyOwners
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.value_tree import ValueGrid, find_values, values_of
 from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
@@ -69,6 +70,28 @@ def no_person_costs_a_discovery_more_than_its_access(most=3) -> None:
     once = [(99, 0)] * 5, [(99, 1.0)] * 5
     (spent,) = overspent(run, (others, values), (others + once[0], values + once[1]))
     assert spent <= 1.0 + 1e-9
+
+
+def values_account(grid, multiplier, *, max_rows=1, seed=5):
+    """Return an account for one access that buys the distribution of a column x (multiplier 0: not private)."""
+    noises = {values_of("x", level): multiplier for level in range(1, grid.levels + 1)}
+    stage = Stage(Access("values", noises), 1, share=1.0)
+    return Account(Plan((stage,), target_epsilon=1.0, delta=0.1, max_rows=max_rows), None, PrivateStream(seed=seed))
+
+
+def no_person_costs_a_distribution_more_than_its_access(most=3) -> None:
+    """Check a person with more rows than count, all of one value, which is looked at down to the last level."""
+    grid = ValueGrid(0, 9999, True)
+
+    def run(rows):
+        owners, numbers = np.asarray(rows, dtype=float).reshape(-1, 2).T
+        with values_account(grid, 1.5, max_rows=most).open("values") as access:
+            return find_values(access, "x", numbers, grid, owners=owners.astype(int), most=most)
+
+    others = [(owner, 1234.0) for owner in range(400)]
+    greedy = [(9999, 1234.0)] * (most + 2), [(9999, 1234.0 + 3000.0 * row) for row in range(most)]
+    spent = overspent(run, others, *(others + own for own in greedy))
+    assert 0.999 < spent[0] <= 1.0 + 1e-9 and spent[1] <= 1.0 + 1e-9
 
 
 def no_person_costs_a_choice_more_than_its_access(max_rows=3) -> None:

@@ -1,0 +1,189 @@
+"""The distribution of a column of numbers, found privately by a tree that looks more closely where there are many."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lightning_dpgen.data.key_owners import held_at_most
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.mechanisms import noisy_histogram
+from lightning_dpgen.privacy.open_access import OpenAccess
+from lightning_dpgen.privacy.pld import REPLACE_ONE
+
+# The most children of a node, the levels of real numbers, and how many nodes of a level are looked at more closely.
+_BRANCHING, _REAL_LEVELS, _MOST_SPLIT = 32, 5, 512
+# A node is looked at more closely if it holds more than this many deviations of the noise.
+_CERTAIN = 4.0
+
+
+def values_of(column: str, level: int) -> str:
+    """Return the name of the noise of one level of a column's tree, from 1."""
+    return f"values of {column}, level {level}"
+
+
+def without_level(noise: str) -> str:
+    """Return the name of a noise of `values_of` without its level, and any other name as it is.
+
+    Example:
+        >>> without_level(values_of("age", 2)), without_level("bounds of age")
+        ('values of age', 'bounds of age')
+    """
+    return re.sub(r"^(values of .*), level \d+$", r"\1", noise, flags=re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ValueGrid:
+    """The numbers between two public bounds, as the leaves of a tree whose nodes all have as many children.
+
+    Whole numbers are a leaf each; real numbers share 32^5 leaves of equal width.
+
+    Args:
+        low, high: the bounds, both included.
+        whole: whether numbers are whole.
+
+    Example:
+        >>> grid = ValueGrid(17, 90, True)
+        >>> grid.levels, grid.branching, grid.leaves(np.array([17, 90]))
+        (2, 9, array([ 0, 73]))
+    """
+
+    low: int | float
+    high: int | float
+    whole: bool
+
+    @property
+    def span(self) -> int:
+        """The number of leaves that numbers may be in."""
+        return int(self.high) - int(self.low) + 1 if self.whole else _BRANCHING**_REAL_LEVELS
+
+    @property
+    def levels(self) -> int:
+        levels = 1
+        while _BRANCHING**levels < self.span:
+            levels += 1
+        return levels
+
+    @property
+    def branching(self) -> int:
+        """The number of children of a node: the fewest with which the leaves suffice."""
+        each = max(2, round(self.span ** (1.0 / self.levels)) - 1)
+        while each**self.levels < self.span:
+            each += 1
+        return each
+
+    def leaves(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the leaf (n,) of each number between the bounds."""
+        if self.whole:
+            return np.asarray(numbers).astype(np.int64) - int(self.low)
+        share = (numbers - self.low) / (self.high - self.low)
+        return np.minimum((share * self.span).astype(np.int64), self.span - 1)
+
+    def number(self, leaf: int) -> int | float:
+        """Return the least number of a leaf."""
+        return int(self.low) + leaf if self.whole else self.low + leaf / self.span * (self.high - self.low)
+
+
+def find_values(
+    access: OpenAccess,
+    column: str,
+    numbers: np.ndarray,
+    grid: ValueGrid,
+    *,
+    owners: np.ndarray | None = None,
+    most: int = 1,
+) -> dict[str, Any]:
+    """Find how a column of numbers is distributed, from one noisy histogram for each level of a tree.
+
+    Nodes of more than 4 deviations of the noise are divided among their children, whose noisy counts are moved as little as
+    makes them positive with the sum of their parent; all others are spread evenly over their numbers.
+
+    Args:
+        access, column: as for `mechanisms.gaussian`; the access lists the noise `values_of` the column at each level.
+        numbers: (N,) private; NaN where there is none.
+        grid: between whose bounds all of them lie; public.
+        owners: (N,) whole numbers, the owner of each row where the unit is a person; None where it is a record.
+        most: the number of rows of a person that count; others of theirs are left out at random.
+
+    Returns:
+        ``{"pieces": [[start, count], ...], "noise": sigma}``, public: the noisy count of the numbers from each start to the
+        next, and the standard deviation of the noise of one number. Python numbers, as JSON holds them.
+
+    Guarantee:
+        A record is in one node of each level, so each level is a Gaussian mechanism of sensitivity 1 for a record (`most`
+        for a person), also where earlier levels have decided which nodes are counted.
+
+    Raises:
+        LedgerError: as for `mechanisms.gaussian`; or in a plan under replace-one.
+        ValueError: if shapes are impossible.
+    """
+    numbers = np.asarray(numbers)
+    if numbers.ndim != 1 or (owners is not None and np.shape(owners) != numbers.shape):
+        raise ValueError(f"numbers {numbers.shape}, owners {np.shape(owners)}: expected (N,) and an owner for each")
+    if access.relation == REPLACE_ONE:
+        raise LedgerError(f"column {column!r}: the sensitivity of a histogram is stated here for a record added or removed")
+    there = ~np.isnan(numbers)
+    leaves = grid.leaves(numbers[there])
+    if owners is not None and access.private:
+        leaves = leaves[held_at_most(np.asarray(owners)[there], np.arange(len(leaves)), most, access.stream)]
+    width, found = grid.branching**grid.levels, [(0, grid.span, math.inf)]
+    sigma, done = 0.0, []
+    for level in range(1, grid.levels + 1):
+        name, width = values_of(column, level), width // grid.branching
+        counts = _children(access, name, leaves, [first for first, _, _ in found], width, grid.branching)
+        sigma = access.access.multipliers.get(name, 0.0) * (most if owners is not None else 1)
+        nodes = [
+            (first + place * width, min(first + (place + 1) * width, grid.span), float(count))
+            for (first, _, mass), row in zip(found, counts, strict=True)
+            for place, count in enumerate(_with_sum(row, mass, -(-(grid.span - first) // width)))
+            if first + place * width < grid.span
+        ]
+        close = sorted((node for node in nodes if node[2] > _CERTAIN * sigma), key=lambda node: -node[2])[:_MOST_SPLIT]
+        chosen = set(close) if level < grid.levels else set()
+        found = [node for node in nodes if node in chosen]
+        done += [node for node in nodes if node not in chosen]
+    return {"pieces": _pieces(sorted(done), grid), "noise": round(sigma, 4)}
+
+
+def _children(
+    access: OpenAccess, name: str, leaves: np.ndarray, firsts: list[int], width: int, branching: int
+) -> np.ndarray:
+    """Return the noisy counts (nodes, branching) of the children of nodes that begin at `firsts`, increasing."""
+    begin, own = np.array(firsts, np.int64), width * branching
+    node = np.searchsorted(begin, leaves, side="right") - 1
+    inside = (node >= 0) & (leaves < begin[node] + own) if len(begin) else np.zeros(len(leaves), bool)
+    places = node[inside] * branching + (leaves[inside] - begin[node[inside]]) // width
+    # Each noise is drawn once, also where nothing is left to be counted.
+    counts = noisy_histogram(access, name, torch.from_numpy(places), max(len(begin), 1) * branching).numpy()
+    return counts.reshape(-1, branching)[: len(begin)]
+
+
+def _with_sum(counts: np.ndarray, total: float, real: int) -> np.ndarray:
+    """Return the nearest counts from 0 with this sum, or with their own where it is infinite, of the first `real`."""
+    counts = counts[:real]
+    total = max(float(counts.sum()), 0.0) if math.isinf(total) else total
+    if total <= 0.0:
+        return np.zeros(len(counts))
+    falling = np.sort(counts)[::-1]
+    above = (falling.cumsum() - total) / np.arange(1, len(falling) + 1)
+    last = int(np.flatnonzero(falling > above)[-1])
+    return np.maximum(counts - above[last], 0.0)
+
+
+def _pieces(nodes: list[tuple[int, int, float]], grid: ValueGrid) -> list[list[float]]:
+    """Return the start and the count of each node, neighbours of one density together."""
+    pieces: list[list[float]] = []
+    before = None
+    for first, end, mass in nodes:
+        density = mass / (end - first)
+        if before == density:
+            pieces[-1][1] = round(pieces[-1][1] + mass, 4)
+        else:
+            pieces.append([grid.number(first), round(mass, 4)])
+        before = density
+    return pieces
