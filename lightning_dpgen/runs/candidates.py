@@ -164,8 +164,8 @@ def _check(spec: RunSpec, source: Source) -> None:
             "privacy.selection_score=fidelity: expected the share of a trial's budget that it may use, as in "
             "privacy.fidelity_share=0.1"
         )
-    if spec.data.n is None or has_first_pass(spec) or source.open_parts:
-        if has_first_pass(spec):
+    if spec.data.n is None or has_first_pass(spec, source.open_parts):
+        if has_first_pass(spec, source.open_parts):
             first_stage(spec, source.open_parts)
         raise UsageError(
             f"privacy.selection={privacy.selection}: expected data.n and a complete schema: what is bought before the run "

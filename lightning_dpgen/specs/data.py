@@ -14,6 +14,14 @@ _SHARE = {"gt": 0, "lt": 0.5}
 _BINS = {"ge": 1, "le": 10_000, "by_default": "follows from n and the budget"}
 
 
+def _bins_share() -> Any:
+    return setting(
+        "the share of the budget for how columns of numbers are distributed, by which bins that are left open are cut; 0 "
+        "for bins of equal width",
+        ge=0, lt=0.5, by_default="follows from n and the budget",
+    )  # fmt: skip
+
+
 class DataSpec(Spec):
     """The settings of all kinds of data."""
 
@@ -40,8 +48,8 @@ class DataSpec(Spec):
 
     @property
     def share_of_values(self) -> float | None:
-        """The share of the budget for how columns are distributed."""
-        return getattr(self, "bins_share", None)
+        """The share of the budget for how columns are distributed; None for none."""
+        return getattr(self, "bins_share", None) or None
 
     def model_post_init(self, _: Any) -> None:
         if self.n is not None and self.n_share is not None:
@@ -85,6 +93,7 @@ class PublicTableSpec(DataSpec):
 
     kind = "table"
     source: Literal["adult", "mushroom"]
+    bins_share: float | None = _bins_share()
     bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
 
 
@@ -125,10 +134,7 @@ class TableSpec(_InFile, _OfPersons):
     source: Literal["table"]
     schema_: Place | None = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
     discovery_share: float | None = setting("the share of the budget for what is `private` in the schema", **_SHARE)
-    bins_share: float | None = setting(
-        "the share of the budget for how columns of numbers are distributed, by which bins that are left open are cut",
-        **_SHARE, by_default="none: bins of equal width",
-    )  # fmt: skip
+    bins_share: float | None = _bins_share()
     bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.schema_difference import first_difference
+from lightning_dpgen.data.tables.column import Column
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.labelled import without_label
@@ -149,12 +150,18 @@ def take_bins(schema: TableSchema, initial: InitialNetwork) -> TableSchema:
     theirs = initial.mixture.network.schema
     if not isinstance(theirs, TableSchema):
         return schema
-    bins = {column.name: column.bins for column in theirs.columns if isinstance(column, Numeric) and column.bins}
-    columns = (
-        column.with_bins(bins[column.name]) if isinstance(column, Numeric) and column.name in bins else column
-        for column in schema.columns
-    )
-    return replace(schema, columns=tuple(columns))
+    known = {column.name: column for column in theirs.columns if isinstance(column, Numeric) and not column.undecided}
+
+    def taken(column: Column) -> Column:
+        other = known.get(column.name)
+        if other is None or not isinstance(column, Numeric) or not column.undecided:
+            return column
+        cut = ("bins", "edges", "density", "density_noise") + ("transform",) * bool(other.edges)
+        same = (column.low, column.high, column.scale) == (other.low, other.high, other.scale)
+        # Other bounds are refused where the schemas are compared.
+        return replace(column, **{name: getattr(other, name) for name in cut}) if same else column
+
+    return replace(schema, columns=tuple(map(taken, schema.columns)))
 
 
 def check_records(spec: RunSpec, initial: InitialNetwork, schema: Schema, open_parts: Any) -> None:

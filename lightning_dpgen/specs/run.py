@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_dpgen.specs.clipping import ClippingSpec
 from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
-from lightning_dpgen.specs.data import AnyData, DataSpec
+from lightning_dpgen.specs.data import AnyData, DataSpec, PublicTableSpec, TableSpec
 from lightning_dpgen.specs.model import ModelSpec
 from lightning_dpgen.specs.privacy import SMALLEST_DELTA, AnyPrivacy, OffSpec, check_budget, default_delta
 from lightning_dpgen.specs.projection import ProjectSpec
@@ -75,8 +75,27 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
         raise UsageError("data.n: must be given, as in data.n=...")
     if spec.privacy.delta is None:
         spec = spec.with_privacy(delta=default_delta(spec.data.n))
+    if _takes_default_bins(spec):
+        # It imports torch, which no mistake in a setting waits for.
+        from lightning_dpgen.specs.defaults import default_bins_share
+
+        share = default_bins_share(spec.data.n, spec.privacy.epsilon, spec.privacy.delta, spec.data.most_rows)
+        spec = spec.changed(data=spec.data.changed(bins_share=share))
     _check_seed(spec)
     return spec
+
+
+def _takes_default_bins(spec: RunSpec) -> bool:
+    """Return True if how columns of numbers are distributed is bought without being asked for.
+
+    Nothing is bought in an audit, whose records are made up; in each trial of a selection; for a network whose bins are
+    those of another one; or where the budget follows from noise and steps.
+    """
+    data, privacy = spec.data, spec.privacy
+    if not isinstance(data, TableSpec | PublicTableSpec) or data.bins_share is not None or isinstance(spec, AuditSpec):
+        return False
+    paid = privacy.epsilon is not None or not privacy.private
+    return paid and privacy.selection is None and getattr(spec.model, "init", None) is None
 
 
 def read_audit(words: Sequence[str]) -> AuditSpec:

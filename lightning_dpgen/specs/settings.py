@@ -138,7 +138,7 @@ class Settings:
         Raises:
             UsageError: if their shares leave nothing.
         """
-        first = [first_stage(self.spec, self.parts)] if has_first_pass(self.spec) else []
+        first = [first_stage(self.spec, self.parts)] if has_first_pass(self.spec, self.parts) else []
         share = self.spec.privacy.fidelity_share
         last = [] if share is None else [fidelity_stage(self.schema.layout, self.n, share)]
         left = 1.0 - sum(spec.share for spec in [*first, *last])
@@ -168,7 +168,8 @@ class Settings:
         model = {name: value for name, value in model.items() if value is not None or name in always}
         chosen = {} if self.chosen is None else {"chosen": self.chosen}
         declared = {"data": spec.data.source, "n": self.n}
-        declared |= {name: value for name, value in spec.data.given().items() if name not in _NOT_SHOWN}
+        unseen = _NOT_SHOWN if _share_of_values(spec, self.parts) else _NOT_SHOWN | {"bins_share"}
+        declared |= {name: value for name, value in spec.data.given().items() if name not in unseen}
         if self.parts:
             named = {BOUNDS: bounds_of, KEYS: keys_of, VALUES: "values of {}".format}
             declared["discovered"] = [named[part.find](name) for name, part in self.parts.items()]
@@ -222,10 +223,14 @@ def settle_declared(spec: RunSpec) -> Settings:
     return fill(spec, source_of(spec.data))
 
 
-def has_first_pass(spec: RunSpec) -> bool:
+def has_first_pass(spec: RunSpec, parts: Mapping[str, Part]) -> bool:
     """Return True where something is bought before the rest is planned."""
-    data = spec.data
-    return any(share is not None for share in (data.n_share, data.share_of_discovery, data.share_of_values))
+    return spec.data.n_share is not None or bool(parts)
+
+
+def _share_of_values(spec: RunSpec, parts: Mapping[str, Part]) -> float:
+    """Return the share of the budget for distributions of columns, where there are any to find."""
+    return (spec.data.share_of_values or 0.0) if any(part.find == VALUES for part in parts.values()) else 0.0
 
 
 def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
@@ -261,7 +266,7 @@ def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
         bounds={name: part.most for name, part in parts.items() if part.find == BOUNDS},
         keys={name: part.most for name, part in parts.items() if part.find == KEYS},
         values={name: part.grid.levels for name, part in parts.items() if part.grid is not None},
-        values_share=data.share_of_values or 0.0,
+        values_share=_share_of_values(spec, parts),
     )
     return dataclasses.replace(stage, stage=FIRST_PASS)
 
@@ -313,7 +318,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
         spec = take_sizes(spec, initial)
     if isinstance(spec.model, AutoSpec):
         return _choose(spec, source, schema, found)
-    spec, defaults = _complete(spec, schema)
+    spec, defaults = _complete(spec, schema, source.open_parts)
     model, data = spec.model, spec.data
     if isinstance(model, TrainedSpec):
         check_model(model, schema, data.n, data.source)
@@ -343,7 +348,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     return settings
 
 
-def _complete(spec: RunSpec, schema: Schema) -> tuple[RunSpec, Defaults]:
+def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple[RunSpec, Defaults]:
     """Return the settings with what was left open filled in, and the defaults that this was done by."""
     data, model, split = spec.data, spec.model, spec.split
     measured = isinstance(model, MeasuredSpec)
@@ -363,9 +368,8 @@ def _complete(spec: RunSpec, schema: Schema) -> tuple[RunSpec, Defaults]:
     given = split
     split = completed(split, defaults)
     # Default shares are those of what is left when other things are bought.
-    left = 1.0 - sum(
-        share or 0.0 for share in (data.n_share, data.share_of_discovery, data.share_of_values, spec.privacy.fidelity_share)
-    )
+    bought = (data.n_share, data.share_of_discovery, _share_of_values(spec, parts), spec.privacy.fidelity_share)
+    left = 1.0 - sum(share or 0.0 for share in bought)
     for name in ("moments_share", "lloyd_share", "means_share"):
         own = getattr(given, name)
         if measured and defaults.k == 1:

@@ -153,11 +153,6 @@ class Source(ABC):
             UsageError: naming the setting.
         """
         spec, opened = self.spec, self.open_parts
-        if spec.share_of_values is not None and all(part.find != VALUES for part in opened.values()):
-            raise UsageError(
-                f"data.bins_share={spec.share_of_values:g}: no column of numbers has its bins left open by the schema (and "
-                "more values than those); leave it out"
-            )
         opened = {name: part for name, part in opened.items() if part.find != VALUES}
         if bool(opened) != (spec.share_of_discovery is not None):
             raise UsageError(

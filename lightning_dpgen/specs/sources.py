@@ -57,8 +57,22 @@ class PublicSource(Source):
     def word(self) -> str:
         return {"images": "picture", "table": "record", "baskets": "basket", "series": "series"}[self.spec.kind]
 
+    @property
+    def open_parts(self) -> dict[str, Part]:
+        schema = public_set(self.spec.source).schema
+        return _distributions(schema, self.spec) if isinstance(schema, TableSchema) else {}
+
+    def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
+        (file,) = self.files()
+        return read_open_columns(file, public_set(self.spec.source).schema, list(self.open_parts))
+
+    def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
+        return {name: _in_pieces(value) for name, value in found.items()}
+
     def declare(self, found: dict[str, Any] | None = None) -> Schema:
         schema = public_set(self.spec.source).schema
+        if isinstance(schema, TableSchema):
+            return schema.filled(found or {})
         if not isinstance(self.spec, PublicPicturesSpec):
             return schema
         return dataclasses.replace(schema, **self.spec.given("classes", "threshold"))
@@ -150,11 +164,7 @@ class TableFile(Source):
         for column in self.described.columns:
             if isinstance(column, Open):
                 parts[column.name] = Part(column.find, rows, column.find == BOUNDS and column.scale.whole)
-        if self.spec.bins_share is not None:
-            # The default number of bins is not known before n is.
-            for column in self.described.undecided(self.spec.bins or FEWEST_BINS):
-                parts[column.name] = Part(VALUES, rows, grid=column.grid)
-        return parts
+        return parts | _distributions(self.described, self.spec)
 
     def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
         with self._settings_named():
@@ -165,11 +175,24 @@ class TableFile(Source):
         said = {}
         for name, value in found.items():
             if name not in columns:
-                said[name] = f"how it is distributed, in {len(value['pieces']):,} pieces"
+                said[name] = _in_pieces(value)
                 continue
             fields = columns[name].filled(value)
             said[name] = f"from {fields['low']} to {fields['high']}" if "low" in fields else abbreviate(fields["values"])
         return said
+
+
+def _distributions(schema: TableSchema, spec: Any) -> dict[str, Part]:
+    """Return the columns whose distribution is bought, by name."""
+    if spec.share_of_values is None:
+        return {}
+    # The default number of bins is not known before n is.
+    columns = schema.undecided(spec.bins or FEWEST_BINS)
+    return {column.name: Part(VALUES, spec.most_rows, grid=column.grid) for column in columns}
+
+
+def _in_pieces(found: dict[str, Any]) -> str:
+    return f"how it is distributed, in {len(found['pieces']):,} pieces"
 
 
 class BasketFile(Source):

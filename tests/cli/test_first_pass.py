@@ -462,10 +462,20 @@ NO_BINS = {
 
 
 @pytest.mark.parametrize("schema", NO_BINS.values(), ids=NO_BINS)
-def test_a_share_for_bins_that_none_are_open_of_is_refused(dpgen, tmp_path, schema):
-    words = [*_table(tmp_path, schema, age=[1], sex=[True]), "data.n=500", "data.bins_share=0.05"]
-    status, _, err = dpgen("train", *words, "model=measured", f"run_dir={tmp_path / 'r'}")
-    assert status == 2 and "data.bins_share=0.05: no column" in _one_line(err) and not (tmp_path / "r").exists()
+def test_where_no_bins_are_left_open_none_are_paid_for(dpgen, tmp_path, schema):
+    words = [*_table(tmp_path, schema, age=[1], sex=[True]), "data.n=50000", "model=vae"]
+    plans = [dpgen("budget", *words, *more)[1] for more in ([], ["data.bins_share=0.05"], ["data.bins_share=0"])]
+    assert plans[0] == plans[1] == plans[2] and "first pass" not in plans[0]
+
+
+def test_bins_are_paid_for_by_default_where_there_is_enough_to_be_found(dpgen, tmp_path):
+    words = [*_spikes(tmp_path), "model=measured", "privacy.epsilon=3"]
+    given = ["data.n=300"], ["data.n=50000"], ["data.n=50000", "data.bins_share=0"]
+    few, many, none = (dpgen("budget", *words, *more)[1] for more in given)
+    assert "values of 3 columns" in many and "first pass" not in few + none
+    # Where the budget follows, or a network is taken from elsewhere, nothing can be bought first.
+    given = ["data.n=50000", "model=vae", "model.noise=1", "model.steps=9", "privacy.epsilon=null"]
+    assert "first pass" not in dpgen("budget", *words[:-2], *given)[1]
 
 
 def test_persons_are_counted_by_their_rows(dpgen, tmp_path):
