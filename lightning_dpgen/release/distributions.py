@@ -27,6 +27,8 @@ from lightning_dpgen.release.text import printable, value_text
 # The most records for charts, charts, items, example records and their columns; then the most bars and named values.
 ROWS, CHARTS, ITEMS, EXAMPLES, ACROSS = 50_000, 24, 30, 6, 16
 _BARS, _NAMES = 48, 10
+# Bars of equal width, the part of the values at either end that they leave out, and the share of a value told in words.
+_EVEN_BARS, _TAIL, _OFTEN = 30, 0.005, 0.1
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ def _column(column: Modelled, values: pa.ChunkedArray) -> Figure:
     name = printable(column.name, 40)
     if isinstance(column, Category):
         return Figure(name, "", _most_frequent(dict(zip(*_counted(values), strict=True)), name, len(values)))
+    if isinstance(column, Numeric) and column.density:
+        return _by_value(column, name, values.combine_chunks())
     codes, units = column.encode(values.combine_chunks(), True, Counter())
     absent = codes == column.present if column.missing else np.zeros(len(codes), bool)
     apart = []
@@ -114,6 +118,39 @@ def _column(column: Modelled, values: pa.ChunkedArray) -> Figure:
     most = int(counts.argmax()) + 1 if len(counts) else 0
     said = f"shares of synthetic values from {low} to {high} in {len(counts)} bins; the highest is bin {most}"
     return Figure(name, note, histogram(counts / len(codes), low, high, f"{name}: {said}"))
+
+
+def _by_value(column: Numeric, name: str, values: pa.Array) -> Figure:
+    """Draw bars of equal width where nearly all values are, whose bins hold equally many of them."""
+    ticks = column.ticks(values)
+    there = ticks[~np.isnan(ticks)]
+    numbers, counts = np.unique(there, return_counts=True)
+    often = counts > _OFTEN * len(ticks)
+    rest = there[~np.isin(there, numbers[often])]
+    low, high = np.quantile(rest, [_TAIL, 1.0 - _TAIL]) if len(rest) else (numbers[0], numbers[-1])
+    if column.scale.whole:
+        low, high = np.floor(low), np.ceil(high)
+    bars = int(min(_EVEN_BARS, high - low + 1)) if column.scale.whole else _EVEN_BARS
+    found = np.histogram(rest, bins=bars, range=(low, high + column.scale.whole))[0]
+    # Values that many records have would dwarf all others, so they are told in words, as special and missing ones are.
+    apart = [
+        (value_text(column.scale.declared(_tick(column, number))), count / len(ticks))
+        for number, count in zip(numbers[often], counts[often], strict=True)
+    ]
+    codes = column.encode(values, True, Counter())[0]
+    special = sorted(set(column.special))
+    alone = np.bincount(codes, minlength=column.choices)[column.present - len(special) : column.present] / len(ticks)
+    apart = sorted([*apart, *zip(map(value_text, special), alone.tolist(), strict=True)], key=lambda pair: -pair[1])[:4]
+    apart += [("missing", float(pc.sum(pc.is_null(values)).as_py() or 0) / len(ticks))] * column.missing
+    note = ", ".join(f"{value} {percent(share)}" for value, share in apart)
+    first, last = (value_text(column.scale.declared(_tick(column, number))) for number in (low, high))
+    most = int(found.argmax()) + 1
+    said = f"shares of synthetic values from {first} to {last} in {bars} bars of equal width; the highest is bar {most}"
+    return Figure(name, note, histogram(found / len(ticks), first, last, f"{name}: {said}"))
+
+
+def _tick(column: Numeric, number: float) -> int | float:
+    return int(number) if column.scale.whole else float(number)
 
 
 def _merged(counts: np.ndarray) -> np.ndarray:

@@ -45,6 +45,7 @@ from contracts.laws.discovery import (
     keys_of_one_record_are_seen_with_its_delta,
     no_person_costs_a_choice_more_than_its_access,
     no_person_costs_a_discovery_more_than_its_access,
+    no_person_costs_a_distribution_more_than_its_access,
 )
 from contracts.laws.gradients import (
     a_norm_is_that_of_what_the_record_adds,
@@ -86,7 +87,7 @@ from contracts.laws.studies import (
 
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.directions import Directions
-from lightning_dpgen.data import discovery, key_owners
+from lightning_dpgen.data import discovery, key_owners, value_tree
 from lightning_dpgen.gradients import clipping, engines, factors, privatize, records, scopes
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.groups import Groups
@@ -145,6 +146,7 @@ line_first = the_line_is_on_disk_before_the_noise_is_drawn
 replaced = a_replaced_row_costs_at_most_epsilon
 key_seen = keys_of_one_record_are_seen_with_its_delta
 discovery_costs = no_person_costs_a_discovery_more_than_its_access
+distribution_costs = no_person_costs_a_distribution_more_than_its_access
 same_release = functools.partial(whole_runs.given_the_answers_a_release_is_the_same, "pictures")
 same_release_of_a_network = functools.partial(
     whole_runs.given_the_answers_a_release_is_the_same, "pictures by an autoencoder"
@@ -571,7 +573,18 @@ BROKEN = {
     "bought number noised for a record of a person": Broken(
         first_pass.buy, {'"n", total, sensitivity=1.0)': '"n", total, sensitivity=1.0, of_unit=True)'}, (persons_cost,)
     ),
-    "bounds found by row": Broken(first_pass.buy, {"owners=seen.persons": "owners=None"}, (persons_cost,)),
+    "bounds found by row": Broken(
+        first_pass.buy, {"bounds_of(name), seen.parts[name], owners=seen.persons":
+                         "bounds_of(name), seen.parts[name], owners=None"},
+        (persons_cost,),
+    ),
+    "distributions found by row": Broken(
+        first_pass.buy, {"part.grid, owners=seen.persons": "part.grid, owners=None"}, (persons_cost,)
+    ),
+    "the noise of a distribution for a third of a record": Broken(
+        value_tree._children, {"len(begin), 1) * branching)": "len(begin), 1) * branching, sensitivity=1 / 3)"},
+        (persons_cost, distribution_costs),
+    ),
     "categories found by row": Broken(
         first_pass.look, {"KeyOwners.of_column(values, persons)": "KeyOwners.of_column(values, None)"}, (persons_cost,)
     ),

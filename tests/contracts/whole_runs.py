@@ -39,6 +39,7 @@ TABLE = {
         "age": {"type": "integer", "low": "private", "high": "private", "bins": 4},
         "town": {"type": "category", "values": "private"},
         "smoker": {"type": "boolean"},
+        "pay": {"type": "integer", "low": 0, "high": 900},
     },
 }
 BASKETS = BasketSchema(range(40), max_items=40)
@@ -115,7 +116,7 @@ def _fit(frame: pd.DataFrame, folder: Path) -> None:
     bought = {"n_share": 0.05, "discovery_share": 0.3, "fidelity_share": 0.1}
     fit(
         frame, TABLE, epsilon=8.0, delta=1e-4, **bought, person="who", max_rows=ROWS, outside="clamp", run_dir=folder,
-        progress=False, overrides=[*SMALL, "model=measured", "model.label_share=0.2"],
+        progress=False, overrides=[*SMALL, "model=measured", "model.label_share=0.2", "data.bins_share=0.1"],
     )  # fmt: skip
 
 
@@ -124,13 +125,14 @@ def _rows(persons: int, seed: int) -> pd.DataFrame:
     random = np.random.default_rng(seed)
     who = np.repeat(np.arange(persons), random.integers(1, ROWS + 1, persons))
     ages, towns = random.integers(1, 90, len(who)), random.choice(["Rome", "Ur", "Oslo"], len(who))
-    return pd.DataFrame({"who": who, "age": ages, "town": towns, "smoker": random.random(len(who)) < 0.5})
+    frame = pd.DataFrame({"who": who, "age": ages, "town": towns, "smoker": random.random(len(who)) < 0.5})
+    return frame.assign(pay=np.where(random.random(len(who)) < 0.7, 0, random.integers(0, 900, len(who))))
 
 
 def _one_person_more(frame: pd.DataFrame) -> list[pd.DataFrame]:
     """Add a person whose rows are all alike, as different as possible, or more than may take part."""
-    alike = pd.DataFrame({"who": -1, "age": 70, "town": "Ur", "smoker": True}, index=range(ROWS))
-    different = alike.assign(age=[2, 20, 80], town=["Rome", "Ur", "Oslo"])
+    alike = pd.DataFrame({"who": -1, "age": 70, "town": "Ur", "smoker": True, "pay": 0}, index=range(ROWS))
+    different = alike.assign(age=[2, 20, 80], town=["Rome", "Ur", "Oslo"], pay=[0, 450, 900])
     return [pd.concat([more, frame]) for more in (alike, different, pd.concat([alike] * ROWS))]
 
 

@@ -5,6 +5,7 @@ import json
 import re
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -204,3 +205,18 @@ def test_the_same_release_has_the_same_files(made, tmp_path, kind):
     assert {path.name for path in folder.iterdir()} == {*certificate["files"], "privacy.json"}
     for name in certificate["files"]:
         assert (folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
+
+
+def test_a_column_cut_by_its_density_is_drawn_by_its_values(tmp_path):
+    """Bins that hold equally many records would be bars of one height; a value of most records is told in words."""
+    density = [[0, 800], [1, 1], [2, 150], [60, 0]]
+    fields = {"type": "integer", "low": 0, "high": 300, "density": density, "special": [999], "missing": True}
+    column = column_of("visits", fields).with_bins(20)
+    schema, random = TableSchema((column,)), np.random.default_rng(0)
+    visits = np.where(random.random(4000) < 0.8, 0, random.integers(2, 60, 4000))
+    values = pa.array(np.concatenate([visits, [999] * 80]), pa.int64())
+    values = pa.concat_arrays([values, pa.nulls(120, pa.int64())])
+    pq.write_table(pa.table({"visits": values}), tmp_path / "s.parquet")
+    (figure,) = shown(tmp_path / "s.parquet", schema).figures
+    assert figure.note == "0 76%, 999 2%, missing 3%"
+    assert figure.chart.count("<rect") == 30 and "from 2 to 59 in 30 bars of equal width" in figure.chart
