@@ -60,6 +60,8 @@ class ValueGrid:
     @property
     def span(self) -> int:
         """The number of leaves that numbers may be in."""
+        if self.low == self.high:
+            return 1
         return int(self.high) - int(self.low) + 1 if self.whole else _BRANCHING**_REAL_LEVELS
 
     @property
@@ -81,6 +83,8 @@ class ValueGrid:
         """Return the leaf (n,) of each number between the bounds."""
         if self.whole:
             return np.asarray(numbers).astype(np.int64) - int(self.low)
+        if self.span == 1:
+            return np.zeros(len(numbers), np.int64)
         share = (numbers - self.low) / (self.high - self.low)
         return np.minimum((share * self.span).astype(np.int64), self.span - 1)
 

@@ -19,7 +19,7 @@ from lightning_dpgen.release.text import markdown, value_text
 _TEMPLATES = Path(__file__).parent / "templates"
 # The purchase of each stage, by its name, in words for the curator.
 _BOUGHT = {
-    "first pass": "what was not declared, such as how many records there are, bounds, categories or items",
+    "first pass": "what was not declared, such as bounds, categories, how columns are distributed, or a count",
     "selection": "the choice of settings, and the best of all that was tried with them",
     "feature moments": "where the search for groups of similar records begins, and in which directions it goes",
     "clustering": "groups of similar records, each of which gets a model of its own",

@@ -27,6 +27,7 @@ GRIDS = {
     "three levels": ValueGrid(0, 5000, True),
     "seconds of a century": ValueGrid(-2_000_000_000, 1_200_000_000, True),
     "real": ValueGrid(-1.5, 2.5, False),
+    "one real": ValueGrid(0.5, 0.5, False),
 }
 
 
