@@ -127,7 +127,8 @@ class AdultBalanced(Tables):
 
     def settings(self, run: int) -> list[str]:
         table, schema = self.files(run)
-        return ["data=table", f"data.path={table}", f"data.schema={schema}", f"data.n={self.n}"]
+        # The rows of README.md were measured before bins were paid for.
+        return ["data=table", f"data.path={table}", f"data.schema={schema}", f"data.n={self.n}", "data.bins_share=0"]
 
     def files(self, run: int) -> tuple[Path, Path]:
         """Write the training rows of `tables`, as they are in Adult's file, and their schema."""

@@ -21,6 +21,7 @@ def unwritten(monkeypatch):
     monkeypatch.setattr(dpgan_tables.AdultChosen, "files", AdultBalanced.files)
 
 
+@pytest.mark.slow
 def test_settings_of_every_variant_are_accepted_for_adult(tmp_path, unwritten):
     task = dpgan_tables.AdultChosen(tmp_path)
     for name in dpgan_tables.VARIANTS:
