@@ -28,6 +28,12 @@ from lightning_dpgen.sampling.lots import Lot
 DRAWS = 64
 
 
+class BatchNetwork(StackedVAE):
+    """The network of `BatchVAE`, by a name of its own, as a release of `model=own` has it."""
+
+    kind = "privae_aggregations:BatchNetwork"
+
+
 class BatchVAE(VAE):
     """An autoencoder with a sparse prior whose loss and discrepancy of a lot are one group (`model=own`)."""
 
@@ -35,6 +41,7 @@ class BatchVAE(VAE):
         self, schema: Schema, account: Account, clipping: ClippingRule, *, weight: float, prior_scale: float, **given: Any
     ) -> None:
         super().__init__(schema, account, clipping, prior={"kind": "sparse", "scale": prior_scale}, **given)
+        self.network.__class__ = BatchNetwork
         self.weight = weight
 
     def gradients(self, lot: Lot) -> tuple:

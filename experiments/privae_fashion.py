@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from kept import Kept
-from privae_aggregations import train_micro
+from privae_aggregations import BatchNetwork, train_micro
 from scipy.stats import binomtest
 from sklearn.ensemble import RandomForestClassifier
 from training import train
@@ -124,7 +124,7 @@ def trained(folder: Path, name: str, epsilon: float | None, run: int) -> Stacked
         settings.append(f"privacy.epsilon={epsilon:g}")
     words = name.replace(" ", "_").replace(",", "")
     release = train(folder / f"{words}_{epsilon or 'off'}_{run}", settings) / "release"
-    return load_release(release).mixture.network
+    return load_release(release, networks=[BatchNetwork]).mixture.network
 
 
 def micro(x: torch.Tensor, run: int) -> StackedVAE:

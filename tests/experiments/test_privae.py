@@ -1,5 +1,7 @@
 """Figures of PriVAE: every variant has a plan within its budget, and the other aggregations train as they say."""
 
+from pathlib import Path
+
 import pinwheel
 import privae_fashion
 import pytest
@@ -85,3 +87,12 @@ def test_micro_aggregation_moves_no_further_than_its_bound():
     train_micro(network, records, batch=5, steps=4, bound=0.01, rate=0.1, weight=10.0, seed=0)
     moved = torch.nn.utils.parameters_to_vector(network.parameters()).detach() - first
     assert 0.5 * 4 * 0.1 * 0.01 < float(moved.norm()) <= 4 * 0.1 * 0.01 * (1.0 + 1e-5)
+
+
+def test_batch_aggregation_is_trained_by_the_program_and_read_again(monkeypatch, tmp_path):
+    """One lot of digits in place of 2,350 of pictures."""
+    monkeypatch.syspath_prepend(str(Path(privae_fashion.__file__).parent))
+    short = ["data=digits", "data.classes=0", "data.n=1500", "model.steps=1", "rows=5", "trainer.accelerator=cpu"]
+    monkeypatch.setitem(privae_fashion.PRIVATE, "batch aggregation", [*privae_fashion._BATCH, *short])
+    network = privae_fashion.trained(tmp_path, "batch aggregation", 4.0, 0)
+    assert isinstance(network, StackedVAE) and network.latent == 50
