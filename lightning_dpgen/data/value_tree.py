@@ -175,7 +175,8 @@ def _with_sum(counts: np.ndarray, total: float, real: int) -> np.ndarray:
         return np.zeros(len(counts))
     falling = np.sort(counts)[::-1]
     above = (falling.cumsum() - total) / np.arange(1, len(falling) + 1)
-    last = int(np.flatnonzero(falling > above)[-1])
+    # A sum that rounding loses beside the largest count still leaves one.
+    last = int(np.flatnonzero(falling > above).max(initial=0))
     return np.maximum(counts - above[last], 0.0)
 
 

@@ -121,13 +121,16 @@ def _column(column: Modelled, values: pa.ChunkedArray) -> Figure:
 
 
 def _by_value(column: Numeric, name: str, values: pa.Array) -> Figure:
-    """Draw bars of equal width where nearly all values are, whose bins hold equally many of them."""
+    """Draw bars of equal width where nearly all values are, for a column whose bins hold equally many records."""
     ticks = column.ticks(values)
     there = ticks[~np.isnan(ticks)]
     numbers, counts = np.unique(there, return_counts=True)
     often = counts > _OFTEN * len(ticks)
     rest = there[~np.isin(there, numbers[often])]
-    low, high = np.quantile(rest, [_TAIL, 1.0 - _TAIL]) if len(rest) else (numbers[0], numbers[-1])
+    if len(rest):
+        low, high = np.quantile(rest, [_TAIL, 1.0 - _TAIL])
+    else:
+        low, high = (numbers[0], numbers[-1]) if len(numbers) else (column.grid.low, column.grid.high)
     if column.scale.whole:
         low, high = np.floor(low), np.ceil(high)
     bars = int(min(_EVEN_BARS, high - low + 1)) if column.scale.whole else _EVEN_BARS

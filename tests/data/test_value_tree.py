@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from contracts.door import given_the_answers
 from contracts.laws.discovery import no_person_costs_a_distribution_more_than_its_access, values_account
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lightning_dpgen.data.discovery import discovery_stage
@@ -18,7 +18,7 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.density import Density
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.value_tree import ValueGrid, find_values, values_of
+from lightning_dpgen.data.value_tree import ValueGrid, _with_sum, find_values, values_of
 
 GRIDS = {
     "one value": ValueGrid(5, 5, True),
@@ -112,6 +112,7 @@ def _density(random, whole, low, high, pieces):
 
 @settings(deadline=None, max_examples=150)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 40), st.integers(0, 4), st.integers(1, 12))
+@example(64427, True, 2, 4, 1)
 def test_numbers_that_are_drawn_are_of_their_bin_and_never_special(seed, whole, pieces, specials, bins):
     random = np.random.default_rng(seed)
     low, high = -20, int(random.integers(-18, 90))
@@ -199,3 +200,9 @@ def test_a_density_has_no_meaning_for_a_scaled_column_and_noise_none_without_it(
         column_of("x", COLUMNS["whole"] | {"density": [[0, 1.0]], "encoding": "scaled"})
     with pytest.raises(BadSchema, match="density_noise"):
         column_of("x", COLUMNS["whole"] | {"density_noise": 2.0})
+
+
+def test_counts_are_moved_to_any_sum():
+    for total in (1e-300, 1e-9, 1.0, 1e9):
+        found = _with_sum(np.array([-5.0, 1e6, 3.0, 0.0]), total, 4)
+        assert (found >= 0.0).all() and found.sum() == pytest.approx(total, rel=1e-6, abs=1e-9)

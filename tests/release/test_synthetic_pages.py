@@ -220,3 +220,12 @@ def test_a_column_cut_by_its_density_is_drawn_by_its_values(tmp_path):
     (figure,) = shown(tmp_path / "s.parquet", schema).figures
     assert figure.note == "0 76%, 999 2%, missing 3%"
     assert figure.chart.count("<rect") == 30 and "from 2 to 59 in 30 bars of equal width" in figure.chart
+
+
+@pytest.mark.parametrize("values", [[None] * 9, [999] * 9, [7] * 9], ids=["missing", "special", "one value"])
+def test_a_column_cut_by_its_density_may_have_no_other_values(tmp_path, values):
+    fields = {"type": "integer", "low": 0, "high": 300, "density": [[0, 1]], "special": [999], "missing": True}
+    schema = TableSchema((column_of("visits", fields).with_bins(20),))
+    pq.write_table(pa.table({"visits": pa.array(values, pa.int64())}), tmp_path / "s.parquet")
+    (figure,) = shown(tmp_path / "s.parquet", schema).figures
+    assert "100%" in figure.note

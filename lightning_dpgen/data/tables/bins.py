@@ -121,7 +121,8 @@ class Bins:
 
     def _drawn(self, codes: np.ndarray, random: np.random.Generator) -> np.ndarray:
         """Draw numbers (n,) of bins."""
-        if self.density is None:
+        # Where all numbers are special, there is no bin.
+        if self.density is None or not len(self.starts):
             if self.whole:
                 return self._draw_whole(self.starts, codes, random)
             return self._draw_real(self.starts, np.append(self.starts[1:], self.high), codes, random)
