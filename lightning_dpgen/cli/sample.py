@@ -7,7 +7,6 @@ import secrets
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -43,9 +42,9 @@ def run(argv: Sequence[str]) -> int:
         "--where",
         action="append",
         default=[],
-        metavar="COLUMN=VALUE",
-        help="only records with this value, drawn until there are enough; COLUMN= for a missing one, COLUMN=30..39 for a "
-        "range of whole bins; may be repeated",
+        metavar="CONDITION",
+        help="only records that fulfil it, drawn until there are enough: label=3, job!=cook, 'age>=60', age=60..80, "
+        "'job in (cook, vet)', 'job is missing'; may be repeated, and all of them hold then",
     )
     parser.add_argument("--component", type=whole_number, help="of the mixture, counted from 0: only records of this one")
     parser.add_argument(
@@ -75,11 +74,11 @@ def run(argv: Sequence[str]) -> int:
         columns = release.arrow
     except ValueError as error:
         raise UsageError(f"{arguments.release}: {error}") from None
-    where = _conditions(release, arguments.where)
+    _check(release, arguments.where)
     n = arguments.n
     if n is None:
         n = _SHOWN if output is None else _WRITTEN
-    chunks = release.chunks(n, arguments.seed, where)
+    chunks = release.chunks(n, arguments.seed, arguments.where)
     try:
         if output is None:
             for text in csv_text(chunks, escape=not arguments.no_escape):
@@ -126,30 +125,15 @@ def _write(output: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema, *,
         part.unlink(missing_ok=True)
 
 
-def _conditions(release: Release, words: Sequence[str]) -> dict[str, Any]:
-    """Return columns and their values, as `Release.sample` takes them.
+def _check(release: Release, words: Sequence[str]) -> None:
+    """Refuse conditions that make no sense.
 
     Raises:
-        UsageError: naming the condition that makes no sense.
+        UsageError: naming the condition.
     """
-    where: dict[str, Any] = {}
-    for word in words:
-        column, equals, text = _cut(release, word)
-        if not equals:
-            raise UsageError(f"--where {word}: expected COLUMN=VALUE, as in --where label=3")
-        if column in where:
-            raise UsageError(f"--where {word}: there is a condition on {column} already; give one for each column")
-        where[column] = text or None
+    for word in [*words, words]:
         try:
-            release.check_conditions({column: where[column]})
+            release.check_conditions(word)
         except ValueError as error:
-            raise UsageError(f"--where {word}: {error}") from None
-    return where
-
-
-def _cut(release: Release, word: str) -> tuple[str, str, str]:
-    """Return column, sign and value; names of columns may have the sign in them."""
-    for name in sorted(release.schema.arrow.names, key=len, reverse=True):
-        if word.startswith(f"{name}="):
-            return name, "=", word[len(name) + 1 :]
-    return word.partition("=")
+            said, named = str(error), word if isinstance(word, str) else " --where ".join(word)
+            raise UsageError(f"--where {said}" if said.startswith(f"{named}: ") else f"--where {named}: {said}") from None

@@ -91,6 +91,19 @@ class Category(Modelled):
     def alone(self, code: int) -> bool:
         return True
 
+    def places(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
+        return self.encode_present(values, clamp, counted)[0]
+
+    def lost(self, numbers: np.ndarray) -> np.ndarray:
+        return numbers >= self.present
+
+    def restored(self, numbers: np.ndarray, absent: np.ndarray) -> pa.Array:
+        return self._choices.take(pa.array(np.where(absent, self.present, numbers)))
+
+    @property
+    def ranges(self) -> list[tuple[int | float, int | float]]:
+        return [(code, code) for code in range(self.present)]
+
     def takes_empty(self) -> bool:
         return self.kind is str and "" in self.values
 

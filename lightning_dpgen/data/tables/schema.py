@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -12,34 +12,32 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.conditions import Condition, Said
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
-from lightning_dpgen.data.tables.arrays import Misfit
+from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
+from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, RowRules
 from lightning_dpgen.data.tables.unmodelled import Fake
-from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.data.tables.value_set import value_set, without_special
 
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20
 _MOST_LABELS = 1000
 # Keys of the whole table, beside its columns.
-_DEFAULTS = {"description": "", "label": None, "header": True, "strip": True, "separator": None}
-
-
-class BadValue(BadRecords):
-    """A value in a row of what was read that the schema does not allow, or (row None) a column of another type."""
-
-    def __init__(self, column: str, row: int | None, problem: str) -> None:
-        self.column, self.row, self.problem = column, row, problem
-        super().__init__(f"column {column!r}{'' if row is None else f', row {row}'}: {problem}")
-
-    @classmethod
-    def of(cls, column: str, misfit: Misfit) -> BadValue:
-        return cls(column, misfit.row, f"{misfit.problem}; {misfit.advice}")
+_DEFAULTS = {
+    "description": "",
+    "label": None,
+    "header": True,
+    "strip": True,
+    "separator": None,
+    "constraints": (),
+    "found_constraints": (),
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,9 @@ class TableSchema:
         header: whether a file of text begins with the names of columns; else they are told by their positions.
         strip: whether spaces around the fields of a file of text are no part of them.
         separator: of fields in a file of text; None for a tab in a ``.tsv`` file, and a comma in any other.
+        constraints: statements about several columns that hold of every record and every synthetic row: texts such as
+            ``start <= end`` or ``pdays = -1 if and only if previous = 0``, and mappings; see `constraints`.
+        found_constraints: the same, of synthetic rows alone: those that noisy tables of the records show.
 
     Raises:
         BadSchema: if that makes no sense.
@@ -77,6 +78,8 @@ class TableSchema:
     header: bool = True
     strip: bool = True
     separator: str | None = None
+    constraints: tuple = ()
+    found_constraints: tuple = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, list | tuple) or not all(isinstance(column, Column) for column in self.columns):
@@ -101,13 +104,23 @@ class TableSchema:
             raise BadSchema(f"expected at most {_MOST_COLUMNS} columns, of {_MOST_CHOICES} bins in all", key="columns")
         if self.strip:
             self._check_spaces()
+        for key in ("constraints", "found_constraints"):
+            listed = getattr(self, key)
+            object.__setattr__(self, key, tuple(listed) if isinstance(listed, list | tuple) else listed)
+        if self.constraints or self.found_constraints:
+            self._check_constraints()
         if self.label is not None:
             self._check_label()
 
     @property
-    def modelled(self) -> list[Modelled]:
-        """The columns that records are encoded from."""
+    def recorded(self) -> list[Modelled]:
+        """The columns that are read of a record, and that a synthetic row has."""
         return [column for column in self.columns if isinstance(column, Modelled)]
+
+    @property
+    def modelled(self) -> list[Modelled]:
+        """The columns that records are encoded from: all that are recorded, but those that others determine."""
+        return [column for column in self.recorded if column.name not in self.rules.derived]
 
     @property
     def scaled(self) -> list[Numeric]:
@@ -209,9 +222,26 @@ class TableSchema:
                 unit += 1
         return Encoded(units, codes)
 
+    @cached_property
+    def rules(self) -> RowRules:
+        """The constraints of rows."""
+        return RowRules({column.name: column for column in self.recorded}, self.constraints, self.found_constraints)
+
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
-        """Return records as a table of `arrow`: values of a bin are drawn uniformly, fakes are made, row numbers follow
-        those of `before` records.
+        """Return records as a table of `arrow`: `values`, and `with_fakes`."""
+        return self.with_fakes(self.values(encoded, random), random, before)
+
+    def with_fakes(self, values: pa.RecordBatch, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
+        """Return rows with columns that are made up; row numbers follow those of `before` records."""
+        arrays = [
+            column.made(values.num_rows, random, before) if isinstance(column, Fake) else values.column(column.name)
+            for column in self.columns
+            if column.arrow is not None
+        ]
+        return pa.record_batch(arrays, schema=self.arrow)
+
+    def values(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
+        """Return the recorded columns of records: values of a bin are drawn by its density, and some follow from others.
 
         Raises:
             ValueError: if there are choices, or numbers of columns, that the layout does not have.
@@ -223,32 +253,43 @@ class TableSchema:
             raise ValueError(f"units of shape {units.shape} and codes of shape {codes.shape}: expected {expected}")
         if rows and ((codes < 0).any() or (codes.max(axis=0) >= np.array(layout.groups, np.int64)).any()):
             raise ValueError("codes beyond the choices of their groups")
-        arrays, group, unit = [], 0, 0
-        for column in self.columns:
-            if isinstance(column, Fake):
-                arrays.append(column.made(rows, random, before))
-            if not isinstance(column, Modelled):
-                continue
+        arrays, group, unit = {}, 0, 0
+        for column in self.modelled:
             chosen = codes[:, group].astype(np.int64) if column.choices else np.zeros(rows, np.int64)
-            arrays.append(column.decode(chosen, units[:, unit] if column.scaled else None, random))
+            arrays[column.name] = column.decode(chosen, units[:, unit] if column.scaled else None, random)
             group += bool(column.choices)
             unit += column.scaled
-        return pa.record_batch(arrays, schema=self.arrow)
+        arrays = self.rules.with_computed(arrays, rows)
+        return pa.record_batch({column.name: arrays[column.name] for column in self.recorded})
 
-    def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """Return the group, and those of its choices, that say that a column has a value; see `Schema.where`.
-
-        For numbers in bins the value may be a range of whole bins as text, such as ``30..39``.
+    def condition(self, said: Said) -> Condition:
+        """Return a condition on a column; see `Schema.condition`.
 
         Example:
-            >>> TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"]}),)).where("sex", "M")
-            (0, frozenset({1}))
+            >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),))
+            >>> condition = schema.condition(Said("age", ">=", ("65",)))
+            >>> sorted(condition.may), sorted(condition.sure)
+            ([6, 7, 8, 9], [7, 8, 9])
         """
-        found = {known.name: known for known in self.modelled}
-        if column not in found:
-            raise ValueError(f"column {shortened(column)}: expected one that is modelled: {listed(list(found))}")
-        choices = found[column].chosen(value)
-        return self._groups.index(column), choices
+        if said.column not in self.rules.columns:
+            raise ValueError(
+                f"column {shortened(said.column)}: expected one that is modelled: {listed(list(self.rules.columns))}"
+            )
+        column = self.rules.columns[said.column]
+        wanted = value_set(column, said)
+
+        def holds(values: pa.Array) -> np.ndarray:
+            return wanted.holds(*column.numbers(values, False, Counter()))
+
+        if said.column not in self._groups:
+            return Condition(None, frozenset(), frozenset(), holds)
+        absent = {column.present} if wanted.missing else set()
+        # No special value belongs to a bin.
+        bare = without_special(column, wanted)
+        may = {code for code, (low, high) in enumerate(column.ranges) if (bare if low < high else wanted).meets(low, high)}
+        may |= absent
+        sure = {code for code, ends in enumerate(column.ranges) if wanted.covers(*ends)} | absent
+        return Condition(self._groups.index(said.column), frozenset(may), frozenset(sure), None if may == sure else holds)
 
     @property
     def choices(self) -> dict[str, list[str]]:
@@ -266,7 +307,8 @@ class TableSchema:
 
     def table_fields(self) -> dict[str, Any]:
         """Return what is declared of the whole table, where it is not the default."""
-        return {key: getattr(self, key) for key, default in _DEFAULTS.items() if getattr(self, key) != default}
+        found = {key: getattr(self, key) for key, default in _DEFAULTS.items() if getattr(self, key) != default}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
 
     @classmethod
     def from_json(cls, fields: Any) -> TableSchema:
@@ -297,9 +339,19 @@ class TableSchema:
                 raise BadSchema(f"unknown here: expected one of columns, {', '.join(_DEFAULTS)}", key=str(key))
         return cls(tuple(columns), **{key: value for key, value in fields.items() if value is not None})
 
+    def with_found_constraints(self, texts: Sequence[str]) -> TableSchema:
+        """Return the same with constraints of synthetic rows that noisy tables have shown."""
+        return replace(self, found_constraints=tuple(texts))
+
     @cached_property
     def _groups(self) -> list[str]:
         return [column.name for column in self.modelled if column.choices]
+
+    def _check_constraints(self) -> None:
+        if self.label in self.rules.derived:
+            problem = f"{self.label!r} is the label, and other columns determine it: expected a label to learn"
+            raise BadSchema(problem, key=CONSTRAINTS)
+        self.rules.check()
 
     def _check_spaces(self) -> None:
         """Refuse names and categories with spaces around them, which are cut off the fields of a file of text."""
