@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ _PLAIN = re.compile(r"[^\W\d][\w.-]*|[+-]?[\w.:-]+")
 class Said:
     """A condition as it was said: the column, ``=``, ``!=`` or an order, and the values, any of which will do.
 
-    A value is text, or of the column's own type; None is a missing one.
+    A value is text, or of the column's own type; None is a missing one, and so is the empty text where it is no value.
     """
 
     column: str
@@ -87,14 +86,14 @@ def parse_condition(text: str, names: Sequence[str]) -> Said:
     if found["word"]:
         return Said(column, _MISSING[" ".join(found["word"].split())], (None,))
     if found["list"]:
-        values = next(csv.reader([found["values"]], skipinitialspace=True), [])
-        if not values:
+        if not found["values"].strip():
             raise ValueError(f"{text}: expected values between the brackets, as in (cook, vet)")
-        return Said(column, _LISTS[" ".join(found["list"].split())], tuple(value.strip() or None for value in values))
+        values = (unquoted(value.strip()) for value in cut_outside(found["values"], ","))
+        return Said(column, _LISTS[" ".join(found["list"].split())], tuple(values))
     operator, value = _SIGNS[found["sign"]], found["value"].strip()
     if not value and operator not in (EQUAL, UNEQUAL):
         raise ValueError(f"{text}: expected a value behind {operator}")
-    return Said(column, operator, (unquoted(value) or None,))
+    return Said(column, operator, (unquoted(value),))
 
 
 def conditions_of(where: Where, names: Sequence[str]) -> list[Said]:
@@ -152,6 +151,30 @@ def _place(classes: Sequence[Name], value: Any) -> int:
     if place < 0:
         raise ValueError(f"column {LABEL!r}: {shown(value)}: expected {one_of(classes)}")
     return place
+
+
+def cut_outside(text: str, word: str) -> list[str]:
+    """Cut a text at a word, but not within quotes, backquotes and brackets.
+
+    Example:
+        >>> cut_outside('a, "b, c", (d, e)', ", ")
+        ['a', '"b, c"', '(d, e)']
+    """
+    parts, start, place, depth, quote = [], 0, 0, 0, ""
+    while place < len(text):
+        letter = text[place]
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in '"`':
+            quote = letter
+        elif letter in "()":
+            depth += 1 if letter == "(" else -1
+        elif depth == 0 and text.startswith(word, place):
+            parts.append(text[start:place])
+            place = start = place + len(word)
+            continue
+        place += 1
+    return [*parts, text[start:]]
 
 
 def unquoted(text: str) -> str:

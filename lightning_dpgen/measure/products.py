@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.found_rules import FoundRule, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
@@ -32,6 +33,8 @@ _STEPS, _LR = 1000, 0.1
 # The weight of the relative entropy that holds columns of components to what all have in common, from which noise would
 # take them, beside squared errors in deviations of the noise.
 _TOGETHER = 10.0
+# The weight of the share of records that break a rule, in records and deviations of the noise.
+_HELD = 10.0
 
 
 @dataclass(frozen=True)
@@ -135,8 +138,10 @@ class ProductRecipe(Recipe):
     def _fitted(self, state: State) -> tuple[Mixture, LabelRegression | None]:
         tables, measured = self._measured(state)
         if self._last.get("to") != [id(own) for own in measured.values()]:
-            weights, shares = fit_products(self.schema.layout, tables, measured, self.k, self.seed)
-            network = StackedProducts(self.schema, self.k)
+            layout = self.schema.layout
+            rules = find_rules(layout, tables, measured, total_of(tables, measured))
+            weights, shares = fit_products(layout, tables, measured, self.k, self.seed, rules=rules)
+            network = StackedProducts(with_rules(self.schema, rules), self.k)
             network.means.copy_(shares)
             mixture, regression = Mixture(network, weights), None
             if self.label_share:
@@ -177,11 +182,14 @@ def fit_products(
     k: int,
     seed: int,
     steps: int = _STEPS,
+    *,
+    rules: Sequence[FoundRule] = (),
 ) -> tuple[Tensor, Tensor]:
     """Fit weights (k,) and shares (k, width) of the mixture whose tables are nearest to noisy ones. Post-processing.
 
     Least squares over all cells, each divided by the deviation of its noise, by Adam from shares near those of single
-    groups; a cell says as much as its noise lets it. Where tables are by label, the label is one more group.
+    groups; a cell says as much as its noise lets it. Where tables are by label, the label is one more group. The share of
+    records that break a rule is held down, so that leaving them out moves little else.
     """
     total = total_of(statistics, measured)
     generator = torch.Generator().manual_seed(seed)
@@ -210,6 +218,7 @@ def fit_products(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
     diagonal = torch.eye(layout.width, dtype=torch.bool)
     # Labels are not held: components are there to tell them apart.
+    given, then = ([layout.spans[group].start + choice for group, choice in ends] for ends in _ends(rules))
     held = torch.ones(layout.width)
     held[layout.labels] = 0.0
     for _ in range(steps):
@@ -221,11 +230,19 @@ def fit_products(
         made = torch.where(diagonal, single[:, :, None], made)
         divergence = (held * shares * (shares.clamp(min=1e-12).log() - common)).sum()
         loss = ((made - target) * weight).square().sum() + _TOGETHER * divergence
+        if rules:
+            breaking = weights @ (shares[:, given] * (1.0 - shares[:, then]))
+            loss = loss + _HELD * total / max(measured["pairs"].deviation, 1.0) * breaking.sum()
         loss.backward()
         optimizer.step()
         schedule.step()
     with torch.no_grad():
         return torch.softmax(mixing, dim=0), means(logits, layout)
+
+
+def _ends(rules: Sequence[FoundRule]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the groups and choices from which rules follow, and those that follow."""
+    return [rule.given for rule in rules], [rule.then for rule in rules]
 
 
 def total_of(statistics: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> float:

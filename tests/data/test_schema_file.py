@@ -42,8 +42,12 @@ def test_the_schemas_of_the_page_make_sense():
     )
     columns |= dict.fromkeys(("admitted", "discharged"), "{type: date, low: 2020-01-01, high: 2020-12-31}")
     categories = {
-        "city": "Oslo], missing: true, missing_values: [none", "country": "NO, SE", "education": "HS, Bachelors, PhD", "sex": "F, M", "title": "Ms, Mr, Dr"
-    }  # fmt: skip
+        "city": "Oslo], missing: true, missing_values: [none",
+        "country": "NO, SE",
+        "education": "HS, Bachelors, PhD",
+        "sex": "F, M",
+        "title": "Ms, Mr, Dr",
+    }
     columns |= {name: f"{{type: category, values: [{values}]}}" for name, values in categories.items()}
     text = "".join(f"  {name}: {described}\n" for name, described in columns.items())
     assert len(parse_schema(f"columns:\n{text}{rules}").constraints) == 6

@@ -100,6 +100,9 @@ class Category(Modelled):
     def restored(self, numbers: np.ndarray, absent: np.ndarray) -> pa.Array:
         return self._choices.take(pa.array(np.where(absent, self.present, numbers)))
 
+    def range_text(self, code: int) -> str:
+        return self.present_names[code]
+
     @property
     def ranges(self) -> list[tuple[int | float, int | float]]:
         return [(code, code) for code in range(self.present)]

@@ -175,6 +175,10 @@ class Modelled(Column):
     def ranges(self) -> list[tuple[int | float, int | float]]:
         """The first and the last place of the values of each choice that is not missing; of a scaled column, of all."""
 
+    @abstractmethod
+    def range_text(self, code: int) -> str:
+        """Return the values of a choice that is not missing, as a condition says them."""
+
     @property
     @abstractmethod
     def present_names(self) -> list[str]:

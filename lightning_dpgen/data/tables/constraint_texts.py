@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_dpgen.data.conditions import EQUAL, parse_condition, quoted_name, unquoted
+from lightning_dpgen.data.conditions import EQUAL, cut_outside, parse_condition, quoted_name, unquoted
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.constraints import (
     Allowed,
@@ -79,9 +79,9 @@ def _parsed(one: Any, columns: Mapping[str, Modelled]) -> Constraint:
     if not is_text(one) or not one.strip() or len(one) > _LONGEST:
         raise ValueError(_FORMS)
     for word in (_IFF, _IF):
-        parts = _split(one, word)
+        parts = cut_outside(one, word)
         if len(parts) == 2:
-            conditions = tuple(_statement(part, columns) for part in _split(parts[1], _AND))
+            conditions = tuple(_statement(part, columns) for part in cut_outside(parts[1], _AND))
             constraint = Implication(one, _statement(parts[0], columns), conditions, word == _IFF)
             if len(constraint.columns) < 2:
                 raise ValueError("speaks of one column alone: expected several, or other bounds or values of that one")
@@ -152,8 +152,8 @@ def _function(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Fun
     if column is of or not isinstance(mapping, dict) or not mapping:
         raise ValueError("expected a mapping of the values of one column to those of another, as in {Bachelors: 13}")
     pairs = {value_of(of, _text(key)): value_of(column, _text(value)) for key, value in mapping.items()}
-    missing = pairs.pop(None, None)
-    if None not in map(_text, mapping) and of.missing and not column.missing:
+    said, missing = None in pairs, pairs.pop(None, None)
+    if not said and of.missing and not column.missing:
         raise ValueError(f"says nothing of missing values of {of.name!r}: expected the key '' for them")
     unsaid = [name for code, name in enumerate(of.present_names) if not isinstance(of, Numeric) and code not in pairs]
     if unsaid:
@@ -190,25 +190,5 @@ def _known(name: Any, columns: Mapping[str, Modelled]) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Return a value of YAML as a column reads it: the empty text stands for a missing one."""
-    return None if value in ("", None) else unquoted(value) if isinstance(value, str) else value
-
-
-def _split(text: str, word: str) -> list[str]:
-    """Split a text at a word, but not within quotes, backquotes and brackets."""
-    parts, start, depth, quote = [], 0, 0, ""
-    place = 0
-    while place < len(text):
-        letter = text[place]
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in '"`':
-            quote = letter
-        elif letter in "()":
-            depth += 1 if letter == "(" else -1
-        elif depth == 0 and text.startswith(word, place):
-            parts.append(text[start:place])
-            place = start = place + len(word)
-            continue
-        place += 1
-    return [*parts, text[start:]]
+    """Return a value of YAML as a column reads it."""
+    return unquoted(value) if isinstance(value, str) else value

@@ -210,6 +210,10 @@ class Numeric(Modelled):
             return [self.limits]
         return [*self._bins.ranges, *((tick, tick) for tick in self._special.tolist())]
 
+    def range_text(self, code: int) -> str:
+        low, high = (self.scale.declared(tick) for tick in self.ranges[code])
+        return str(low) if low == high else f"{low}..{high}"
+
     @property
     def limits(self) -> tuple[int | float, int | float]:
         """The bounds as ticks."""

@@ -126,6 +126,9 @@ class Open(Modelled):
     def restored(self, numbers: np.ndarray, absent: np.ndarray) -> pa.Array:
         return pa.nulls(self.present)
 
+    def range_text(self, code: int) -> str:
+        return self.present_names[code]
+
     @property
     def ranges(self) -> list[tuple[int | float, int | float]]:
         return [(0, 0)] * self.present

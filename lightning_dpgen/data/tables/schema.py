@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.conditions import Condition, Said
+from lightning_dpgen.data.conditions import Condition, Said, quoted, quoted_name
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit
@@ -290,6 +290,20 @@ class TableSchema:
         may |= absent
         sure = {code for code, ends in enumerate(column.ranges) if wanted.covers(*ends)} | absent
         return Condition(self._groups.index(said.column), frozenset(may), frozenset(sure), None if may == sure else holds)
+
+    def condition_text(self, name: str, choices: Sequence[int]) -> str:
+        """Return the condition that a column has one of some choices, or is missing, as `parse_condition` reads it.
+
+        Example:
+            >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),))
+            >>> schema.condition_text("age", [0, 3])
+            'age in (0..9, 30..39)'
+        """
+        column = self.rules.columns[name]
+        if choices[0] == column.present:
+            return f"{quoted_name(name)} is missing"
+        values = [quoted(column.range_text(code)) for code in choices]
+        return f"{quoted_name(name)} " + (f"= {values[0]}" if len(values) == 1 else f"in ({', '.join(values)})")
 
     @property
     def choices(self) -> dict[str, list[str]]:

@@ -119,10 +119,12 @@ def without_special(column: Modelled, values: ValueSet) -> ValueSet:
 def value_of(column: Modelled, value: Any) -> int | float | None:
     """Return the place of one value, given as text or of the column's own type; None of a missing one.
 
+    The empty text is missing unless it is a category.
+
     Raises:
         ValueError: for one that the column cannot have.
     """
-    if value is None:
+    if _is_missing(column, value):
         return None
     try:
         numbers, absent = column.numbers(pa.array([value]), False, Counter())
@@ -138,6 +140,10 @@ def _place(column: Modelled, value: Any, operator: str) -> Interval | None:
     if not isinstance(column, Numeric):
         place = value_of(column, value)
         return None if place is None else (place, place)
+    if _is_missing(column, value):
+        if operator not in (EQUAL, UNEQUAL):
+            raise ValueError(f"column {column.name!r}: expected a value behind {operator}")
+        return None
     if operator in (EQUAL, UNEQUAL):
         ends = value.split("..") if isinstance(value, str) else []
         if len(ends) != 2:
@@ -147,10 +153,12 @@ def _place(column: Modelled, value: Any, operator: str) -> Interval | None:
         if first > last:
             raise ValueError(f"column {column.name!r}: {value}: expected the smaller end of the range first")
         return first, last
-    if value is None:
-        raise ValueError(f"column {column.name!r}: expected a value behind {operator}")
     number = _number(column, value)
     return number, number
+
+
+def _is_missing(column: Modelled, value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value and not column.takes_empty())
 
 
 def _number(column: Numeric, value: Any) -> int | float:
