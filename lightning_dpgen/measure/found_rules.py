@@ -20,7 +20,7 @@ from lightning_dpgen.measure.workload import Measured
 # A rule is found where more records than so many deviations of the noise would break it by chance,
 _EXPECTED = 10.0
 # and fewer are measured than so many deviations, and than this part of those expected.
-_MEASURED, _PART = 2.0, 0.1
+_MEASURED, _PART = 2.0, 0.05
 
 
 class FoundRule(NamedTuple):
@@ -63,6 +63,18 @@ def find_rules(
             plain = (expected > _EXPECTED * deviation) & rare
             found += [FoundRule((given, a), (then, b)) for a, b in plain.nonzero().tolist()]
     return found
+
+
+def broken_pairs(schema: Schema, rules: Sequence[FoundRule]) -> Tensor:
+    """Return the pairs of choices (width, width) that rules and declared constraints leave out: 1 for these, else 0."""
+    layout = schema.layout
+    pairs = torch.zeros(layout.width, layout.width)
+    for (given, choice), (then, other) in rules:
+        pairs[layout.spans[given].start + choice, layout.spans[then]] = 1.0
+        pairs[layout.spans[given].start + choice, layout.spans[then].start + other] = 0.0
+    for first, second, impossible in schema.impossible_pairs() if isinstance(schema, TableSchema) else ():
+        pairs[layout.spans[first], layout.spans[second]] = torch.from_numpy(impossible).float()
+    return torch.maximum(pairs, pairs.T)
 
 
 def with_rules(schema: Schema, rules: Sequence[FoundRule]) -> Schema:

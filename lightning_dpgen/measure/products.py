@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.measure.found_rules import FoundRule, find_rules, with_rules
+from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
@@ -33,8 +33,9 @@ _STEPS, _LR = 1000, 0.1
 # The weight of the relative entropy that holds columns of components to what all have in common, from which noise would
 # take them, beside squared errors in deviations of the noise.
 _TOGETHER = 10.0
-# The weight of the share of records that break a rule, in records and deviations of the noise.
-_HELD = 10.0
+# The weight of the share of records that have a pair of choices that there is not, in records and deviations of the
+# noise. At ten times as much nothing else would be fitted, at a tenth other columns would move when they are left out.
+_HELD = 100.0
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,9 @@ class ProductRecipe(Recipe):
         if self._last.get("to") != [id(own) for own in measured.values()]:
             layout = self.schema.layout
             rules = find_rules(layout, tables, measured, total_of(tables, measured))
-            weights, shares = fit_products(layout, tables, measured, self.k, self.seed, rules=rules)
+            pairs = broken_pairs(self.schema, rules)
+            broken = pairs if pairs.any() and "pairs" in tables else None
+            weights, shares = fit_products(layout, tables, measured, self.k, self.seed, broken=broken)
             network = StackedProducts(with_rules(self.schema, rules), self.k)
             network.means.copy_(shares)
             mixture, regression = Mixture(network, weights), None
@@ -183,13 +186,16 @@ def fit_products(
     seed: int,
     steps: int = _STEPS,
     *,
-    rules: Sequence[FoundRule] = (),
+    broken: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Fit weights (k,) and shares (k, width) of the mixture whose tables are nearest to noisy ones. Post-processing.
 
     Least squares over all cells, each divided by the deviation of its noise, by Adam from shares near those of single
-    groups; a cell says as much as its noise lets it. Where tables are by label, the label is one more group. The share of
-    records that break a rule is held down, so that leaving them out moves little else.
+    groups; a cell says as much as its noise lets it. Where tables are by label, the label is one more group.
+
+    Args:
+        broken: pairs of choices (width, width) that no record has, 1 there and else 0: their share is held down, so that
+            leaving such records out moves little else.
     """
     total = total_of(statistics, measured)
     generator = torch.Generator().manual_seed(seed)
@@ -218,7 +224,6 @@ def fit_products(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
     diagonal = torch.eye(layout.width, dtype=torch.bool)
     # Labels are not held: components are there to tell them apart.
-    given, then = ([layout.spans[group].start + choice for group, choice in ends] for ends in _ends(rules))
     held = torch.ones(layout.width)
     held[layout.labels] = 0.0
     for _ in range(steps):
@@ -230,19 +235,13 @@ def fit_products(
         made = torch.where(diagonal, single[:, :, None], made)
         divergence = (held * shares * (shares.clamp(min=1e-12).log() - common)).sum()
         loss = ((made - target) * weight).square().sum() + _TOGETHER * divergence
-        if rules:
-            breaking = weights @ (shares[:, given] * (1.0 - shares[:, then]))
-            loss = loss + _HELD * total / max(measured["pairs"].deviation, 1.0) * breaking.sum()
+        if broken is not None:
+            loss = loss + _HELD * total / max(measured["pairs"].deviation, 1.0) * (made.sum(dim=0) * broken).sum() / 2.0
         loss.backward()
         optimizer.step()
         schedule.step()
     with torch.no_grad():
         return torch.softmax(mixing, dim=0), means(logits, layout)
-
-
-def _ends(rules: Sequence[FoundRule]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return the groups and choices from which rules follow, and those that follow."""
-    return [rule.given for rule in rules], [rule.then for rule in rules]
 
 
 def total_of(statistics: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> float:

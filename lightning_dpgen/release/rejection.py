@@ -22,6 +22,8 @@ MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
 FIRST_LOOK = 1_000_000
 # Records that break a constraint are drawn anew so often, and repaired then.
 _ROUNDS = 20
+# The values of a record that breaks a constraint are drawn again so often, before the record is.
+_VALUES = 10
 
 
 class TooRare(ValueError):
@@ -52,8 +54,8 @@ def draw_all(
 ) -> Iterator[Drawn]:
     """Draw n records that keep the constraints of their schema, `step` at a time.
 
-    A record that breaks one is drawn anew. After some rounds what is left is repaired (`RowRules.repaired`), and only a
-    record that cannot be is drawn again.
+    Of a record that breaks one, the values of its bins are drawn anew, and then the record. After some rounds what is left
+    is repaired (`RowRules.repaired`), and only a record that cannot be is drawn again.
 
     Raises:
         TooRare: if hardly any record can be repaired.
@@ -68,8 +70,7 @@ def draw_all(
         while found < wanted or not parts:
             check_rate("the constraints of the schema", wanted, found, drawn)
             encoded = mixture.sample(wanted - found, generator)
-            values = schema.values(encoded, random)
-            kept = schema.rules.kept(values)
+            values, kept = _valued(encoded, schema, random)
             drawn += len(encoded)
             if len(parts) >= _ROUNDS:
                 values, kept = schema.rules.repaired(values)
@@ -128,13 +129,32 @@ def _fitting(
     part = part[np.flatnonzero(fits)]
     if not isinstance(schema, TableSchema) or not (schema.rules.restrict or any(one.test for one in every)):
         return part
-    values = schema.values(part.encoded, random)
-    fits = schema.rules.kept(values)
+    values, fits = _valued(part.encoded, schema, random)
     for column, several in conditions.items():
         for condition in several:
             if condition.test is not None:
                 fits &= condition.test(values.column(column))
     return Drawn(part.encoded, values)[np.flatnonzero(fits)]
+
+
+def _valued(encoded: Encoded, schema: TableSchema, random: np.random.Generator) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Draw the values of records, again where they break a constraint; return them, and which (n,) keep all.
+
+    Choices are learned from records that keep the constraints, so they are more to be trusted than values within a bin.
+    """
+    values = schema.values(encoded, random)
+    kept = schema.rules.kept(values)
+    for _ in range(_VALUES if schema.rules.restrict else 0):
+        again = np.flatnonzero(~kept)
+        if not len(again):
+            break
+        drawn = schema.values(encoded[again], random)
+        fine = schema.rules.kept(drawn)
+        order = np.arange(len(kept))
+        order[again[fine]] = len(kept) + np.flatnonzero(fine)
+        values = pa.Table.from_batches([values, drawn]).take(pa.array(order)).combine_chunks().to_batches()[0]
+        kept[again[fine]] = True
+    return values, kept
 
 
 def _joined(parts: Sequence[Drawn]) -> Drawn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -20,6 +21,8 @@ from lightning_dpgen.data.tables.value_set import ValueSet, all_values
 CONSTRAINTS, FOUND = "constraints", "found_constraints"
 # The made-up rows by which it is seen whether any row can keep the constraints.
 _TRIED = 1024
+# The pairs of choices that are looked at.
+_MOST_PAIRS = 250_000
 
 
 class RowRules:
@@ -43,6 +46,12 @@ class RowRules:
     def derived(self) -> frozenset[str]:
         """The columns that others determine."""
         return frozenset(c.derives for c in self._declared if c.derives is not None)
+
+    @property
+    def texts(self) -> tuple[list[str], list[str]]:
+        """The constraints in words: those that are declared, and those of synthetic rows alone."""
+        count = len(self._declared)
+        return [c.text for c in self._all[:count]], [c.text for c in self._all[count:]]
 
     @property
     def restrict(self) -> bool:
@@ -123,6 +132,27 @@ class RowRules:
         rows = self._rows(values, _names(self._all))
         return [(constraint.text, float((~constraint.holds(rows)).mean())) for constraint in self._all]
 
+    def impossible(self) -> dict[tuple[str, str], np.ndarray]:
+        """Return the pairs of choices of two learned columns that no row can have by a declared constraint: (a, b) bool."""
+        found: dict[tuple[str, str], np.ndarray] = {}
+        for constraint in self._declared:
+            names = constraint.columns
+            if len(names) != 2 or any(name in self.derived or not self.columns[name].choices for name in names):
+                continue
+            choices = [self.columns[name].choices for name in names]
+            if math.prod(choices) > _MOST_PAIRS:
+                continue
+            # Some values of each choice, among them those by which a constraint can be kept, if it can.
+            numbers, absent, codes = zip(
+                *(_examples(self.columns[name], constraint.turns(name)) for name in names), strict=True
+            )
+            left, right = np.indices((len(codes[0]), len(codes[1]))).reshape(2, -1)
+            rows = {names[0]: (numbers[0][left], absent[0][left]), names[1]: (numbers[1][right], absent[1][right])}
+            possible = np.zeros(choices, bool)
+            np.logical_or.at(possible, (codes[0][left], codes[1][right]), constraint.holds(rows))
+            found[names] = found.get(names, np.zeros(choices, bool)) | ~possible
+        return found
+
     def _kept(self, constraints: Sequence[Constraint], rows: Rows) -> np.ndarray:
         """Mark the rows (n,) that keep these, with values that their columns may have."""
         limits = self._limits(constraints)
@@ -190,6 +220,17 @@ class RowRules:
 def _names(constraints: Sequence[Constraint]) -> list[str]:
     """Return the columns that constraints are about."""
     return sorted({name for constraint in constraints for name in constraint.columns})
+
+
+def _examples(column: Modelled, turns: set[int | float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return places of values of each choice, where they are missing, and their choices, all (m,)."""
+    found = [(0, True, column.present)] if column.missing else []
+    for code, (low, high) in enumerate(column.ranges):
+        # A turn may be kept on one side of it alone.
+        inside = {place for turn in turns for place in (turn - 1, turn, turn + 1) if low <= place <= high}
+        found += [(place, False, code) for place in sorted(inside | {low, high})]
+    numbers, absent, codes = (np.array(part) for part in zip(*found, strict=True))
+    return numbers, absent, codes
 
 
 def _made_up(column: Modelled, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -291,6 +291,10 @@ class TableSchema:
         sure = {code for code, ends in enumerate(column.ranges) if wanted.covers(*ends)} | absent
         return Condition(self._groups.index(said.column), frozenset(may), frozenset(sure), None if may == sure else holds)
 
+    def impossible_pairs(self) -> list[tuple[int, int, np.ndarray]]:
+        """Return two groups of the layout, and the pairs (a, b) of their choices that no record can have, bool."""
+        return [(*map(self._groups.index, names), pairs) for names, pairs in self.rules.impossible().items()]
+
     def condition_text(self, name: str, choices: Sequence[int]) -> str:
         """Return the condition that a column has one of some choices, or is missing, as `parse_condition` reads it.
 
