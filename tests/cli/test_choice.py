@@ -106,7 +106,8 @@ def test_pictures_of_any_size_are_known():
     ("words", "name"),
     [
         ([], "vae"), (["data=mnist"], "vae"), (["data=adult"], "auto"), (["data=retail"], "auto"),
-        (["data=table", "data.path=x", "data.n=5000"], "auto"), (["data=baskets", "data.path=x", "data.n=5000", "data.max_items=9"], "auto"),
+        (["data=table", "data.path=x", "data.n=5000"], "auto"),
+        (["data=baskets", "data.path=x", "data.n=5000", "data.max_items=9"], "auto"),
         (["data=uk_demand"], "vae"), (["data=adult", "model=rbm"], "rbm"), (["data=adult", "model.steps=5"], "vae"),
         (["experiment=dpgan_table"], "wgan"),
     ],

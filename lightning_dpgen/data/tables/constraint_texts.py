@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from lightning_dpgen.data.conditions import EQUAL, cut_outside, parse_condition, quoted_name, unquoted
@@ -21,7 +22,9 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.value_set import value_of, value_set
 
-_MOST, _LONGEST = 1000, 10_000
+_MOST, _LONGEST, _MOST_VALUES = 1000, 10_000, 10_000
+# Constraints times columns: each name is looked for in each constraint.
+_MOST_NAMES = 2_000_000
 _IF, _IFF, _AND = " if ", " if and only if ", " and "
 _FORMS = (
     "expected text such as 'start <= end', 'total = net + tax' or 'pdays = -1 if and only if previous = 0', or one of "
@@ -44,33 +47,31 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled], 
         >>> [constraint.derives for constraint in parse_constraints(["a <= b", "c = a + b"], columns, "constraints")]
         [None, 'c']
     """
-    if not isinstance(declared, list | tuple) or len(declared) > _MOST:
-        raise BadSchema(f"{shortened(declared)}: expected a list of at most {_MOST} constraints", key=key)
-    found = []
+    most = min(_MOST, _MOST_NAMES // max(1, len(columns)))
+    if not isinstance(declared, list | tuple) or len(declared) > most:
+        raise BadSchema(f"{shortened(declared)}: expected a list of at most {most} constraints", key=key)
+    found, pattern = [], _pattern(columns) if declared else None
     for one in declared:
         try:
-            found.append(_parsed(one, columns))
+            found.append(_parsed(one, columns, pattern))
         except BadSchema:
             raise
         except ValueError as error:
             raise BadSchema(f"{shortened(one)}: {error}", key=key) from None
-    by_derived: dict[str, Constraint] = {}
+    derived: dict[str, Constraint] = {}
     for constraint in found:
-        if constraint.derives is not None and by_derived.setdefault(constraint.derives, constraint) is not constraint:
+        if constraint.derives is not None and derived.setdefault(constraint.derives, constraint) is not constraint:
             raise BadSchema(f"two constraints determine {constraint.derives!r}: expected one of them", key=key)
-    return sorted(found, key=lambda constraint: _depth(constraint, by_derived, (), key))
+    needs = {name: {other for other in one.columns if other in derived and other != name} for name, one in derived.items()}
+    try:
+        order = list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        name = error.args[1][0]
+        raise BadSchema(f"{name!r} is determined by itself, in a circle: {derived[name].text}", key=key) from None
+    return [derived[name] for name in order] + [constraint for constraint in found if constraint.derives is None]
 
 
-def _depth(constraint: Constraint, by_derived: Mapping[str, Constraint], above: tuple[str, ...], key: str) -> int:
-    """Return how many columns have to be computed one after the other before a constraint can be looked at."""
-    if constraint.derives in above:
-        raise BadSchema(f"{constraint.derives!r} is determined by itself, in a circle: {constraint.text}", key=key)
-    above = above if constraint.derives is None else (*above, constraint.derives)
-    others = [by_derived[name] for name in constraint.columns if name in by_derived and name != constraint.derives]
-    return 1 + max((_depth(other, by_derived, above, key) for other in others), default=0)
-
-
-def _parsed(one: Any, columns: Mapping[str, Modelled]) -> Constraint:
+def _parsed(one: Any, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Constraint:
     if isinstance(one, dict):
         if set(one) == {"column", "of", "mapping"}:
             return _function(one, columns)
@@ -81,22 +82,22 @@ def _parsed(one: Any, columns: Mapping[str, Modelled]) -> Constraint:
     for word in (_IFF, _IF):
         parts = cut_outside(one, word)
         if len(parts) == 2:
-            conditions = tuple(_statement(part, columns) for part in cut_outside(parts[1], _AND))
-            constraint = Implication(one, _statement(parts[0], columns), conditions, word == _IFF)
+            conditions = tuple(_statement(part, columns, pattern) for part in cut_outside(parts[1], _AND))
+            constraint = Implication(one, _statement(parts[0], columns, pattern), conditions, word == _IFF)
             if len(constraint.columns) < 2:
                 raise ValueError("speaks of one column alone: expected several, or other bounds or values of that one")
             return constraint
         if len(parts) > 2:
             raise ValueError(f"expected one{word}only")
-    statement = _statement(one, columns)
+    statement = _statement(one, columns, pattern)
     if isinstance(statement, Membership):
         raise ValueError("speaks of one column alone: expected several, or other bounds or values of that one")
     return statement
 
 
-def _statement(text: str, columns: Mapping[str, Modelled]) -> Constraint:
+def _statement(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Constraint:
     """Return a comparison of columns, or a condition on one."""
-    comparison = _comparison(text, columns)
+    comparison = _comparison(text, columns, pattern)
     if comparison is not None:
         return comparison
     said = parse_condition(text, list(columns))
@@ -104,12 +105,12 @@ def _statement(text: str, columns: Mapping[str, Modelled]) -> Constraint:
     return Membership(text, column, value_set(column, said))
 
 
-def _comparison(text: str, columns: Mapping[str, Modelled]) -> Comparison | None:
+def _comparison(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Comparison | None:
     """Return a comparison of sums; None for any other text."""
     sides = re.split(r"\s*(<=|>=|==|=|<|>)\s*", text.strip())
     if len(sides) != 3:
         return None
-    left, right = (_sum(side, columns) for side in (sides[0], sides[2]))
+    left, right = (_sum(side, columns, pattern) for side in (sides[0], sides[2]))
     if left is None or right is None:
         return None
     operator = EQUAL if sides[1] == "==" else sides[1]
@@ -125,11 +126,15 @@ def _comparison(text: str, columns: Mapping[str, Modelled]) -> Comparison | None
     return Comparison(text.strip(), left, operator, right)
 
 
-def _sum(text: str, columns: Mapping[str, Modelled]) -> Sum | None:
-    """Return a sum of columns of numbers, and numbers, of at least one column; None for any other text."""
+def _pattern(columns: Mapping[str, Modelled]) -> re.Pattern:
+    """Return the pattern of a part of a sum: a sign, and the name of a column or a number."""
     names = sorted((name for name, column in columns.items() if isinstance(column, Numeric | Open)), key=len, reverse=True)
     forms = "|".join([f"`{re.escape(name)}`" for name in names] + [re.escape(name) for name in names] or [r"(?!)"])
-    pattern = re.compile(rf"\s*([+-])?\s*(?:({forms})(?![\w`])|(\d+(?:\.\d+)?))\s*")
+    return re.compile(rf"\s*([+-])?\s*(?:({forms})(?![\w`])|(\d{{1,15}}(?:\.\d{{1,15}})?)(?!\w))\s*")
+
+
+def _sum(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Sum | None:
+    """Return a sum of columns of numbers, and numbers, of at least one column; None for any other text."""
     parts, constant, place = [], 0.0, 0
     while place < len(text):
         found = pattern.match(text, place)
@@ -170,8 +175,8 @@ def _allowed(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Allo
     if not isinstance(names, list) or len(names) < 2 or not isinstance(combinations, list) or not combinations:
         raise ValueError("expected at least two columns, and the list of their allowed combinations")
     of = tuple(_known(name, columns) for name in names)
-    if len({column.name for column in of}) < len(of) or len(combinations) > _MOST:
-        raise ValueError(f"expected each column once, and at most {_MOST} combinations")
+    if len({column.name for column in of}) < len(of) or len(combinations) * len(of) > _MOST_VALUES:
+        raise ValueError(f"expected each column once, and at most {_MOST_VALUES:,} values")
     found = []
     for combination in combinations:
         if not isinstance(combination, list) or len(combination) != len(of):
