@@ -132,8 +132,8 @@ class Numeric(Modelled):
         """The tree between its bounds by which its distribution is found."""
         return ValueGrid(self._low, self._high, self.scale.whole)
 
-    def ticks(self, values: pa.Array) -> np.ndarray:
-        """Return the places (n,) float64 of values on `grid`, moved to the bounds; NaN where missing or special.
+    def numbers(self, values: pa.Array) -> np.ndarray:
+        """Return the places (n,) float64 of values on the scale, NaN where missing; all but special ones within the bounds.
 
         Raises:
             Misfit: naming the first value that cannot be read.
@@ -146,7 +146,21 @@ class Numeric(Modelled):
                 found[rows] = self._within(values.filter(pa.array(~absent)), True, Counter())
             except Misfit as misfit:
                 raise misfit.moved(rows) from None
+        return found
+
+    def ticks(self, values: pa.Array) -> np.ndarray:
+        """Return the places (n,) float64 of values on `grid`, moved to the bounds; NaN where missing or special.
+
+        Raises:
+            Misfit: naming the first value that cannot be read.
+        """
+        found = self.numbers(values)
         return np.where(np.isin(found, self._special), np.nan, found) if self.special else found
+
+    @property
+    def special_ticks(self) -> np.ndarray:
+        """The places (special,) of the special values on the scale, increasing."""
+        return self._special
 
     def with_density(self, pieces: Sequence[Sequence[float]], noise: float) -> Numeric:
         """Return the same with the density that `find_values` has found on `grid`."""

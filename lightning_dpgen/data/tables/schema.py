@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,9 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.sampling.errors import BadRecords
+
+if TYPE_CHECKING:
+    from lightning_dpgen.data.tables.values import TableValues
 
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20
@@ -234,6 +237,10 @@ class TableSchema:
             group += bool(column.choices)
             unit += column.scaled
         return pa.record_batch(arrays, schema=self.arrow)
+
+    def broken(self, values: TableValues) -> list[tuple[str, float]]:
+        """Return the name of each declared constraint, and the share of these records that break it."""
+        return []
 
     def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
         """Return the group, and those of its choices, that say that a column has a value; see `Schema.where`.
