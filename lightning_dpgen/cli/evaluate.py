@@ -176,10 +176,13 @@ def _check_of_tables(arguments: argparse.Namespace, schema: Schema) -> None:
 
 def _read(source: Source, schema: Schema, *, held_out: bool = False) -> tuple[Records | TableValues, dict[str, int]]:
     """Read records, and those of a table by their values."""
-    if isinstance(schema, TableSchema):
-        _, values, counted = source.records_and_values(schema, held_out=held_out)
-        return values, counted
-    return source.records(schema, held_out=held_out)
+    records, counted = source.records(schema, held_out=held_out, values=isinstance(schema, TableSchema))
+    if not isinstance(schema, TableSchema):
+        return records, counted
+    if records.values is not None:
+        return records.values, counted
+    drawn = "records that came encoded, so that values within a bin were drawn"
+    return TableValues.drawn(schema, records.encoded), counted | {drawn: len(records)}
 
 
 def _held_out(source: Source, schema: Schema) -> tuple[Records | TableValues, dict[str, int]]:

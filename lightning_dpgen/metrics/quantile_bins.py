@@ -1,4 +1,7 @@
-"""Bins of numbers at quantiles of real records, for comparisons that a model's own bins would flatter. Private."""
+"""Bins of numbers at quantiles of records, for comparisons that a model's own bins would flatter.
+
+Those of real records are private, and so is all that is compared in them. Those of synthetic records are public.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ BINS = 10
 
 @dataclass(frozen=True, eq=False)
 class QuantileBins:
-    """Bins of one column of numbers, made of real values, and so private.
+    """Bins of one column of numbers, as private as the values that they are made of.
 
     A value that at least one record in `BINS` has is a bin of its own, wherever it lies. The others are cut at their
     quantiles. Missing values are the last bin.
@@ -40,7 +43,7 @@ class QuantileBins:
 
     @classmethod
     def of(cls, values: np.ndarray, bins: int = BINS) -> QuantileBins:
-        """Cut the values (n,) of real records, NaN where missing."""
+        """Cut values (n,), NaN where missing."""
         present = values[~np.isnan(values)]
         different, counts = np.unique(present, return_counts=True)
         often = counts * bins >= max(1, len(present))
@@ -88,9 +91,9 @@ def _shown(column: Numeric, tick: float) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def quantile_bins(real: TableValues) -> dict[str, QuantileBins]:
+def quantile_bins(records: TableValues) -> dict[str, QuantileBins]:
     """Return the bins of each column of numbers."""
-    return {column.name: QuantileBins.of(real.column(column.name)) for column in real.of_numbers}
+    return {column.name: QuantileBins.of(records.column(column.name)) for column in records.of_numbers}
 
 
 def binned(values: TableValues, bins: dict[str, QuantileBins]) -> tuple[Encoded, Layout]:

@@ -134,7 +134,7 @@ def _halved(given: Mapping[str, TableValues], by: str | None, broken: Callable |
 def _add_quality(found: dict[str, dict]) -> None:
     """Put the quality, and its parts, before all other sections.
 
-    A table of one column has no pairs, and a part that a table cannot have is no part. One that time has left out is missed.
+    A part that a table cannot have is no part of it: one column has no pairs. A part that time has left out is missed.
     """
     sections = dict.fromkeys(section for section, *_ in _PARTS)
     if late := [section for section in sections if found["notes"].get(section, "").startswith("skipped")]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,6 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import VALUES
-from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.data.value_tree import ValueGrid
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
@@ -83,47 +81,35 @@ class Source(ABC):
         for file in self.files():
             yield np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
 
-    def records(self, schema: Schema, *, held_out: bool = False) -> tuple[Records, dict[str, int]]:
+    def records(self, schema: Schema, *, held_out: bool = False, values: bool = False) -> tuple[Records, dict[str, int]]:
         """Return the records, at most `max_rows` of a person, and what was changed or left out on the way.
+
+        Args:
+            values: whether those of a table are kept by their values, too; records that come encoded have none.
 
         Raises:
             UsageError: for a setting that makes no sense of how they are written.
             MissingData: if a file is not there.
             BadRecords: if there are no records, or they do not fit the schema.
         """
-        records, _, counted = self._taking_part(self._read, schema, held_out)
-        return records, counted
-
-    def records_and_values(
-        self, schema: TableSchema, *, held_out: bool = False
-    ) -> tuple[Records, TableValues, dict[str, int]]:
-        """Return the same of a table, and the same records by their values; errors are those of `records`."""
-        return self._taking_part(self._read_values, schema, held_out)
-
-    def _read_values(self, schema: TableSchema, held_out: bool) -> Reading:
-        """Read the records of a table, and keep their values."""
-        reading = self._read(schema, held_out)
-        if reading.values is not None:
-            return reading
-        drawn = {"records that came encoded, their values drawn from their bins": len(reading.encoded)}
-        return replace(reading, values=TableValues.drawn(schema, reading.encoded), counted=dict(reading.counted) | drawn)
-
-    def _taking_part(
-        self, read: Callable[[Any, bool], Reading], schema: Any, held_out: bool
-    ) -> tuple[Records, Any, dict[str, int]]:
         with self._settings_named():
-            reading = read(schema, held_out)
-        encoded, values, counted = reading.encoded, reading.values, dict(reading.counted)
-        if not len(encoded):
+            reading = self._read_values(schema, held_out) if values else self._read(schema, held_out)
+        if not len(reading.encoded):
             raise BadRecords(
                 f"data={self.spec.source}: there are no records: expected at least one; see what data.path holds"
             )
+        by_values = reading.values if values else None
         if reading.persons is None:
-            return Records(schema, encoded), values, counted
-        kept = bounded(encoded, reading.persons, self.spec.most_rows)
-        if left_out := len(encoded) - len(kept):
-            counted["records: more than max_rows of a person"] = left_out
-        return Records(schema, encoded[kept], reading.persons[kept]), None if values is None else values[kept], counted
+            return Records(schema, reading.encoded, values=by_values), dict(reading.counted)
+        kept = bounded(reading.encoded, reading.persons, self.spec.most_rows)
+        left_out = len(reading.encoded) - len(kept)
+        counted = dict(reading.counted) | ({"records: more than max_rows of a person": left_out} if left_out else {})
+        by_values = None if by_values is None else by_values[kept]
+        return Records(schema, reading.encoded[kept], reading.persons[kept], by_values), counted
+
+    def _read_values(self, schema: Any, held_out: bool) -> Reading:
+        """Read the same, and keep the values of a table where they are known."""
+        return self._read(schema, held_out)
 
     @property
     def record(self) -> str:
