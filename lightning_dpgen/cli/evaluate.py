@@ -80,9 +80,9 @@ def run(argv: Sequence[str]) -> int:
     if aside is None and source.held_out:
         held_out, _ = _read(source, release.schema, held_out=True)
     print(BANNER)
-    for part, found in (("reading", counted), ("reading held-out records", counted_aside)):
-        for what, count in found.items():
-            print(f"{part}: {what}: {count:,}")
+    counted |= {f"held-out records: {what}": count for what, count in counted_aside.items()}
+    for what, count in counted.items():
+        print(f"reading: {what}: {count:,}")
     evaluation = evaluate(
         release,
         real,
@@ -97,7 +97,7 @@ def run(argv: Sequence[str]) -> int:
     folder = arguments.release.resolve().parent / "private"
     facts = {name: certificate[name] for name in ("epsilon", "delta") if certificate.get(name) is not None}
     try:
-        write_evaluation(folder, evaluation, release.schema, data=source.spec.source, facts=facts)
+        write_evaluation(folder, evaluation, release.schema, data=source.spec.source, facts=facts, counted=counted)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
     print(table(evaluation))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +16,7 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics import sections
 from lightning_dpgen.metrics.attacks import nearness
+from lightning_dpgen.metrics.columns import choose_pairs
 from lightning_dpgen.metrics.correlation import AssociationDistance
 from lightning_dpgen.metrics.detection import FOLDS, detection
 from lightning_dpgen.metrics.features import written_out
@@ -30,6 +30,8 @@ from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
 GROUPS, FEW = 12, 30
 # Records of a side whose nearest real one is searched for, and real ones among which it is.
 CLOSEST, AMONG = 2_000, 10_000
+# Pairs of columns of numbers whose correlations are compared: of more, a choice; numbers that are written out at a time.
+CORRELATED, _NUMBERS = 300, 1 << 24
 ONE_MEAN, ONE_WORST, TWO_MEAN = "one column, mean", "one column, worst", "two columns, mean"
 DETECTED = "detected, 2 AUC - 1"
 
@@ -155,28 +157,33 @@ def pairs_section(sides: TableSides) -> Section | str:
         scores = {TWO_MEAN: float(two_way.mean()), "two columns, worst": float(two_way.max())}
         scores |= _associations(sides, other)
         if len(sides.real.of_numbers) > 1:
-            differences = np.abs(rank_correlations(sides.real.numbers) - rank_correlations(other.numbers))
+            of_numbers = choose_pairs(np.ones(len(sides.real.of_numbers), np.int64), CORRELATED, CORRELATED, sides.seed)
+            own, made = (rank_correlations(side.numbers, of_numbers) for side in (sides.real, other))
+            differences = np.abs(own - made)
             scores["rank correlation, mean difference"] = float(differences.mean())
             scores["rank correlation, worst difference"] = float(differences.max())
         found.append(scores)
     return _section(found, figures)
 
 
-def rank_correlations(numbers: np.ndarray) -> np.ndarray:
-    """Return Spearman's correlation of each pair of columns (n, columns), of records that have both; 0 if one is constant.
+def rank_correlations(numbers: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Return Spearman's correlation (pairs,) of columns (n, columns), of records that have both; 0 if one is constant.
 
     Example:
-        >>> rank_correlations(np.array([[1.0, 9.0], [2.0, 8.0], [5.0, 1.0], [np.nan, 4.0]])).tolist()
+        >>> columns = np.array([[1.0, 9.0], [2.0, 8.0], [5.0, 1.0], [np.nan, 4.0]])
+        >>> rank_correlations(columns, np.array([[0, 1]])).tolist()
         [-1.0]
     """
-    found = []
-    for one, other in itertools.combinations(numbers.T, 2):
-        both = ~(np.isnan(one) | np.isnan(other))
-        ranks = [rankdata(values[both]) for values in (one, other)]
-        spread = [values.std() for values in ranks] if both.any() else [0.0, 0.0]
-        centred = [values - values.mean() for values in ranks] if both.any() else ranks
-        found.append(float((centred[0] * centred[1]).mean() / (spread[0] * spread[1])) if all(spread) else 0.0)
-    return np.clip(np.array(found), -1.0, 1.0)
+    found = np.zeros(len(pairs))
+    for place, (a, b) in enumerate(pairs):
+        both = ~(np.isnan(numbers[:, a]) | np.isnan(numbers[:, b]))
+        if both.any():
+            ranks = [rankdata(numbers[both, column]) for column in (a, b)]
+            deviation = [values.std() for values in ranks]
+            if all(deviation):
+                one, other = (values - values.mean() for values in ranks)
+                found[place] = (one * other).mean() / (deviation[0] * deviation[1])
+    return found.clip(-1.0, 1.0)
 
 
 def rows_section(sides: TableSides) -> Section:
@@ -281,8 +288,9 @@ def closest_section(sides: TableSides) -> Section | str:
         return "there are too few real records"
     random = np.random.default_rng(sides.seed)
     pools = [_shuffled(sides.scaled[side], random) for side in (learned, place, "made")]
-    among = written_out(pools[0][:AMONG], sides.layout)
-    others, made = (written_out(pool[:CLOSEST], sides.layout) for pool in pools[1:])
+    most = max(FEW, _NUMBERS // sides.layout.width)
+    among = written_out(pools[0][: min(AMONG, most)], sides.layout)
+    others, made = (written_out(pool[: min(CLOSEST, most)], sides.layout) for pool in pools[1:])
     found = []
     for asked in (made, others):
         far = -nearness(asked, among).numpy()
@@ -291,7 +299,7 @@ def closest_section(sides: TableSides) -> Section | str:
              "share at distance 0": float((far == 0).mean())}
         )  # fmt: skip
     intervals = {}
-    size = min(AMONG, len(pools[0]), len(pools[1]))
+    size = min(AMONG, most, len(pools[0]), len(pools[1]))
     if unseen and size >= FEW:
         to = [-nearness(made, written_out(pool[:size], sides.layout)).numpy() for pool in pools[:2]]
         near, ties = int((to[0] < to[1]).sum()), int((to[0] == to[1]).sum())

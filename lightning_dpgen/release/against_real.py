@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,22 @@ def evaluate(
     )
 
 
-def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, data: str, facts: dict[str, Any]) -> None:
+def write_evaluation(
+    folder: Path,
+    evaluation: Evaluation,
+    schema: Schema,
+    *,
+    data: str,
+    facts: dict[str, Any],
+    counted: Mapping[str, int] | None = None,
+) -> None:
     """Write an evaluation as JSON and as a page, both of which say that they are private.
 
     Args:
         folder: a private one, made if it is not there; its owner alone may read it from then on.
         data: the real records, in words.
         facts: facts about the release, such as its epsilon.
+        counted: what was changed or left out where the records were read, and how often.
     """
     make_private(folder, FILE_NAME, EVALUATION)
     # The page draws grey pictures alone.
@@ -140,8 +149,9 @@ def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, da
             bounds=schema.bounds() if isinstance(schema, SeriesSchema) else None,
             shape=(schema.height, schema.width) if grey else None,
             facts=facts,
+            counted=counted,
         )
-        told = {"warning": BANNER, "data": data, **facts, **evaluation.as_json()}
+        told = {"warning": BANNER, "data": data, **facts, "reading": dict(counted or {}), **evaluation.as_json()}
         with open(text, "w", encoding="utf-8", opener=owner_only) as file:
             file.write(json.dumps(told, indent=2) + "\n")
         # Both belong to one evaluation: this one, or the one before.

@@ -99,6 +99,7 @@ def write_private_report(
     bounds: tuple[np.ndarray, np.ndarray] | None = None,
     shape: tuple[int, int] | None = None,
     facts: Mapping[str, Any] | None = None,
+    counted: Mapping[str, int] | None = None,
 ) -> None:
     """Write one self-contained page: no script, nothing loaded from elsewhere, and a warning on top that it is private.
 
@@ -112,6 +113,7 @@ def write_private_report(
             0 and 1.
         shape: height and width of pictures, whose pixels are the units; None draws none.
         facts: other facts about the release, such as its epsilon.
+        counted: what was changed or left out where the records were read, and how often.
 
     Raises:
         ValueError: for a shape, choices or bounds that do not fit the evaluation.
@@ -123,6 +125,7 @@ def write_private_report(
         title=title,
         e=evaluation,
         facts=dict(facts or {}),
+        counted=dict(counted or {}),
         what=_WHAT | (_WHAT_OF_TABLES if evaluation.kind == "table" else {}),
         glance=_glance(evaluation),
         attack=_strongest_attack(evaluation),

@@ -51,7 +51,8 @@ def test_a_table_is_read_as_it_was_for_the_training(dpgen, table):
     told = json.loads((table / "run/private/evaluation.json").read_text())
     assert told["rows"]["real"] == [200, 200] and "no record was given as not learned from" in told["held_out"]
     page = (table / "run/private/report.html").read_text()
-    assert "job" in page and "age" in page
+    assert "job" in page and "age" in page and "Reading: records: more than max_rows of a person: 100." in page
+    assert told["reading"] == {"records: more than max_rows of a person": 100}
 
 
 def test_held_out_records_in_a_file_are_read_as_the_others(dpgen, table, tmp_path):
@@ -59,7 +60,7 @@ def test_held_out_records_in_a_file_are_read_as_the_others(dpgen, table, tmp_pat
     words = ["data=table", f"data.path={table / 'f.csv'}", "--held-out", tmp_path / "g.csv"]
     status, out, err = dpgen("evaluate", table / "run/release", *words)
     assert status == 0, err
-    assert "held-out records: records: more than max_rows of a person: 20" in out and "nearest record: AUC" in out
+    assert "reading: held-out records: records: more than max_rows of a person: 20" in out and "nearest record: AUC" in out
     told = json.loads((table / "run/private/evaluation.json").read_text())
     assert told["rows"]["held out"] == [40, 40] and "given as not learned from" in told["held_out"]
     line = next(line for line in out.splitlines() if "nearest record: accuracy" in line)
