@@ -17,6 +17,7 @@ from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.metrics.fidelity import fidelity_stage, measure_fidelity, measure_table_fidelity
+from lightning_dpgen.metrics.quantile_bins import quantile_bins
 from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -132,6 +133,20 @@ def test_a_row_costs_what_the_access_pays_wherever_its_values_lie(added):
     first = frame(40, 0)
     (spent,) = overspent(run, first, pd.concat([first, one], ignore_index=True))
     assert 0.999 < spent <= 1.0 + 1e-9
+
+
+def test_bins_of_real_records_would_be_noticed(monkeypatch):
+    """One more row moves their quantiles, and with them many others."""
+    real = frame(40, 0)
+    monkeypatch.setattr(fidelity, "quantile_bins", lambda _: quantile_bins(values(seen[-1])))
+    seen = []
+
+    def run(records):
+        seen.append(records)
+        return _table_figure(records, frame(60, 1), 3.0)
+
+    (spent,) = overspent(run, real, pd.concat([real, real[:1]], ignore_index=True))
+    assert spent > 1.5
 
 
 def test_a_label_of_whole_numbers_keeps_a_choice_for_each():
