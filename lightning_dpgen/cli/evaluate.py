@@ -101,7 +101,8 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
     print(table(evaluation))
-    print(f"real records in the place of synthetic ones: {evaluation.held_out}")
+    whose = "" if evaluation.kind == "table" else "held-out records, "
+    print(f"real records in the place of synthetic ones: {whose}{evaluation.held_out}")
     print(f"written to {folder}; open {folder / REPORT} in a browser")
     return 0
 

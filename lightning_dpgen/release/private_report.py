@@ -70,9 +70,10 @@ _WHAT_OF_TABLES = {
     parts.TRANSPORT: "How far records have to be moved to become the real ones, along random directions; a number is its "
     "place in the declared range, a category is written as 0 and 1. Lower is better.",
     tables.CLOSEST: "A diagnostic of copying, and no evidence of privacy: the distance of a record to the closest one that "
-    "was learned from. A number counts as its place in the declared range, and another category as the root of 2. "
-    "Synthetic records that are much closer than the real ones beside them are copies. Where nothing is copied, half of "
-    "them are closer to a record that was learned from than to a held-out one (ties are left out).",
+    "was learned from. A number counts as its place in the declared range, and another category as the root of 2. Where "
+    "synthetic records are much closer than the real ones beside them, they may be copies, or no two real rows are alike. "
+    "Held-out records decide: where nothing is copied, half of the synthetic ones are closer to a record that was learned "
+    "from than to a held-out one (ties are left out).",
     tables.SDMETRICS: "The quality report of SDMetrics, of the same records. Higher is better.",
 }
 _GLANCE = (
