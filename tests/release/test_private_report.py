@@ -60,7 +60,7 @@ def test_each_kind_has_its_page(tmp_path, kind, n, m):
 
 
 def test_a_table_has_its_page(tmp_path):
-    found = evaluated_table()
+    found = evaluated_table(240, 120, 120)
     page = page_of(tmp_path, found)
     check_page(page)
     assert all(f"<td>{html.escape(name)}</td>" in page for name in found.scores["columns"])
