@@ -13,6 +13,7 @@ import torch
 from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.epsilon_range import caution
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.projected import ProjectedRows
@@ -126,6 +127,7 @@ def _draw(
 def _warn(settings: ProjectionSettings, reporter: Reporter) -> None:
     spec = settings.spec
     reporter.warn(seed_warning(spec.debug.private_seed))
+    reporter.warn(caution(spec.privacy.epsilon) if settings.private else None)
     if spec.project.unit == "element" and settings.private:
         reporter.warn(
             "project.unit=element: protects one number of one row. Where a person's numbers change together, as in a whole "

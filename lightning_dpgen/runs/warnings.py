@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lightning_dpgen.gradients.clipping import Decay
+from lightning_dpgen.privacy.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.run import RunSpec
@@ -27,7 +28,8 @@ def delta_warning(spec: RunSpec) -> str | None:
 
 
 def plan_warnings(settings: Settings, plan: Plan) -> Iterator[str | None]:
-    """Yield warnings of a plan: a large delta, clusters and measurements that hold more noise than records."""
+    """Yield warnings of a plan: a large epsilon or delta, clusters and measurements that hold more noise than records."""
+    yield caution(plan.epsilon if plan.private else None)
     yield delta_warning(settings.spec)
     if isinstance(settings.clipping, Decay) and getattr(settings.spec.model, "optimizer", None) == "adam":
         yield (

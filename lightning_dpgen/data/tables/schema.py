@@ -21,6 +21,7 @@ from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.unmodelled import Fake
+from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.sampling.errors import BadRecords
 
 _MOST_COLUMNS = 10_000
@@ -246,7 +247,8 @@ class TableSchema:
         """
         found = {known.name: known for known in self.modelled}
         if column not in found:
-            raise ValueError(f"column {shortened(column)}: expected one that is modelled: {listed(list(found))}")
+            near = suggest(column, found)
+            raise ValueError(f"column {shortened(column)}: expected one that is modelled: {listed(list(found))}{near}")
         choices = found[column].chosen(value)
         return self._groups.index(column), choices
 
@@ -294,7 +296,8 @@ class TableSchema:
         """Make a schema from its columns, and what is declared of the whole table; raise BadSchema for foreign keys too."""
         for key in fields:
             if key not in _DEFAULTS:
-                raise BadSchema(f"unknown here: expected one of columns, {', '.join(_DEFAULTS)}", key=str(key))
+                near = suggest(key, ["columns", *_DEFAULTS])
+                raise BadSchema(f"unknown here: expected one of columns, {', '.join(_DEFAULTS)}{near}", key=str(key))
         return cls(tuple(columns), **{key: value for key, value in fields.items() if value is not None})
 
     @cached_property
@@ -313,7 +316,8 @@ class TableSchema:
     def _check_label(self) -> None:
         found = [column for column in self.modelled if column.name == self.label]
         if not found:
-            raise BadSchema(f"{shortened(self.label)}: expected the name of one of the modelled columns", key="label")
+            near = suggest(self.label, [column.name for column in self.modelled])
+            raise BadSchema(f"{shortened(self.label)}: expected the name of one of the modelled columns{near}", key="label")
         if isinstance(found[0], Open):
             return
         column = found[0].with_bins(_MOST_LABELS) if isinstance(found[0], Numeric) else found[0]
