@@ -25,14 +25,16 @@ COMMANDS = {
     "schema": "draft the public description of a table",
     "sample": "draw synthetic records from a release",
     "verify": "recompute a release's epsilon and check its files",
+    "sign": "sign a release with your key, so that others can check whose it is",
     "encode": "write the codes of real records by a release's encoder (the result is private)",
     "evaluate": "compare a release with real data (the result is private)",
+    "completion": "print a script that completes commands, settings and their values in bash, zsh or fish",
 }
 
 
 def usage() -> str:
     lines = ["usage: dpgen COMMAND ...", "", "Private records in, a generative model with a privacy certificate out.", ""]
-    lines += [f"  {name:<10}{what}" for name, what in COMMANDS.items()]
+    lines += [f"  {name:<12}{what}" for name, what in COMMANDS.items()]
     return "\n".join([*lines, "", "dpgen COMMAND --help tells more. With each command goes:", verbose.HELP])
 
 

@@ -22,7 +22,7 @@ _NOTES = (
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 
 
-def run(argv: Sequence[str]) -> int:
+def make_parser() -> Parser:
     parser = Parser(
         prog="dpgen schema",
         description="Draft the schema of a table. Only names and types are taken from a file of records: bounds "
@@ -34,7 +34,11 @@ def run(argv: Sequence[str]) -> int:
         "--from", dest="origin", choices=_IMPORTERS, help="sdv: metadata of one table; dpsynth: a domain file, also of mbi"
     )
     parser.add_argument("--no-header", action="store_true", help="a file of text begins with a record, not with names")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments = make_parser().parse_args(argv)
     path = place_of(arguments.file)
     if not path.is_file():
         raise UsageError(f"{path}: expected a file")

@@ -33,6 +33,8 @@ FORMAT_VERSION = 1
 CERTIFICATE, MODEL, WEIGHTS = "privacy.json", "model.json", "model.safetensors"
 SYNTHETIC, SHEET, PROJECTED = "synthetic.parquet", "samples.png", "projected.parquet"
 FIGURE = "fidelity.json"
+# The signature of the certificate, which may be added to a release, and is therefore not among the files that it hashes.
+SIGNATURE = f"{CERTIFICATE}.sig"
 REPORT, CARD, CROISSANT = "report.html", "README.md", "croissant.json"
 # The name, among what is declared, of the network that a training started from.
 INIT = "init"
