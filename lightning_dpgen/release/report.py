@@ -80,6 +80,7 @@ def _templates(autoescape: bool) -> jinja2.Environment:
     templates.filters["eps"] = lambda value: "none" if value is None else f"{round_up(value, 4):g}"
     templates.filters["selected"] = selected
     templates.filters["percent"] = lambda value: f"{round_up(100.0 * value, 3):g}%"
+    templates.filters["number"] = _number
     templates.filters["setting"] = _setting
     templates.filters["markdown"] = markdown
     # Without the marks of Markdown, so that `verify` finds it letter by letter.
@@ -107,6 +108,16 @@ def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
         return min(1.0, many, 1.0 - math.exp(-epsilon) * (1.0 - delta - wrongly))
 
     return [(wrongly, most(wrongly)) for wrongly in _WRONGLY]
+
+
+def _number(value: float) -> str:
+    """Write three digits of a number, or all of its whole ones.
+
+    Example:
+        >>> _number(2980.4), _number(0.03521), _number(-16300.0)
+        ('2,980', '0.0352', '-16,300')
+    """
+    return f"{value:,.0f}" if 1000.0 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def _setting(value: Any) -> str:
