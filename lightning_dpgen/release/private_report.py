@@ -70,6 +70,7 @@ def write_private_report(
     bounds: tuple[np.ndarray, np.ndarray] | None = None,
     shape: tuple[int, int] | None = None,
     facts: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
 ) -> None:
     """Write one self-contained page: no script, nothing loaded from elsewhere, and a warning on top that it is private.
 
@@ -83,6 +84,7 @@ def write_private_report(
             0 and 1.
         shape: height and width of pictures, whose pixels are the units; None draws none.
         facts: other facts about the release, such as its epsilon.
+        warnings: what the run has warned of because of its records.
 
     Raises:
         ValueError: for a shape, choices or bounds that do not fit the evaluation.
@@ -94,6 +96,7 @@ def write_private_report(
         title=title,
         e=evaluation,
         facts=dict(facts or {}),
+        warnings=warnings,
         what=_WHAT,
         glance=_glance(evaluation),
         attack=_strongest_attack(evaluation),
