@@ -30,12 +30,14 @@ def _words(values, within=""):
             yield f"{within}{name}={'null' if value is None else value}"
 
 
-@pytest.mark.parametrize("kind", ["job", "resolved"])
-@pytest.mark.parametrize("argv", CASES.values(), ids=CASES.keys())
-def test_shown_settings_are_those_of_the_run(dpgen, tmp_path, monkeypatch, argv, kind):
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [("train", "job"), ("a measured model", "resolved"), ("a projection", "resolved")],
+)
+def test_shown_settings_are_those_of_the_run(dpgen, tmp_path, monkeypatch, case, kind):
     """Written out as words, they make the same settings; and what is resolved is what defaults fill in."""
     monkeypatch.chdir(tmp_path)
-    command, *words = argv
+    command, *words = CASES[case]
     status, out, err = dpgen(command, *words, "--cfg", kind)
     assert status == 0 and not err and not list(tmp_path.iterdir())
     read = read_run if command == "train" else read_projection

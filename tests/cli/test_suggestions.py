@@ -70,18 +70,6 @@ def test_a_setting_with_a_letter_too_many_is_found(name, composed):
     assert suggested == name or likeness(suggested.rpartition(".")[2]) >= 0.6
 
 
-def test_most_settings_with_a_letter_too_many_are_found_themselves(composed):
-    names, found = [name for name in declared_settings(RunSpec) if len(name.rpartition(".")[2]) > 2], 0
-    for name in names:
-        group, _, last = name.rpartition(".")
-        values = copy.deepcopy(composed)
-        (values.setdefault(group, {}) if group else values)[f"{last[:-1]}x{last[-1]}"] = 1
-        with pytest.raises(UsageError) as refused:
-            parse(RunSpec, values)
-        found += bool(re.search(rf"; did you mean {re.escape(name)}[?,]", str(refused.value)))
-    assert found >= 0.9 * len(names)
-
-
 @pytest.mark.parametrize("group", ["data", "model", "clipping"])
 def test_a_choice_without_its_first_letter_is_found(group):
     for path in sorted((conf_dir() / group).glob("*.yaml")):
@@ -133,8 +121,8 @@ def test_unknown_files_and_columns_are_answered_with_the_nearest(dpgen, tmp_path
 
 def test_a_mistake_in_a_setting_waits_for_no_import_of_torch():
     """In a process of its own, since this one has imported it."""
-    argvs = [argv for name, (argv, _) in ASKED.items() if argv[0] in ("trian", "train", "budget", "project")]
-    argvs += [["train", "privacy.delta=0.5"], ["train", "privacy.epsilon=1e4"], ["train", "data.n=0"], ["audit", "data=x"]]
+    names = ("a command", "a setting in a grid", "a value in a selection", "a setting of a projection")
+    argvs = [*(ASKED[name][0] for name in names), ["train", "privacy.delta=0.5"], ["budget", "privacy.epsilon=1e4"]]
     code = (
         f"import sys\nfrom lightning_dpgen.cli.main import main\nfor argv in {argvs!r}:\n"
         "    assert main(argv) == 2, argv\n    assert 'torch' not in sys.modules, argv\n"
