@@ -28,6 +28,7 @@ from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.release.verify import read_certificate
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.notebook import short_in_notebooks
 from lightning_dpgen.runs.reporter import LogReporter
 from lightning_dpgen.runs.run import train
 from lightning_dpgen.sampling.errors import BadRecords
@@ -78,10 +79,12 @@ class Fitted:
         """The page of the release, to be opened in a browser."""
         return self.folder / "release" / "report.html"
 
+    @short_in_notebooks
     def sample(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pd.DataFrame | np.ndarray:
         """n synthetic records; see `Release.sample`."""
         return self.release.sample(n, seed, where)
 
+    @short_in_notebooks
     def evaluate(self, frame: Table, held_out: Table | None = None, seconds: float | None = None) -> Evaluation:
         """Compare the release with real records, read as they were for the training. PRIVATE: see `evaluate`.
 
@@ -116,6 +119,7 @@ class Fitted:
         ).format(title, certificate["statement"], self.folder / "release", may, self.folder / "private")
 
 
+@short_in_notebooks
 def fit(
     frame: Table,
     schema: TableSchema | Mapping[str, Any] | str | Path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lightning_dpgen.cli import verbose
 from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.specs.run import read_audit
 from lightning_dpgen.specs.usage_error import OK
@@ -30,7 +31,7 @@ another machine); a number of records, a bound or a category that was read off t
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(HELP)
+        print(f"{HELP}\n\nOptions:\n{verbose.HELP}\n")
         print(LIMITS)
         return OK
     spec = read_audit(argv)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lightning_dpgen.cli import verbose
 from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.specs.compose import asks_for_selection
-from lightning_dpgen.specs.run import read_projection, read_run
+from lightning_dpgen.specs.run import check_privacy, read_projection, read_run, read_words
 
 HELP = """usage: dpgen budget [NAME=VALUE ...]
 
@@ -20,12 +21,14 @@ Prints what `dpgen train` with the same settings would spend, stage by stage. Re
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(HELP)
+        print(f"{HELP}\n\nOptions:\n{verbose.HELP}")
         return 0
     if argv[:1] == ["project"]:
         asked = read_projection(argv[1:])
         return imported("budgeting").tell_projection(asked)
     if asks_for_selection(argv):
         return imported("budgeting").tell_selection(argv)
+    # A mistake is told before what a plan needs is imported.
+    check_privacy(read_words(argv))
     spec = read_run(argv)
     return imported("budgeting").tell_run(spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lightning_dpgen.privacy.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS, Option
 from lightning_dpgen.runs.candidates import read_candidates
@@ -51,6 +52,7 @@ def tell_projection(asked: ProjectSpec) -> int:
     if (d := asked.data.d) is None:
         raise UsageError("data.d=null: the budget is computed without reading the rows; declare how many columns they have")
     projection = fill_projection(asked, d)
+    warn(caution(asked.privacy.epsilon) if projection.private else None)
     print(_projection_table(projection))
     _tell_study(asked, projection.plan())
     return 0

@@ -25,7 +25,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 BANNER = "PRIVATE: codes are functions of single real records, and no certificate covers them; do not publish them."
 
 
-def run(argv: Sequence[str]) -> int:
+def make_parser() -> Parser:
     parser = Parser(
         prog="dpgen encode",
         description="Write the codes of real records by the encoder of a release (model=vae): a row each, with the "
@@ -39,7 +39,11 @@ def run(argv: Sequence[str]) -> int:
         "is in the release",
     )
     parser.add_argument("-o", dest="output", required=True, help="a new .parquet file, which its owner alone may read")
-    arguments = parser.parse_intermixed_args(argv)
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments = make_parser().parse_intermixed_args(argv)
     output = _place(arguments.output, arguments.release)
     release = load_release(arguments.release)
     if isinstance(release, ProjectedRows):

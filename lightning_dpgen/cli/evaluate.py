@@ -33,7 +33,7 @@ from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 
-def run(argv: Sequence[str]) -> int:
+def make_parser() -> Parser:
     parser = Parser(
         prog="dpgen evaluate",
         description="Compare a release with real data. The result is private: it is written beside the release, into "
@@ -59,7 +59,11 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=_seconds, help="start no part of the evaluation later than this")
     parser.add_argument("--rows", type=whole_number, help="synthetic records to draw (as many as real ones, up to 50,000)")
     parser.add_argument("--seed", type=whole_number, default=0, help="of the synthetic records drawn (0)")
-    arguments = parser.parse_intermixed_args(argv)
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments = make_parser().parse_intermixed_args(argv)
     arguments.data, arguments.held_out = _without_held_out(arguments.data, arguments.held_out)
     if arguments.rows == 0:
         raise UsageError("--rows 0: expected 1 or more, or nothing can be compared")

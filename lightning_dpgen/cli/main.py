@@ -11,7 +11,9 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from lightning_dpgen.cli import verbose
 from lightning_dpgen.cli.arguments import HelpPrinted
+from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 
@@ -23,20 +25,22 @@ COMMANDS = {
     "schema": "draft the public description of a table",
     "sample": "draw synthetic records from a release",
     "verify": "recompute a release's epsilon and check its files",
+    "sign": "sign a release with your key, so that others can check whose it is",
     "encode": "write the codes of real records by a release's encoder (the result is private)",
     "evaluate": "compare a release with real data (the result is private)",
+    "completion": "print a script that completes commands, settings and their values in bash, zsh or fish",
 }
 
 
 def usage() -> str:
     lines = ["usage: dpgen COMMAND ...", "", "Private records in, a generative model with a privacy certificate out.", ""]
-    lines += [f"  {name:<10}{what}" for name, what in COMMANDS.items()]
-    return "\n".join([*lines, "", "dpgen COMMAND --help tells more."])
+    lines += [f"  {name:<12}{what}" for name, what in COMMANDS.items()]
+    return "\n".join([*lines, "", "dpgen COMMAND --help tells more. With each command goes:", verbose.HELP])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; gives its exit status."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    argv, asked = verbose.without_flags(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return OK if argv else MISTAKE
@@ -46,11 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"dpgen {version('lightning_dpgen')}")
         return OK
     if argv[0] not in COMMANDS:
-        return _complain(f"unknown command {argv[0]!r}: expected one of {', '.join(COMMANDS)}", MISTAKE)
+        near = suggest(argv[0], COMMANDS, "dpgen {}")
+        return _complain(f"unknown command {argv[0]!r}: expected one of {', '.join(COMMANDS)}{near}", MISTAKE)
     try:
-        with leaving_at_once():
-            command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
-        return command.run(argv[1:])
+        with verbose.told(asked):
+            with leaving_at_once():
+                command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
+            return command.run(argv[1:])
     except HelpPrinted:
         return OK
     except SystemExit as end:

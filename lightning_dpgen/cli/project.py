@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lightning_dpgen.cli import shown_settings, verbose
 from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.specs.run import read_projection
 
@@ -18,6 +19,9 @@ compute distances, neighbours and clusters. One row (or one element) replaced; d
   dpgen project ... project.unit=element             protects one number of one row, and no whole row
   dpgen budget project project.radius=10             which k, which matrix and which noise; reads no record
 
+Options:
+{options}
+
 Settings: data=blobs|array, project.unit, project.radius or project.distance, project.k, project.matrix, project.noise,
 project.centre, project.typical, privacy.epsilon, privacy.delta (above 0 for Gaussian noise), run_dir, seed; all are
 listed in docs/SETTINGS.md."""
@@ -25,7 +29,10 @@ listed in docs/SETTINGS.md."""
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(HELP)
+        print(HELP.format(options=f"{shown_settings.HELP}\n{verbose.HELP}"))
         return 0
+    argv, kind = shown_settings.asked_for(argv)
+    if kind is not None:
+        return shown_settings.show(argv, kind, "project", read_projection)
     spec = read_projection(argv)
     return imported("projecting").run(argv, spec)

@@ -25,7 +25,7 @@ _WRITTEN, _SHOWN = 1000, 10
 _MOST = 10**9
 
 
-def run(argv: Sequence[str]) -> int:
+def make_parser() -> Parser:
     parser = Parser(
         prog="dpgen sample",
         description="Draw synthetic records from a release, as many as you like: it costs no further privacy.",
@@ -53,7 +53,11 @@ def run(argv: Sequence[str]) -> int:
         help="in CSV, write text that begins with = + - @ as it is: by default an apostrophe before it keeps spreadsheets "
         "from running it as a formula",
     )
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments = make_parser().parse_args(argv)
     if arguments.seed is not None and arguments.seed >= 2**63:
         raise UsageError(f"--seed {arguments.seed}: expected a number below 2^63")
     if arguments.n is not None and arguments.n > _MOST:

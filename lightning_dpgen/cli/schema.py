@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
-from lightning_dpgen.cli.arguments import Parser
+from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
+from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema import BadValue, TableSchema
+from lightning_dpgen.data.tables.schema_advice import explained, warnings_of, warnings_of_sample
 from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_text
+from lightning_dpgen.data.tables.schema_file import read_schema, read_yaml
+from lightning_dpgen.data.tables.schema_keys import json_schema
+from lightning_dpgen.privacy.epsilon_range import check_epsilon
 from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
+from lightning_dpgen.privacy.nearest_word import suggest, suggest_file
 from lightning_dpgen.specs.compose import written
+from lightning_dpgen.specs.defaults import FEWEST_FOR_BINS
+from lightning_dpgen.specs.privacy import default_delta
 from lightning_dpgen.specs.usage_error import UsageError
 
 _NOTES = (
@@ -19,25 +32,62 @@ _NOTES = (
     "Numbers are cut into bins;  encoding: scaled  keeps one a number between low and high, for networks alone and not",
     "for model=measured. docs/SCHEMA.md has all keys.",
 )
+_SCHEMAS = (".yaml", ".yml")
+# Bins by which a sample is looked at where the schema leaves them open.
+_BINS = 20
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 
 
-def run(argv: Sequence[str]) -> int:
+def make_parser() -> Parser:
     parser = Parser(
         prog="dpgen schema",
         description="Draft the schema of a table. Only names and types are taken from a file of records: bounds "
         f"and categories are left as {OPEN}, for public knowledge, since those of the file would reveal records.",
     )
-    parser.add_argument("file", help="a .csv, .tsv, .csv.gz or .parquet file; with --from, a file of that program")
+    parser.add_argument(
+        "file",
+        nargs="?",
+        help="a .csv, .tsv, .csv.gz or .parquet file; with --from, a file of that program; or a schema (.yaml) to check",
+    )
     parser.add_argument("-o", dest="output", help="a new file (FILE.schema.yaml)")
     parser.add_argument(
         "--from", dest="origin", choices=_IMPORTERS, help="sdv: metadata of one table; dpsynth: a domain file, also of mbi"
     )
     parser.add_argument("--no-header", action="store_true", help="a file of text begins with a record, not with names")
-    arguments = parser.parse_args(argv)
+    parser.add_argument("--explain", metavar="COLUMN", help="of a schema: what is declared of a column, and what may be")
+    parser.add_argument("--n", type=whole_number, help="of a schema: the declared number of records, for warnings")
+    parser.add_argument("--epsilon", type=float, help="of a schema: the budget, for warnings")
+    parser.add_argument(
+        "--public-sample",
+        metavar="FILE",
+        help="of a schema: records that you declare PUBLIC, for warnings; never the private ones",
+    )
+    parser.add_argument(
+        "--json-schema", action="store_true", help="print the JSON Schema of schema files, by which editors complete them"
+    )
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments = make_parser().parse_args(argv)
+    if arguments.json_schema:
+        print(json.dumps(json_schema(), indent=2))
+        return 0
+    if arguments.file is None:
+        raise UsageError("expected a file of records, or a schema (.yaml): dpgen schema FILE")
     path = place_of(arguments.file)
     if not path.is_file():
-        raise UsageError(f"{path}: expected a file")
+        raise UsageError(f"{path}: expected a file{suggest_file(path)}")
+    of_schema = {"--explain": arguments.explain, "--n": arguments.n, "--epsilon": arguments.epsilon}
+    of_schema["--public-sample"] = arguments.public_sample
+    if path.suffix in _SCHEMAS and arguments.origin is None:
+        try:
+            return _explain(path, arguments.explain) if arguments.explain is not None else _check(path, arguments)
+        except (BadSchema, BadValue) as error:
+            raise UsageError(str(error)) from None
+    for option, value in of_schema.items():
+        if value is not None:
+            raise UsageError(f"{option} {value}: goes with a schema, whose name ends in .yaml, and {path.name} is none")
     if arguments.origin and arguments.no_header:
         raise UsageError("--no-header is about a file of records: leave it out with --from")
     output = place_of(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.schema.yaml")
@@ -63,3 +113,55 @@ def run(argv: Sequence[str]) -> int:
     told = shlex.join(["dpgen", "train", "data=table", file, written("data.schema", output), "data.n=NUMBER"])
     print(f"next, once they are filled in: {told}")
     return 0
+
+
+def _explain(path: Path, name: str) -> int:
+    """Print what is declared of a column, also in a draft that is not filled in."""
+    columns = read_yaml(path).get("columns")
+    if not isinstance(columns, dict) or not columns:
+        raise UsageError(f"{path}: expected the key columns, with a name and what is declared of each column")
+    if name not in columns:
+        raise UsageError(f"--explain {name}: {path.name} has no such column{suggest(name, columns)}")
+    fields = columns[name] if isinstance(columns[name], dict) else {}
+    try:
+        print("\n".join(explained(name, fields)))
+    except ValueError as error:
+        raise UsageError(f"{path}: column {name}: {error}") from None
+    return 0
+
+
+def _check(path: Path, arguments: argparse.Namespace) -> int:
+    """Print what a schema does, from public facts alone."""
+    schema = read_schema(path)
+    noise, n = None, arguments.n
+    if arguments.epsilon is not None:
+        if not n:
+            raise UsageError(f"--epsilon {arguments.epsilon:g}: goes with --n, the declared number of records")
+        try:
+            check_epsilon(arguments.epsilon, "--epsilon")
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        noise = 1.0 / gaussian_mu(arguments.epsilon, default_delta(n))
+    found = list(warnings_of(schema, n, noise))
+    if noise is not None and schema.undecided(_BINS) and n / noise < FEWEST_FOR_BINS:
+        text = f"those left open are of equal width: {n:,} records at epsilon {arguments.epsilon:g} buy no others"
+        found.append(("bins", text))
+    if arguments.public_sample is not None:
+        found += _of_sample(schema, arguments.public_sample)
+    for name, text in found:
+        print(f"  {name}: {text}")
+    of = "the schema, and the sample that you declare public" if arguments.public_sample else "the schema alone"
+    many = "no warning" if not found else f"{len(found)} warning{'s' * (len(found) > 1)}"
+    print(f"{path}: a schema of {len(schema.columns)} columns; {many}, from {of}")
+    return 0
+
+
+def _of_sample(schema: TableSchema, name: str) -> list[tuple[str, str]]:
+    if schema.open:
+        raise UsageError("--public-sample: the schema leaves parts to be found privately (private); declare them first")
+    place = place_of(name)
+    if not place.is_file():
+        raise UsageError(f"--public-sample {name}: there is no such file{suggest_file(place)}")
+    decided = schema.completed(_BINS)
+    reading = read_table(place, decided, outside="clamp")
+    return list(warnings_of_sample(schema, decided, reading.encoded, reading.counted))

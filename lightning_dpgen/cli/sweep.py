@@ -115,9 +115,6 @@ def job(configuration: DictConfig) -> None:
 
 def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
     refuse_interpolations([*own, *hydras])
-    for word in own:
-        if word.startswith("-"):
-            raise UsageError(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=1,2,4")
     for word in hydras:
         if not name_of(word).startswith(("hydra/launcher", "hydra.launcher")):
             raise UsageError(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lightning_dpgen.cli import shown_settings, verbose
 from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.runs.interrupts import leaving_at_once
-from lightning_dpgen.specs.compose import FLAGS, asks_for_selection
+from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, is_for_hydra, name_of
 from lightning_dpgen.specs.reference import listed
-from lightning_dpgen.specs.run import RunSpec, read_run
+from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run, read_words
+from lightning_dpgen.specs.usage_error import UsageError
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
 
@@ -28,18 +30,46 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train privacy=off                           the same without privacy, for comparison
   dpgen train ... run_dir=runs/NAME                 goes on with a run that did not end, given the same settings
 
+Options:
+  -m, --multirun  a run for each combination of the values that are listed"""
+_SETTINGS = """
 Settings (docs/SETTINGS.md says what each is, its range and its default):"""
 
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(f"{HELP}\n{listed(RunSpec)}")
+        print(f"{HELP}\n{shown_settings.HELP}\n{verbose.HELP}\n{_SETTINGS}\n{listed(RunSpec)}")
         return 0
-    if any(word in FLAGS for word in argv):
-        return imported("sweep").run(argv)
-    if asks_for_selection(argv):
-        return imported("select").run(argv)
+    argv, kind = shown_settings.asked_for(argv)
+    if kind is not None:
+        return shown_settings.show(argv, kind, "config", read_run)
     # A mistake in a setting is told before what a run needs is imported.
     with leaving_at_once():
+        swept = any(word in FLAGS for word in argv)
+        if swept or asks_for_selection(argv):
+            _check_words(argv)
+            return imported("sweep" if swept else "select").run(argv)
+        check_privacy(read_words(argv))
         spec = read_run(argv)
     return imported("training").run(argv, spec)
+
+
+def _check_words(argv: Sequence[str]) -> None:
+    """Refuse a value of a grid that no run may have: a combination for each value is looked at, which is quick.
+
+    All combinations are checked where they are run.
+
+    Raises:
+        UsageError: as `read_run`, naming the job.
+    """
+    jobs, varied = expanded([word for word in argv if word not in FLAGS and not is_for_hydra(word)])
+    checked: set[str] = set()
+    for number, job in enumerate(jobs):
+        if checked.issuperset(job) and checked:
+            continue
+        checked.update(job)
+        try:
+            read_words(job)
+        except UsageError as mistake:
+            differs = " ".join(word for word in job if name_of(word) in varied)
+            raise UsageError(f"job {number} ({differs}): {mistake}" if differs else str(mistake), mistake.status) from None

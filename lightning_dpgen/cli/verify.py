@@ -6,21 +6,35 @@ from collections.abc import Sequence
 
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.signature import BadKey
 from lightning_dpgen.release.verify import verify
+from lightning_dpgen.specs.usage_error import UsageError
 
 # Lines of problems that are printed: one is enough to trust nothing.
 _MOST_PRINTED = 20
 
 
-def run(argv: Sequence[str]) -> int:
+def make_parser() -> Parser:
     parser = Parser(
         prog="dpgen verify",
         description="Recompute a release's epsilon from its event tree, and check every file. "
         "Exit status 0: consistent; 2: not to be trusted.",
     )
     parser.add_argument("release", type=release_folder, help="the folder of a release, or of the run that made it")
-    arguments = parser.parse_args(argv)
-    verdict = verify(arguments.release)
+    parser.add_argument(
+        "--signer",
+        metavar="PUBLIC_KEY",
+        help="fail unless the release is signed by this key (Ed25519: PEM, or a line that begins with ssh-ed25519)",
+    )
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments = make_parser().parse_args(argv)
+    try:
+        verdict = verify(arguments.release, arguments.signer)
+    except BadKey as error:
+        raise UsageError(f"--signer {error}") from None
     problems = verdict.problems[:_MOST_PRINTED]
     for mark, lines in (("ok  ", verdict.checks), ("note", verdict.notes), ("BAD ", problems)):
         for line in lines:

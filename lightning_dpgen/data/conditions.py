@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.names import LABEL, Name, one_of, positions, shown
+from lightning_dpgen.privacy.nearest_word import suggest
 
 # Signs and words between a column and its values, the longer ones first where one begins another.
 _SIGNS = {"<=": "<=", ">=": ">=", "!=": "!=", "==": "=", "=": "=", "<": "<", ">": ">"}
@@ -206,6 +206,5 @@ def _cut_column(text: str, names: Sequence[str]) -> tuple[str, str]:
         rest = text[len(column) :]
     if column in names:
         return column, rest
-    near = difflib.get_close_matches(column, names, 1)
-    known = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(names[:10])}"
-    raise ValueError(f"column {column[:60]!r}: there is none of this name: {known}")
+    expected = f"expected one of {', '.join(names[:10])}{suggest(column, names)}"
+    raise ValueError(f"column {column[:60]!r}: there is none of this name: {expected}")

@@ -5,6 +5,7 @@ from .accountant import spent as spent
 from .calibration import make_first_plan as make_first_plan
 from .calibration import make_plan as make_plan
 from .calibration import make_rest as make_rest
+from .epsilon_range import LARGEST_EPSILON as LARGEST_EPSILON
 from .errors import BudgetTooSmall as BudgetTooSmall
 from .errors import DamagedState as DamagedState
 from .errors import LedgerError as LedgerError

@@ -16,8 +16,9 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
+from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.event_parts import Leaves, join_gaussians, leaves_of, without_failures
-from lightning_dpgen.privacy.gaussian_cost import LARGEST_EPSILON, gaussian_epsilon
+from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable, loss_distribution
 from lightning_dpgen.privacy.renyi import by_rdp, profile_by_rdp
 

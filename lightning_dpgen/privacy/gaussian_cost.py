@@ -1,4 +1,4 @@
-"""The cost of one Gaussian in closed form, and the ranges in which epsilon and delta are accounted for."""
+"""The cost of one Gaussian in closed form, and the range in which delta is accounted for."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from lightning_dpgen.privacy.number_arguments import check_number
-
-# Beyond this nothing is protected, and a loss distribution would need gigabytes: reported as infinite.
-LARGEST_EPSILON = 1000.0
-# Below it nothing can be computed soundly.
-SMALLEST_EPSILON = 1e-6
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -59,9 +54,3 @@ def _log_delta(mu: float, epsilon: float) -> float:
 def check_delta(delta: float) -> None:
     """Raise ValueError unless 0 < delta < 1."""
     check_number("delta", delta, lambda value: 0.0 < value < 1.0, "between 0 and 1")
-
-
-def check_epsilon(epsilon: float) -> None:
-    """Raise ValueError unless a budget of this epsilon can be planned for."""
-    expected = f"from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}"
-    check_number("epsilon", epsilon, lambda value: SMALLEST_EPSILON <= value <= LARGEST_EPSILON, expected)

@@ -10,7 +10,7 @@ from typing import Protocol
 import dp_accounting
 
 from lightning_dpgen.privacy.accountant import INTERVALS, spent
-from lightning_dpgen.privacy.gaussian_cost import LARGEST_EPSILON
+from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.renyi import spent_by_rdp

@@ -14,9 +14,9 @@ import dp_accounting
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import INTERVALS, Spent, spent
 from lightning_dpgen.privacy.cost import affordable
+from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed, stage_events
-from lightning_dpgen.privacy.gaussian_cost import LARGEST_EPSILON
 from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS
 from lightning_dpgen.privacy.reference import Reference, dominating_shift

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
-from lightning_dpgen.privacy.gaussian_cost import check_epsilon
+from lightning_dpgen.privacy.epsilon_range import check_epsilon
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.plan import Plan
 

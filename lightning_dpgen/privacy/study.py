@@ -14,6 +14,7 @@ import dp_accounting
 import filelock
 
 from lightning_dpgen.privacy import chain
+from lightning_dpgen.privacy.epsilon_range import check_epsilon
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.folders import read_plain
@@ -90,8 +91,7 @@ class Study:
         if (epsilon is None) != (delta is None):
             raise ValueError(f"epsilon={epsilon}, delta={delta}: a total has both; expected both, or neither")
         if epsilon is not None and delta is not None:
-            if not 0.0 < epsilon < math.inf:
-                raise ValueError(f"epsilon={epsilon}: expected a positive number, the total of the study")
+            check_epsilon(epsilon)
             check_delta(delta)
         with self._held():
             if not self.path.exists():

@@ -23,8 +23,9 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import ROWS, Evaluation, evaluate_encoded
 from lightning_dpgen.metrics.table_evaluation import evaluate_table
-from lightning_dpgen.privacy.folders import make_private, owner_only, sync_folder
+from lightning_dpgen.privacy.folders import make_private, owner_only, read_plain, sync_folder
 from lightning_dpgen.privacy.ledger import FILE_NAME
+from lightning_dpgen.release.folder import WARNINGS
 from lightning_dpgen.release.private_report import write_private_report
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import Release, load_release
@@ -32,6 +33,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 BANNER = "PRIVATE: what follows is computed from real records and is not covered by the certificate; do not publish it."
 EVALUATION, REPORT = "evaluation.json", "report.html"
+_LARGEST_WARNINGS = 1 << 16
 
 # A table in memory, in a file or by its values, or other records, which are encoded already.
 Real = Records | Encoded | TableValues | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
@@ -150,6 +152,7 @@ def write_evaluation(
             shape=(schema.height, schema.width) if grey else None,
             facts=facts,
             counted=counted,
+            warnings=_warnings(folder / WARNINGS),
         )
         told = {"warning": BANNER, "data": data, **facts, "reading": dict(counted or {}), **evaluation.as_json()}
         with open(text, "w", encoding="utf-8", opener=owner_only) as file:
@@ -161,6 +164,15 @@ def write_evaluation(
     finally:
         page.unlink(missing_ok=True)
         text.unlink(missing_ok=True)
+
+
+def _warnings(path: Path) -> list[str]:
+    """Return what the run beside a release has warned of because of its records; none where it has kept nothing."""
+    try:
+        found = json.loads(read_plain(path, _LARGEST_WARNINGS))
+    except (OSError, ValueError):
+        return []
+    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
 
 def _encoded(records: Real, schema: Schema) -> Encoded:

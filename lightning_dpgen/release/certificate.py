@@ -16,6 +16,7 @@ import dp_accounting
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
+from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
 from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.noise import SECURE
@@ -32,6 +33,8 @@ FORMAT_VERSION = 1
 CERTIFICATE, MODEL, WEIGHTS = "privacy.json", "model.json", "model.safetensors"
 SYNTHETIC, SHEET, PROJECTED = "synthetic.parquet", "samples.png", "projected.parquet"
 FIGURE = "fidelity.json"
+# The signature of the certificate, which may be added to a release, and is therefore not among the files that it hashes.
+SIGNATURE = f"{CERTIFICATE}.sig"
 REPORT, CARD, CROISSANT = "report.html", "README.md", "croissant.json"
 # The name, among what is declared, of the network that a training started from.
 INIT = "init"
@@ -189,7 +192,11 @@ def statement(certificate: dict[str, Any]) -> str:
         )
     epsilon, delta = certificate["epsilon"], certificate["delta"]
     declared = certificate["declared"]
-    about = "a number too large to mean protection" if epsilon > 20 else f"{round_up(2.718281828459045**epsilon, 3):g}"
+    about = (
+        "a number too large to mean protection"
+        if epsilon > CAUTIOUS_EPSILON
+        else f"{round_up(2.718281828459045**epsilon, 3):g}"
+    )
     factor = f"the probability of any outcome by a factor of at most e^{epsilon:g} (about {about})"
     if delta:
         factor += f", except for a part of probability at most {delta:g}"

@@ -105,7 +105,7 @@ def scatter(rows: np.ndarray) -> Markup:
     names = ("projected_0", "projected_1") if rows.shape[1] > 1 else ("row", "projected_0")
     return Markup(
         f'<svg viewBox="0 0 {width} {height + 18}" role="img" aria-label="released rows"><rect width="{width}" '
-        f'height="{height}" fill="none" class="grid"/><g fill="#1f5fa8" fill-opacity="0.45">{dots}</g>'
+        f'height="{height}" fill="none" class="grid"/><g class="dots">{dots}</g>'
         f'<text x="{width / 2}" y="{height + 14}" text-anchor="middle">the first {len(rows):,} rows: {names[0]} across, '
         f"{names[1]} up</text></svg>"
     )

@@ -8,6 +8,8 @@ from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.certificate import CERTIFICATE, MODEL
 
 RELEASE = "release"
+# In the private folder of a run: what it has warned of because of its records.
+WARNINGS = "warnings.json"
 
 
 def release_folder(path: str | Path) -> Path:

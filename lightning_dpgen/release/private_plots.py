@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
 from lightning_dpgen.release.pictures import enlarged
-from lightning_dpgen.release.plot_style import LINE, REAL, SYNTHETIC, plot_style
+from lightning_dpgen.release.plot_style import DARK_RULES, LINE, REAL, SYNTHETIC, plot_style
 from lightning_dpgen.release.text import printable
 
 _LABELLED, _BARS, _LETTERS = 10, 60, 11
@@ -31,7 +31,8 @@ def drawn(draw: Callable[[Axes], None], width: float, height: float, said: str) 
         draw(figure.add_subplot())
         held = io.BytesIO()
         figure.savefig(held, format="svg", metadata={"Date": None}, transparent=True, dpi=160)
-    return _image(held.getvalue(), "image/svg+xml", said)
+    plot = held.getvalue().replace(b"<defs>", b"<style>" + DARK_RULES.encode() + b"</style>\n<defs>", 1)
+    return _image(plot, "image/svg+xml", said)
 
 
 def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None, said: str) -> Markup:

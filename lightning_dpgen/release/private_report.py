@@ -101,6 +101,7 @@ def write_private_report(
     shape: tuple[int, int] | None = None,
     facts: Mapping[str, Any] | None = None,
     counted: Mapping[str, int] | None = None,
+    warnings: Sequence[str] = (),
 ) -> None:
     """Write one self-contained page: no script, nothing loaded from elsewhere, and a warning on top that it is private.
 
@@ -115,6 +116,7 @@ def write_private_report(
         shape: height and width of pictures, whose pixels are the units; None draws none.
         facts: other facts about the release, such as its epsilon.
         counted: what was changed or left out where the records were read, and how often.
+        warnings: what the run has warned of because of its records.
 
     Raises:
         ValueError: for a shape, choices or bounds that do not fit the evaluation.
@@ -126,6 +128,7 @@ def write_private_report(
         title=title,
         e=evaluation,
         facts=dict(facts or {}),
+        warnings=warnings,
         counted=dict(counted or {}),
         what=_WHAT | (_WHAT_OF_TABLES if evaluation.kind == "table" else {}),
         glance=_glance(evaluation),

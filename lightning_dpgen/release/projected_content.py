@@ -20,10 +20,12 @@ class ProjectedContent:
     Args:
         projected: the released rows.
         typical: the distance around which the report's table is made; public.
+        limits: sentences about what to expect of the rows, from public numbers alone, for report and card.
     """
 
     projected: ProjectedRows
     typical: float
+    limits: tuple[str, ...] = ()
 
     released: ClassVar[tuple[str, ...]] = (MODEL, WEIGHTS, PROJECTED)
 
@@ -46,7 +48,15 @@ class ProjectedContent:
             "bias": 2.0 * projection.k * projected.recovery.coordinate_variance,
             "variance": projected.recovery.coordinate_variance,
         }
-        write_pages(folder, certificate, "projected", p=shown, distances=self._distances(), scatter=scatter(projected.rows))
+        write_pages(
+            folder,
+            certificate,
+            "projected",
+            self.limits,
+            p=shown,
+            distances=self._distances(),
+            scatter=scatter(projected.rows),
+        )
 
     def _distances(self) -> list[dict[str, float]]:
         rows, around = [], self.projected.projection.neighbourhood

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import html
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import CARD, REPORT, found_privately, selected
 from lightning_dpgen.release.charts import epsilon_curve
+from lightning_dpgen.release.limits import limits_of
 from lightning_dpgen.release.text import markdown, value_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -40,12 +42,13 @@ _WRONGLY = (0.001, 0.01, 0.1)
 _LONGEST = 400
 
 
-def write_pages(folder: Path, certificate: dict[str, Any], page: str, **shown: Any) -> None:
+def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Sequence[str] = (), **shown: Any) -> None:
     """Write ``report.html`` (one self-contained page, no script, nothing loaded from elsewhere) and the card ``README.md``.
 
     Args:
         certificate: the certificate; its hashes are not shown, since it hashes both pages.
         page: kind of release: ``synthetic``, ``projected`` or ``weights``.
+        limits: sentences about what to expect, from public numbers alone, besides those that the certificate gives.
         shown: other values that the pages show.
     """
     mechanisms = [
@@ -57,6 +60,7 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, **shown: A
         "curve": epsilon_curve((certificate["also"] or {}).get("curve", [])),
         "attacks": attacks(certificate),
         "found": found_privately(certificate["declared"]),
+        "limits": [*limits_of(certificate), *limits],
     }
     for name, suffix in ((REPORT, "html"), (CARD, "md")):
         template = _templates(autoescape=suffix == "html").get_template(f"{page}.{suffix}.jinja")
@@ -80,6 +84,7 @@ def _templates(autoescape: bool) -> jinja2.Environment:
     templates.filters["eps"] = lambda value: "none" if value is None else f"{round_up(value, 4):g}"
     templates.filters["selected"] = selected
     templates.filters["percent"] = lambda value: f"{round_up(100.0 * value, 3):g}%"
+    templates.filters["number"] = _number
     templates.filters["setting"] = _setting
     templates.filters["markdown"] = markdown
     # Without the marks of Markdown, so that `verify` finds it letter by letter.
@@ -107,6 +112,16 @@ def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
         return min(1.0, many, 1.0 - math.exp(-epsilon) * (1.0 - delta - wrongly))
 
     return [(wrongly, most(wrongly)) for wrongly in _WRONGLY]
+
+
+def _number(value: float) -> str:
+    """Write three digits of a number, or all of its whole ones.
+
+    Example:
+        >>> _number(2980.4), _number(0.03521), _number(-16300.0)
+        ('2,980', '0.0352', '-16,300')
+    """
+    return f"{value:,.0f}" if 1000.0 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def _setting(value: Any) -> str:

@@ -37,6 +37,7 @@ class SyntheticContent:
         mixture: the trained mixture.
         rows, seed: number and seed of the synthetic records; public.
         figure: their closeness to the real ones, if it was bought with a share of the budget (`measure_fidelity`).
+        limits: sentences about what to expect of them, from public numbers alone, for report and card.
 
     Raises:
         Diverged: for a mixture that is not finite.
@@ -46,6 +47,7 @@ class SyntheticContent:
     rows: int
     seed: int
     figure: dict[str, float] | None = None
+    limits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.mixture.check_finite()
@@ -81,6 +83,7 @@ class SyntheticContent:
             folder,
             certificate,
             "synthetic",
+            self.limits,
             kind=schema.kind,
             what=what,
             parts=parts,

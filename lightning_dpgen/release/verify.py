@@ -7,6 +7,7 @@ import html
 import itertools
 import json
 import math
+import os
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import dp_accounting
 import jsonschema
 import markupsafe
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import RDPAccountant
 
@@ -46,6 +48,7 @@ from lightning_dpgen.release.certificate import (
     MODEL,
     PROJECTED,
     SELECTION,
+    SIGNATURE,
     STUDY_UNKNOWN,
     NotARelease,
     also,
@@ -55,6 +58,7 @@ from lightning_dpgen.release.certificate import (
 )
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
 from lightning_dpgen.release.projected import KIND, load_projected
+from lightning_dpgen.release.signature import fingerprint, is_signed_by, read_public, read_signature
 
 # Relative tolerance of numbers that are recomputed by the same rule; written numbers are rounded up.
 _TOLERANCE = 1e-6
@@ -106,18 +110,21 @@ def read_certificate(folder: Path) -> dict[str, Any]:
         raise NotARelease(f"{path} is no certificate: {error}") from None
 
 
-def verify(folder: str | Path) -> Verdict:
+def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     """Check a release: its files against their hashes, its epsilon against its event tree, its words against its fields.
 
     This shows that the certificate is consistent, not that the run happened as described.
 
     Args:
         folder: the release.
+        signer: the file of a public key (Ed25519; PEM, or a line of OpenSSH) that the release must be signed by; None
+            where it does not matter whose it is, and a signature is only mentioned.
 
     Raises:
         NotARelease: if there is no certificate to check.
+        BadKey: if the file holds no such key.
     """
-    folder = place_of(folder)
+    folder, key = place_of(folder), None if signer is None else read_public(place_of(signer))
     certificate = read_certificate(folder)
     verdict = Verdict()
     # Types count, too: true and 1.0 are equal to 1.
@@ -140,6 +147,7 @@ def verify(folder: str | Path) -> Verdict:
         verdict.problems.append(f"a private release has numbers for {lacking}")
     if verdict.problems:
         return verdict
+    _check_signature(folder, key, verdict)
     _check_digest(certificate, verdict)
     _check_files(folder, certificate, verdict)
     _check_kind(folder, certificate, verdict)
@@ -147,6 +155,28 @@ def verify(folder: str | Path) -> Verdict:
     if PROJECTED in certificate["released"] and verdict.good:
         _check_projection(folder, certificate, verdict)
     return verdict
+
+
+def _check_signature(folder: Path, signer: Ed25519PublicKey | None, verdict: Verdict) -> None:
+    """Check that the release is signed by this key; without one, only that a signature that is there has its form."""
+    there = os.path.lexists(folder / SIGNATURE)
+    if signer is None and not there:
+        verdict.notes.append("it is not signed, so it may be anybody's")
+        return
+    whose = None if signer is None else f"the key with fingerprint {fingerprint(signer)}"
+    if not there:
+        verdict.problems.append(f"it is not signed, and should be by {whose}: there is no {SIGNATURE}")
+        return
+    try:
+        if signer is None:
+            read_signature(folder)
+            verdict.notes.append(f"{SIGNATURE} is there, and was not checked against anyone: --signer PUBLIC_KEY does")
+        elif is_signed_by(folder, signer):
+            verdict.checks.append(f"the certificate, and so each file, is signed by {whose}")
+        else:
+            verdict.problems.append(f"the signature is not one of this certificate by {whose}")
+    except (ValueError, OSError) as error:
+        verdict.problems.append(str(error))
 
 
 @functools.cache
@@ -172,7 +202,7 @@ def _check_digest(certificate: dict, verdict: Verdict) -> None:
 
 def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
     files = certificate["files"]
-    present = {path.name for path in itertools.islice(folder.iterdir(), 2 * MOST_FILES)} - {CERTIFICATE}
+    present = {path.name for path in itertools.islice(folder.iterdir(), 2 * MOST_FILES)} - {CERTIFICATE, SIGNATURE}
     before = len(verdict.problems)
     if len(present) > MOST_FILES:
         verdict.problems.append(f"{folder} holds more than {MOST_FILES:,} files")

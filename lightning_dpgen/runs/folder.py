@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.certificate import CERTIFICATE
-from lightning_dpgen.release.folder import RELEASE
+from lightning_dpgen.release.folder import RELEASE, WARNINGS
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 # In the private folder of a sweep.
@@ -53,6 +53,7 @@ class RunFolder:
     selection = _under("private", "selection.pt")
     trials = _under("private", "trials")
     initial = _under("private", "initial")
+    warnings = _under("private", WARNINGS)
     tensorboard = _under("private", "tensorboard")
     staging = _under("private", "release-in-progress")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import torch
 
 from lightning_dpgen.data.records import Records
@@ -15,15 +17,14 @@ from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import resume
 from lightning_dpgen.runs.context import Context
+from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.measure import labelled_mixture, measured_mixture
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.train import trained_mixture
+from lightning_dpgen.runs.warnings import declared_warning, plan_limits
 from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
-
-# A declared number that is so many times the true one, or one in so many, is worth a word.
-_FAR = 1.5
 
 
 def read_records(settings: Settings, source: Source, reporter: Reporter) -> Records:
@@ -37,14 +38,16 @@ def read_records(settings: Settings, source: Source, reporter: Reporter) -> Reco
     records, counted = source.records(settings.schema, values=by_values)
     n, part = settings.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
     reporter.say(f"reading (private, stays here): {part}; data.n={n:,}")
-    if not n / _FAR <= len(records) <= n * _FAR:
-        reporter.warn(
-            f"data.n={n:,} is far from the number of records (private, stays here: {part}): sums are divided by data.n, so "
-            "less is learned; it must be a public number, not one that is read off the data"
-        )
+    reporter.warn(declared_warning(n, len(records)))
     for what, count in counted.items():
         reporter.say(f"reading (private, stays here): {what}: {count:,}")
     return records
+
+
+def keep_warnings(folder: RunFolder, settings: Settings, records: Records) -> None:
+    """Keep what records give reason to warn of, for the private report alone."""
+    if folder.private.is_dir() and (text := declared_warning(settings.n, len(records))) is not None:
+        durable.write(folder.warnings, json.dumps([text]).encode())
 
 
 def learn(run: Context, records: Records) -> SyntheticContent:
@@ -54,6 +57,7 @@ def learn(run: Context, records: Records) -> SyntheticContent:
         UsageError: if the training diverges; what was drawn until then is spent.
     """
     settings, spec = run.settings, run.settings.spec
+    keep_warnings(run.folder, settings, records)
     if spec.trainer.threads is not None:
         torch.set_num_threads(spec.trainer.threads)
     if settings.trained:
@@ -73,7 +77,8 @@ def learn(run: Context, records: Records) -> SyntheticContent:
         # Nothing to follow for the others.
         run.ranks.broadcast_object(None)
         mixture = measured_mixture(run, records)
-    return SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records))
+    limits = plan_limits(settings, run.account.plan)
+    return SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records), limits)
 
 
 def _fidelity(run: Context, mixture: Mixture, records: Records) -> dict[str, float] | None:

@@ -13,8 +13,10 @@ import torch
 from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.epsilon_range import caution
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.limits import sentence
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.projected_content import ProjectedContent
 from lightning_dpgen.runs import folder as run_folder
@@ -26,7 +28,7 @@ from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.resume import load_state
 from lightning_dpgen.runs.studies import check_study, mark, study_of
 from lightning_dpgen.runs.table import budget_table
-from lightning_dpgen.runs.warnings import seed_warning
+from lightning_dpgen.runs.warnings import projection_warnings, seed_warning
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
 from lightning_dpgen.specs.usage_error import UsageError
@@ -47,10 +49,13 @@ def project(spec: ProjectSpec, folder: RunFolder, interrupts: Interrupts, report
         projected = _draw(settings, rows, account, folder, interrupts)
         account.verify_complete()
         _tell_clipped(projected, settings, reporter)
+        found = list(projection_warnings(settings, len(projected.rows), projected.pulled_back))
+        for text in found[len(list(projection_warnings(settings))) :]:
+            reporter.warn(text)
         return write_release(
             folder.release,
             folder.staging,
-            ProjectedContent(projected, settings.typical),
+            ProjectedContent(projected, settings.typical, tuple(map(sentence, found))),
             account,
             unit=settings.projection.neighbourhood.words,
             declared=settings.declared(len(projected.rows)),
@@ -126,16 +131,9 @@ def _draw(
 def _warn(settings: ProjectionSettings, reporter: Reporter) -> None:
     spec = settings.spec
     reporter.warn(seed_warning(spec.debug.private_seed))
-    if spec.project.unit == "element" and settings.private:
-        reporter.warn(
-            "project.unit=element: protects one number of one row. Where a person's numbers change together, as in a whole "
-            "row, it protects them as many times less; project.unit=row is for that"
-        )
-    if spec.project.distance is not None and settings.private:
-        reporter.warn(
-            f"project.distance={spec.project.distance:g}: is declared and not enforced; {spec.project.unit}s that differ "
-            "by more are protected less (project.radius covers any replacement)"
-        )
+    reporter.warn(caution(spec.privacy.epsilon) if settings.private else None)
+    for text in projection_warnings(settings):
+        reporter.warn(text)
 
 
 def _tell_clipped(projected: ProjectedRows, settings: ProjectionSettings, reporter: Reporter) -> None:
@@ -145,7 +143,3 @@ def _tell_clipped(projected: ProjectedRows, settings: ProjectionSettings, report
         return
     where = f"farther from the centre than {radius:g}"
     reporter.say(f"about {count:,} of {n:,} rows were {where} and pulled back (noisy count)")
-    if count > n / 2:
-        reporter.warn(
-            f"project.radius={radius:g}: pulls back most rows, so distances between them shrink; choose a larger one"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,9 @@ from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, read_as
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError
+
+# Steps, for `dpgen -v`.
+_LOG = logging.getLogger("lightning_dpgen.run")
 
 
 def train(
@@ -80,6 +84,7 @@ class _Run:
     def release(self) -> dict[str, Any]:
         if self.folder.unfinished:
             self.spec = with_kept_initial(self.spec, self.folder)
+        _LOG.debug("filling in the settings that were left open, and checking them")
         settings, plan = settle(self.spec, self.source)
         self.reporter.warn(seed_warning(self.spec.debug.private_seed))
         self.study = study_of(self.spec.privacy)
@@ -90,6 +95,7 @@ class _Run:
         if plan is None:
             plan = self._plan(settings)
         # Read before anything is spent.
+        _LOG.debug("reading the records")
         seen = self._look(settings, plan)
         account = self._open(settings, plan)
         with closing(account.ledger):
@@ -100,6 +106,7 @@ class _Run:
             return self._finish(settings, account, seen)
 
     def _plan(self, settings: Settings, promise: Plan | None = None) -> Plan:
+        _LOG.debug("planning: solving for the noise of each stage")
         plan = settings.plan(promise)
         for text in plan_warnings(settings, plan):
             self.reporter.warn(text)
@@ -121,6 +128,7 @@ class _Run:
         return read_records(settings, self.source, self.reporter)
 
     def _open(self, settings: Settings | None, plan: Plan) -> Account:
+        _LOG.debug("opening the ledger %s", self.folder.ledger)
         self.reporter.warn(mark(self.study, self.spec.privacy, self.source.contents()))
         run_folder.take(self.folder)
         about = run_identity.about_records(self.source.contents(), read_as(self.spec, self.source))
@@ -188,7 +196,9 @@ class _Run:
         if records is None:
             records = read_records(settings, self.source, self.reporter)
         run = Context(settings, account, self.folder, self.interrupts, self.reporter, self.ranks)
+        _LOG.debug("learning, by the stages %s", ", ".join(stage.name for stage in account.plan.stages))
         content = learn(run, records)
+        _LOG.debug("drawing synthetic records, and writing the release")
         declared = settings.declared()
         return write_release(
             self.folder.release, self.folder.staging, content, account, unit=settings.unit, declared=declared

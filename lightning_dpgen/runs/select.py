@@ -36,7 +36,7 @@ from lightning_dpgen.runs.context import Context, private_stream
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.initial import check_other_records, keep_initial
 from lightning_dpgen.runs.interrupts import Interrupts
-from lightning_dpgen.runs.learn import learn, read_records
+from lightning_dpgen.runs.learn import keep_warnings, learn, read_records
 from lightning_dpgen.runs.memory import is_out_of_memory
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter
 from lightning_dpgen.runs.resume import load_state
@@ -101,6 +101,7 @@ def select(
                 )
             account.go_on({STAGE: account.ledger.count(STAGE)} if account.ledger.count(STAGE) else {})
             records = read_records(first, source, SilentReporter())
+        keep_warnings(folder, first, records)
         trials = _Trials(candidates, records, account, folder, interrupts, score)
         reporter.say("selecting: trials are made, and nothing is said of them")
         content, winner = trials.best(default)

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lightning_dpgen.gradients.clipping import Decay
+from lightning_dpgen.privacy.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.projection.choice import PAIRS
+from lightning_dpgen.release.limits import sentence
 from lightning_dpgen.specs.argument_names import as_settings
+from lightning_dpgen.specs.projection_settings import ProjectionSettings
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings
+
+# A declared number that is so many times the true one, or one in so many, is worth a word.
+_FAR = 1.1
 
 
 def seed_warning(seed: int | None) -> str | None:
@@ -26,15 +33,70 @@ def delta_warning(spec: RunSpec) -> str | None:
     return f"privacy.delta={delta:g} is above 1/(10 n) = {0.1 / n:.3g}: a smaller delta is the custom"
 
 
+def declared_warning(n: int, found: int) -> str | None:
+    """Return a warning of a declared number of records that is far from the one that was read. Private."""
+    if n / _FAR <= found <= n * _FAR:
+        return None
+    part = f"{found:,} record{'s take' if found != 1 else ' takes'} part"
+    return (
+        f"data.n={n:,} is far from the number of records (private, stays here: {part}): sums are divided by data.n, so "
+        "less is learned; it must be a public number, not one that is read off the data"
+    )
+
+
+def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
+    """Yield warnings of clusters and measurements that hold more noise than records: of plan, n and schema alone."""
+    if (warning := settings.split.warning(plan, settings.n)) is not None:
+        yield as_settings(warning, "split", settings.spec.split)
+    if not settings.trained and (warning := settings.recipe.warning(plan)) is not None:
+        yield warning
+
+
+def plan_limits(settings: Settings, plan: Plan) -> tuple[str, ...]:
+    """Return what is warned of, in sentences for the readers of a release; those of its certificate aside. Public."""
+    return tuple(map(sentence, noise_warnings(settings, plan))) if plan.private else ()
+
+
+def projection_warnings(settings: ProjectionSettings, n: int = 0, pulled_back: int | None = None) -> Iterator[str]:
+    """Yield warnings of a projection, of its settings, and of the noisy count of rows that were pulled back: all public."""
+    spec, chosen = settings.spec, settings.chosen
+    if not settings.private:
+        return
+    typical = f"squared distances of about {settings.typical**2:.3g}"
+    if chosen.error_of_mean > 1.0:
+        yield (
+            f"these rows estimate nothing: even the mean of {PAIRS:,} {typical} has a standard deviation of "
+            f"{chosen.error_of_mean:.2g} times their size; give more epsilon or a smaller radius, or do not release them"
+        )
+    elif chosen.error > 1.0:
+        yield (
+            f"no single distance can be estimated: {typical} have a standard deviation of {chosen.error:.2g} times their "
+            "size, and averages over many pairs alone mean anything; give more epsilon, or a smaller radius"
+        )
+    if spec.project.unit == "element":
+        yield (
+            "project.unit=element: protects one number of one row. Where a person's numbers change together, as in a whole "
+            "row, it protects them as many times less; project.unit=row is for that"
+        )
+    if spec.project.distance is not None:
+        yield (
+            f"project.distance={spec.project.distance:g}: is declared and not enforced, so {spec.project.unit}s that "
+            "differ by more are protected less; project.radius covers any replacement"
+        )
+    if pulled_back is not None and pulled_back > n / 2:
+        yield (
+            f"project.radius={spec.project.radius:g}: pulls back most rows, so distances between them shrink; choose a "
+            "larger one"
+        )
+
+
 def plan_warnings(settings: Settings, plan: Plan) -> Iterator[str | None]:
-    """Yield warnings of a plan: a large delta, clusters and measurements that hold more noise than records."""
+    """Yield warnings of a plan: a large epsilon or delta, clusters and measurements that hold more noise than records."""
+    yield caution(plan.epsilon if plan.private else None)
     yield delta_warning(settings.spec)
     if isinstance(settings.clipping, Decay) and getattr(settings.spec.model, "optimizer", None) == "adam":
         yield (
             "clipping=decay with model.optimizer=adam: Adam divides gradients by their size, so the decay changes next to "
             "nothing; with model.optimizer=sgd it decays the steps"
         )
-    if (warning := settings.split.warning(plan, settings.n)) is not None:
-        yield as_settings(warning, "split", settings.spec.split)
-    if not settings.trained:
-        yield settings.recipe.warning(plan)
+    yield from noise_warnings(settings, plan)

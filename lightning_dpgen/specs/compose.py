@@ -19,12 +19,15 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import lightning_dpgen
+from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.specs.trainer import NEVER
 from lightning_dpgen.specs.typed import as_typed
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Words that ask for a sweep.
 FLAGS = ("-m", "--multirun")
+# All words of a command of settings that are no setting.
+OPTIONS = (*FLAGS, "--cfg", "--help", "--verbose")
 GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
 # Settings that say which group was picked.
 _CHOSEN = ("data.source", "model.name", "clipping.rule")
@@ -128,12 +131,17 @@ def _keep_text(values: dict[str, Any], own: Override) -> None:
         values[last] = as_typed(values[last], text)
 
 
+def _unknown_option(word: str) -> UsageError:
+    near = suggest(word.lstrip("-"), [option.lstrip("-") for option in OPTIONS if len(option) > 2], "--{}")
+    return UsageError(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2{near}")
+
+
 def _check_word(word: str) -> str:
     """Return a word as NAME=VALUE, without signs of Hydra's before it, which say what is known anyway."""
     if word in FLAGS:
         raise UsageError(f"{word}: goes with dpgen train alone")
     if word.startswith("-"):
-        raise UsageError(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2")
+        raise _unknown_option(word)
     setting, equals, value = word.lstrip("+").partition("=")
     if setting.startswith("~"):
         raise UsageError(f"argument {word!r}: expected NAME=VALUE; NAME=null leaves a setting open")
@@ -153,7 +161,8 @@ def _check_word(word: str) -> str:
     if group in GROUPS:
         known = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
         if value not in known:
-            raise UsageError(f"{word}: there is none; expected one of {', '.join(known)}")
+            near = suggest(value, known, f"{group}={{}}")
+            raise UsageError(f"{word}: there is none; expected one of {', '.join(known)}{near}")
     if (why := NEVER.get(setting)) is not None:
         raise UsageError(f"{setting}: {why}")
     return f"{setting}={value}"
@@ -172,7 +181,8 @@ def _explain(error: Exception) -> str:
         )
     if isinstance(error, MissingConfigException):
         asked = (error.missing_cfg_file or "").replace("/", "=", 1)
-        return f"{asked}: there is none; expected one of {', '.join(error.options or [])}"
+        near = suggest(asked.partition("=")[2], error.options or [], f"{asked.partition('=')[0]}={{}}")
+        return f"{asked}: there is none; expected one of {', '.join(error.options or [])}{near}"
     if isinstance(error, ConfigCompositionException) and text.startswith("Could not override"):
         name = text.removeprefix("Could not override").strip(" .'")
         return f"there is no setting {name!r}; all are listed by dpgen train --help"
@@ -183,9 +193,12 @@ def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """Return all combinations, in Hydra's order, and the names of what differs between them.
 
     Raises:
-        UsageError: for a word that Hydra cannot read, or would look up.
+        UsageError: for an option, and a word that Hydra cannot read, or would look up.
     """
     refuse_interpolations(words)
+    for word in words:
+        if word.startswith("-"):
+            raise _unknown_option(word)
     try:
         parsed: list[Override] = OverridesParser.create().parse_overrides(list(words))
         choices = [_values(own) if own.is_sweep_override() else [str(own.input_line)] for own in parsed]

@@ -16,6 +16,8 @@ _NUMBERS = 5e7
 MOST_STEPS = 2000
 # The least default number of bins of a column.
 FEWEST_BINS = 5
+# The strength from which on nodes of a tree of values stand out of the noise that a share of the budget buys.
+FEWEST_FOR_BINS = 400.0
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ def default_bins_share(n: int | None, epsilon: float | None, delta: float, max_r
     if n is None:
         return 0.08
     strength = strength_of(n, epsilon, delta, max_rows)
-    return round(_between(6.0 / math.sqrt(strength), 0.05, 0.12), 4) if strength >= 400.0 else 0.0
+    return round(_between(6.0 / math.sqrt(strength), 0.05, 0.12), 4) if strength >= FEWEST_FOR_BINS else 0.0
 
 
 def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1) -> int:

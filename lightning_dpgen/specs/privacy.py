@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON, SMALLEST_EPSILON, check_epsilon
 from lightning_dpgen.specs.spec import Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -17,7 +18,9 @@ _NOISE = "where noise comes from; secure: sampling (and a GPU's noise) from the 
 
 class _Privacy(Spec):
     epsilon: float | None = setting(
-        "the budget: the epsilon that the whole run may cost, or null where noise and steps are given", ge=1e-6, le=1e3
+        "the budget: the epsilon that the whole run may cost, or null where noise and steps are given",
+        ge=SMALLEST_EPSILON,
+        le=LARGEST_EPSILON,
     )
     delta: float | None = setting(
         "the probability that epsilon does not hold",
@@ -28,7 +31,7 @@ class _Privacy(Spec):
     unit: Text | None = setting("whose presence is protected, in words", by_default="a record, or a person (data.person)")
     study: Text | None = setting("the name of a study: runs on the same population, which add up")
     study_folder: Place | None = setting("where studies are kept", by_default="the folder studies")
-    study_epsilon: float | None = setting("the total of a study, declared when it begins", gt=0)
+    study_epsilon: float | None = setting("the total of a study, declared when it begins", gt=0, le=LARGEST_EPSILON)
     study_delta: float | None = setting("the delta of that total", gt=0, lt=1)
 
     @property
@@ -96,8 +99,6 @@ def check_budget(epsilon: float | None) -> None:
     Raises:
         UsageError: saying the least and the largest.
     """
-    from lightning_dpgen.privacy.gaussian_cost import check_epsilon
-
     try:
         check_epsilon(epsilon)
     except ValueError as error:

@@ -64,6 +64,18 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
     Raises:
         UsageError: naming the argument, its value and what was expected.
     """
+    spec = read_words(words, kind, given=given)
+    if _takes_default_bins(spec):
+        # It imports torch, which no mistake in a setting waits for.
+        from lightning_dpgen.specs.defaults import default_bins_share
+
+        share = default_bins_share(spec.data.n, spec.privacy.epsilon, spec.privacy.delta, spec.data.most_rows)
+        spec = spec.changed(data=spec.data.changed(bins_share=share))
+    return spec
+
+
+def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None) -> RunSpec:
+    """Return the same but for defaults that take a while to import; see `read_run`."""
     values = _composed(words, kind)
     for name, value in (given or {}).items():
         group, _, last = name.partition(".")
@@ -80,12 +92,6 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
         raise UsageError("data.n: must be given, as in data.n=...")
     if spec.privacy.delta is None:
         spec = spec.with_privacy(delta=default_delta(spec.data.n))
-    if _takes_default_bins(spec):
-        # It imports torch, which no mistake in a setting waits for.
-        from lightning_dpgen.specs.defaults import default_bins_share
-
-        share = default_bins_share(spec.data.n, spec.privacy.epsilon, spec.privacy.delta, spec.data.most_rows)
-        spec = spec.changed(data=spec.data.changed(bins_share=share))
     _check_seed(spec)
     return spec
 

@@ -19,6 +19,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import VALUES
 from lightning_dpgen.data.value_tree import ValueGrid
+from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import DataSpec
@@ -73,7 +74,7 @@ class Source(ABC):
             raise MissingData(f"data={self.spec.source} needs data.path=..., the place of its records")
         path = Path(self.spec.path)
         if not path.exists():
-            raise MissingData(f"no file {path} (data.path)")
+            raise MissingData(f"no file {path} (data.path){suggest_file(path)}")
         return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
     def contents(self) -> Iterator[np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -11,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.privacy.nearest_word import nearest, suggest
 from lightning_dpgen.privacy.plain_text import is_plain
 from lightning_dpgen.specs.typed import typed
 from lightning_dpgen.specs.usage_error import UsageError
@@ -141,10 +141,12 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
     name, value = ".".join(names) + places, mistake["input"]
     told, context = mistake["type"], mistake.get("ctx", {})
     if told == "extra_forbidden":
-        return _no_setting(name, spec, chosen)
+        return _no_setting(name, spec, chosen, kind)
     if told == "union_tag_invalid":
         tag = context["discriminator"].strip("'")
-        return f"{name}.{tag}={context['tag']}: there is none; expected one of {', '.join(_variants(field))}"
+        known = _variants(field)
+        near = suggest(context["tag"], known, f"{name}.{tag}={{}}")
+        return f"{name}.{tag}={context['tag']}: there is none; expected one of {', '.join(known)}{near}"
     if told == "union_tag_not_found":
         return f"{name}: must be given, as in {name}={next(iter(_variants(field)))}"
     if told == "missing":
@@ -158,7 +160,8 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
     if places and field is not None and field.description:
         of_item += f" ({field.description})"
     expected = of_item if places or field is None else _expected(field)
-    return f"{name}={shown(value)}: expected {expected}"
+    near = suggest(shown(value), words_of(field), f"{name}={{}}") if told == "literal_error" and not places else ""
+    return f"{name}={shown(value)}: expected {expected}{near}"
 
 
 def names_of(spec: type[Spec]) -> dict[str, FieldInfo]:
@@ -166,13 +169,70 @@ def names_of(spec: type[Spec]) -> dict[str, FieldInfo]:
     return {field.alias or own: field for own, field in spec.model_fields.items()}
 
 
-def _no_setting(name: str, spec: type[Spec], chosen: str) -> str:
-    """Return the line about a name that no setting has, with the nearest that one has."""
+def _no_setting(name: str, spec: type[Spec], chosen: str, root: type[Spec]) -> str:
+    """Return the line about a name that no setting has, with the nearest that one has.
+
+    A setting of another choice of its group is told with that choice; one of the same name in another group comes before
+    those that are only alike.
+    """
     group, _, last = name.rpartition(".")
-    of = f" of {group}={chosen}" if chosen else ""
-    near = difflib.get_close_matches(last, names_of(spec), 1, cutoff=0.7)
-    hint = f"; did you mean {group + '.' if group else ''}{near[0]}?" if near else "; all are listed by dpgen train --help"
-    return f"there is no setting {name!r}{of}{hint}"
+    told = f"there is no setting {name!r}" + (f" of {group}={chosen}" if chosen else "")
+    others = variants(root, group) if chosen and group in root.model_fields else {}
+    if having := _choices_with(last, group, others):
+        return f"{told}; it is one of {having}"
+    near = [f"{group}.{own}" if group else own for own in [nearest(last, names_of(spec))] if own]
+    by_last: dict[str, list[str]] = {}
+    for known in declared_settings(root):
+        by_last.setdefault(known.rpartition(".")[2], []).append(known)
+    far = [] if near or group else by_last.get(nearest(last, by_last) or "", [])
+    if found := next(iter([*by_last.get(last, []), *near, *far]), None):
+        return f"{told}; did you mean {found}?"
+    if other := nearest(last, [name for own in others.values() for name in names_of(own)]):
+        return f"{told}; did you mean {group}.{other}, which is one of {_choices_with(other, group, others)}?"
+    return f"{told}; all are listed by dpgen train --help"
+
+
+def _choices_with(name: str, group: str, others: Mapping[str, type[Spec]]) -> str:
+    """Return the choices of a group that have a setting, as they are written."""
+    return ", ".join(f"{group}={value}" for value, own in others.items() if name in names_of(own))
+
+
+def declared_settings(kind: type[Spec], within: str = "") -> dict[str, list[FieldInfo]]:
+    """Return all settings by their full names, each as often as it is declared: a model's may be one of several models.
+
+    Args:
+        within: the name of the group, none for the root of a configuration.
+
+    Example:
+        >>> from lightning_dpgen.specs.run import RunSpec
+        >>> "privacy.epsilon" in declared_settings(RunSpec), "seed" in declared_settings(RunSpec)
+        (True, True)
+    """
+    found: dict[str, list[FieldInfo]] = {}
+    for name, field in names_of(kind).items():
+        below = [one for one in _members(field.annotation) if isinstance(one, type) and issubclass(one, Spec)]
+        for one in below:
+            for full, fields in declared_settings(one, f"{within}{name}.").items():
+                found.setdefault(full, []).extend(fields)
+        if not below:
+            found.setdefault(f"{within}{name}", []).append(field)
+    return found
+
+
+def words_of(field: FieldInfo | None) -> list[str]:
+    """Return the values of a setting that are words of a list, true and false among them.
+
+    Example:
+        >>> words_of(FieldInfo(annotation=Literal["adam", "sgd"])), words_of(None)
+        (['adam', 'sgd'], [])
+    """
+    words = []
+    for member in () if field is None else _members(field.annotation):
+        if get_origin(member) is Literal:
+            words += [shown(value) for value in get_args(member)]
+        elif member is bool:
+            words += ["true", "false"]
+    return words
 
 
 def shown(value: Any) -> str:

@@ -159,7 +159,7 @@ BAD = {
     "no list": (["age>3", 5], "expected texts"),
     "no two at once": (["age>50", "age<25"], "age"),
     "an order of texts": ("sex<M", "no order"),
-    "a near name": ("agee=3", "did you mean 'age'"),
+    "a near name": ("agee=3", "did you mean age"),
 }
 
 

@@ -144,16 +144,17 @@ def read_release(path: Path) -> None:
 def check_not_forged(folder: Path) -> None:
     """Check that a verified release agrees with its certificate, by other means than those of `verify`.
 
-    The oracle: each file has the sha256 that the certificate states, and there is no other file; the run is private and
-    its noise was not seeded; the statement gives its epsilon and delta; and epsilon is no less than the answer of
-    dp-accounting's own accountants for the event tree, which is read here separately (with 3 % of slack, since two upper
-    bounds differ). A tree that they cannot account for is held to the largest of its parts.
+    The oracle: each file has the sha256 that the certificate states, and there is no other file but a signature; the
+    run is private and its noise was not seeded; the statement gives its epsilon and delta; and epsilon is no less
+    than the answer of dp-accounting's own accountants for the event tree, which is read here separately (with 3 % of
+    slack, since two upper bounds differ). A tree that they cannot account for is held to the largest of its parts.
 
     Raises:
         Finding: if it does not.
     """
     certificate = json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
-    hashes = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir() if p.name != "privacy.json"}
+    others = [path for path in folder.iterdir() if path.name not in ("privacy.json", "privacy.json.sig")]
+    hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in others}
     if hashes != certificate["files"] or not set(certificate["released"]) <= set(hashes):
         raise Finding("verified, though its files are others than those of the certificate")
     if certificate["private"] is not True or certificate["noise"]["seeded"] is not False:

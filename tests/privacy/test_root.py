@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lightning_dpgen.privacy.gaussian_cost import LARGEST_EPSILON
+from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.limits import root
 
 # Each cost has the multiplier at which it falls to 2; those without one are never as dear within reach.

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.sampling.errors import BadRecords
 
 
@@ -82,7 +83,8 @@ class RowSource(ABC):
         there = set(self.columns)
         for name in names:
             if name not in there:
-                raise BadRecords(f"{self.where} has no column {shown(name)}: it has {shown(', '.join(self.columns))}")
+                near = suggest(name, self.columns)
+                raise BadRecords(f"{self.where} has no column {shown(name)}: it has {shown(', '.join(self.columns))}{near}")
 
     def others(self, besides: Collection[str]) -> list[str]:
         """Return the columns but these, and but those in which pandas keeps the numbers of rows."""

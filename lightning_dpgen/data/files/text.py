@@ -11,6 +11,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.sampling.errors import BadRecords
 
 # The errors by which Python and Arrow refuse a damaged file.
@@ -59,8 +60,9 @@ def check_there(path: Path, argument: str | None = None) -> None:
     if path.is_file():
         return
     if argument is not None:
-        raise MissingData(f"{argument}={path}: {'is a folder: expected a' if path.is_dir() else 'no such'} file")
-    raise MissingData(f"{path} is a folder: expected a file" if path.is_dir() else f"no file {path}")
+        told = "is a folder: expected a file" if path.is_dir() else f"no such file{suggest_file(path)}"
+        raise MissingData(f"{argument}={path}: {told}")
+    raise MissingData(f"{path} is a folder: expected a file" if path.is_dir() else f"no file {path}{suggest_file(path)}")
 
 
 def damaged(path: Path, error: Exception, kind: str = "") -> BadRecords:

@@ -13,6 +13,7 @@ from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.data.pictures.arrays import read_arrays
 from lightning_dpgen.data.pictures.form import PictureForm
+from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.sampling.errors import BadRecords
 
 ENDINGS = (".png", ".jpg", ".jpeg")
@@ -53,7 +54,7 @@ def read_pictures(
     form = PictureForm(height, width, channels, classes, fit, high)
     path = Path(source)
     if not path.exists():
-        raise MissingData(f"no folder or file {path}")
+        raise MissingData(f"no folder or file {path}{suggest_file(path)}")
     if not path.is_dir():
         return read_arrays(path, form)
     files, labels = _listed(path, form.classes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from typing import Any
 
 from lightning_dpgen.data.tables.categories import Category
@@ -11,6 +10,7 @@ from lightning_dpgen.data.tables.column import BadSchema, Column, shortened
 from lightning_dpgen.data.tables.numeric import TYPES, Numeric
 from lightning_dpgen.data.tables.open_columns import open_column
 from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
+from lightning_dpgen.privacy.nearest_word import nearest, suggest
 
 KINDS: dict[str, type[Column]] = {
     "category": Category,
@@ -41,8 +41,7 @@ def column_of(name: str, fields: Any) -> Column:
     fields = dict(fields)
     kind = fields.pop("type", None)
     if not isinstance(kind, str) or kind not in KINDS:
-        near = difflib.get_close_matches(str(kind), KINDS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = suggest(kind, KINDS, "'{}'")
         raise BadSchema(f"{shortened(kind)}: expected one of {', '.join(KINDS)}{hint}", name, "type")
     known = {field.name for field in dataclasses.fields(KINDS[kind])} - {"name", "type"}
     given: dict[str, Any] = {"type": kind} if KINDS[kind] is Numeric else {}
@@ -51,8 +50,8 @@ def column_of(name: str, fields: Any) -> Column:
         given = {"values": (False, True)}
     for key in fields:
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(known))}"
+            near = nearest(key, sorted(known))
+            hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(sorted(known))}"
             raise BadSchema(f"unknown here: {hint}", name, key)
     # `bins: null` and the like are the same as no key.
     given |= {key: value for key, value in fields.items() if value is not None}

@@ -23,7 +23,11 @@ from lightning_dpgen.data.tables.open_columns import KEYS, Open
 from lightning_dpgen.data.tables.schema import TableSchema, listed
 from lightning_dpgen.data.tables.sources import table_source
 from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.privacy.nearest_word import nearest, suggest
 from lightning_dpgen.sampling.errors import BadRecords
+
+# Columns of which a message asks whether they are other ones.
+_MOST_ASKED = 3
 
 
 def read_table(
@@ -177,11 +181,16 @@ def _check_columns(rows: RowSource, schema: TableSchema, person: str | None) -> 
     foreign = [name for name in rows.columns if name not in known]
     if missing or foreign:
         parts = [f"lacks {listed(missing)}"] * bool(missing) + [f"has {listed(foreign)}, not in the schema"] * bool(foreign)
+        pairs = [(name, near) for name in foreign if (near := nearest(name, missing))][:_MOST_ASKED]
+        misspelled = "".join(f"; is {shortened(name)} {shortened(near)}?" for name, near in pairs)
         single = "; is it another separator than the schema's?" if len(rows.columns) == 1 and len(needed) > 1 else ""
         advice = "declare them in the schema, with type: drop those to leave out"
-        raise BadRecords(f"{rows.where} {' and '.join(parts)}: expected the same columns; {advice}{single}")
+        raise BadRecords(f"{rows.where} {' and '.join(parts)}: expected the same columns; {advice}{single}{misspelled}")
     if person is not None and person not in rows.columns:
-        raise BadRecords(f"{rows.where} has no column person={shortened(person)}: expected one of {listed(rows.columns)}")
+        near = suggest(person, rows.columns)
+        raise BadRecords(
+            f"{rows.where} has no column person={shortened(person)}: expected one of {listed(rows.columns)}{near}"
+        )
 
 
 def _persons(values: pa.Array, name: str, numbers: Numbering) -> np.ndarray:

@@ -24,6 +24,7 @@ from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, RowRules
 from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.data.tables.value_set import value_set, without_special
+from lightning_dpgen.privacy.nearest_word import suggest
 
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20
@@ -272,9 +273,9 @@ class TableSchema:
             ([6, 7, 8, 9], [7, 8, 9])
         """
         if said.column not in self.rules.columns:
-            raise ValueError(
-                f"column {shortened(said.column)}: expected one that is modelled: {listed(list(self.rules.columns))}"
-            )
+            known = list(self.rules.columns)
+            near = suggest(said.column, known)
+            raise ValueError(f"column {shortened(said.column)}: expected one that is modelled: {listed(known)}{near}")
         column = self.rules.columns[said.column]
         wanted = value_set(column, said)
 
@@ -354,7 +355,8 @@ class TableSchema:
         """Make a schema from its columns, and what is declared of the whole table; raise BadSchema for foreign keys too."""
         for key in fields:
             if key not in _DEFAULTS:
-                raise BadSchema(f"unknown here: expected one of columns, {', '.join(_DEFAULTS)}", key=str(key))
+                near = suggest(key, ["columns", *_DEFAULTS])
+                raise BadSchema(f"unknown here: expected one of columns, {', '.join(_DEFAULTS)}{near}", key=str(key))
         return cls(tuple(columns), **{key: value for key, value in fields.items() if value is not None})
 
     def with_found_constraints(self, texts: Sequence[str]) -> TableSchema:
@@ -383,7 +385,8 @@ class TableSchema:
     def _check_label(self) -> None:
         found = [column for column in self.modelled if column.name == self.label]
         if not found:
-            raise BadSchema(f"{shortened(self.label)}: expected the name of one of the modelled columns", key="label")
+            near = suggest(self.label, [column.name for column in self.modelled])
+            raise BadSchema(f"{shortened(self.label)}: expected the name of one of the modelled columns{near}", key="label")
         if isinstance(found[0], Open):
             return
         column = found[0].with_bins(_MOST_LABELS) if isinstance(found[0], Numeric) else found[0]

@@ -18,6 +18,7 @@ from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
+from lightning_dpgen.data.tables.schema_keys import KINDS as DECIDED
 from lightning_dpgen.data.tables.sources import check_suffix
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -89,6 +90,7 @@ def draft_text(
         # label: ???   # the column that says of which class a record is, if there is one
         columns:
           a:
+            # decide: may it be missing?
             type: boolean
     """
     lines = [
@@ -103,6 +105,8 @@ def draft_text(
     lines.append("columns:")
     for column in columns:
         lines.append(f"  {_text(column.name)}:")
+        if (kind := column.fields.get("type")) in DECIDED:
+            lines.append(f"    # decide: {DECIDED[kind].decide}")
         for key, value in column.fields.items():
             comment = f"   # {column.why[key]}" if key in column.why else ""
             lines.append(f"    {key}: {_text(value)}{comment}")

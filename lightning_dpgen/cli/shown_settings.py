@@ -1,0 +1,84 @@
+"""`--cfg job|resolved`: the settings of a command, as YAML, in place of running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import yaml
+
+from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.privacy.nearest_word import suggest
+from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, compose_settings, expanded, name_of
+from lightning_dpgen.specs.spec import Spec
+from lightning_dpgen.specs.typed import typed
+from lightning_dpgen.specs.usage_error import OK, UsageError
+
+FLAG = "--cfg"
+KINDS = ("job", "resolved")
+HELP = """  --cfg job       print the settings as files and words compose them, and do nothing
+  --cfg resolved  print them with every default that is known before records are read, and do nothing"""
+
+
+def asked_for(argv: Sequence[str]) -> tuple[list[str], str | None]:
+    """Return the words of a command line but `--cfg KIND`, and that kind; None where it is not asked for.
+
+    Raises:
+        UsageError: for another kind.
+
+    Example:
+        >>> asked_for(["seed=1", "--cfg", "job"]), asked_for(["--cfg=resolved"]), asked_for(["seed=1"])
+        ((['seed=1'], 'job'), ([], 'resolved'), (['seed=1'], None))
+    """
+    words, kind, rest = [], None, iter(argv)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name != FLAG:
+            words.append(word)
+            continue
+        kind = value if equals else next(rest, "")
+        if kind not in KINDS:
+            raise UsageError(f"{FLAG} {kind}: expected one of {', '.join(KINDS)}{suggest(kind, KINDS, '--cfg {}')}")
+    return words, kind
+
+
+def show(argv: Sequence[str], kind: str, name: str, read: Callable[[Sequence[str]], Spec]) -> int:
+    """Print the settings of a command; those of a grid, or of a selection's candidates, one after the other.
+
+    Args:
+        argv: the words of the command, without `--cfg`.
+        kind: one of `KINDS`.
+        name: of the configuration that they change.
+        read: makes the settings from words, so that a mistake in them is told.
+
+    Raises:
+        UsageError: as a run of it would.
+    """
+    words = [word for word in argv if word not in FLAGS]
+    several = len(words) < len(argv) or asks_for_selection(argv)
+    jobs, varied = expanded(words) if several else ([words], [])
+    texts = []
+    for number, job in enumerate(jobs):
+        spec = read(job)
+        values = compose_settings(job, name) if kind == KINDS[0] else imported("resolving").resolved(spec)
+        differs = " ".join(word for word in job if name_of(word) in varied)
+        texts.append((f"# job {number}: {differs}\n" if several else "") + _text(values))
+    print("---\n".join(texts), end="")
+    return OK
+
+
+def _text(values: dict) -> str:
+    return yaml.safe_dump(_plain(values), sort_keys=False, allow_unicode=True, width=10**6)
+
+
+def _plain(value: object) -> object:
+    """Return a value of plain types; a whole number that was not typed as one, such as 2024_11, may be a name."""
+    if isinstance(value, dict):
+        return {str(name): _plain(own) for name, own in value.items() if own != {}}
+    if isinstance(value, list | tuple):
+        return [_plain(own) for own in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int) and typed(value).lstrip("+") != str(int(value)):
+        return typed(value)
+    kind = next((kind for kind in (int, float, str) if isinstance(value, kind)), None)
+    return str(value) if kind is None else kind(value)

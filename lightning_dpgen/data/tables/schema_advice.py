@@ -1,0 +1,123 @@
+"""Advice on a schema: warnings of what it does, from public facts, or from a sample that the curator declares public."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import KINDS, keys_of
+
+# Values of a category without a known number of records, and records behind a value in units of its noise.
+_MANY, _CLEAR = 1000, 3.0
+# Whole values in a bin of equal width, above which they may differ by much; decades of ages have ten.
+_WIDE = 10
+# The share of a sample in one bin, and in one value, from which on little else is seen.
+_ONE_BIN, _ONE_VALUE = 0.9, 0.99
+
+
+def warnings_of(schema: TableSchema, n: int | None = None, noise: float | None = None) -> Iterator[tuple[str, str]]:
+    """Yield columns with what their declarations do, from public facts alone.
+
+    Args:
+        n: the declared number of records; None where it is not known yet.
+        noise: the standard deviation of the noise in a count, if one column alone had the budget; None without one.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.columns import column_of
+        >>> column = column_of("previous", {"type": "integer", "low": 0, "high": 300, "bins": 29})
+        >>> list(warnings_of(TableSchema((column,))))[0][1][:60]
+        'each of 29 bins of equal width holds about 10 values, which '
+    """
+    columns = schema.modelled
+    for column in columns:
+        if isinstance(column, Category):
+            yield from _of_category(column, n, None if noise is None else noise * math.sqrt(len(columns)))
+        elif isinstance(column, Numeric):
+            yield from _of_numbers(column)
+
+
+def _of_category(column: Category, n: int | None, noise: float | None) -> Iterator[tuple[str, str]]:
+    count = len(column.values)
+    if n is not None and noise is not None:
+        if n / count < _CLEAR * noise:
+            yield (
+                column.name,
+                f"{count:,} values, of which each has {n / count:,.1f} records on average, and a count has noise of about "
+                f"{noise:,.1f}: rare values are not told apart; put them together under one (other), or leave it out",
+            )
+    elif count > _MANY:
+        yield (
+            column.name,
+            f"{count:,} values: those that few records have are lost in noise; put them together under one (other), or "
+            "leave the column out (type: drop)",
+        )
+
+
+def _of_numbers(column: Numeric) -> Iterator[tuple[str, str]]:
+    if column.scaled or column.bins is None or column.density or column.transform != "linear":
+        return
+    # Values of a column of real numbers are never one apart.
+    each = column.grid.span / column.bins if column.type in ("integer", "date") else None
+    if each is not None and each > _WIDE:
+        yield (
+            column.name,
+            f"each of {column.bins:,} bins of equal width holds about {each:,.0f} values, which are drawn evenly: where "
+            "many records have one of them, such as 0, it is lost. Leave bins out, so that they follow the records for a "
+            "share of the budget; or name such values in special, or take transform: log",
+        )
+
+
+def warnings_of_sample(
+    schema: TableSchema, decided: TableSchema, sample: Encoded, counted: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    """Yield columns with what their declarations do to records that are public.
+
+    Args:
+        schema: as it was declared.
+        decided: the same with bins of equal width, by which the sample was encoded.
+        sample: records that the curator declares to be public.
+        counted: the values that were moved, by what `TableSchema.encode` calls them.
+    """
+    for what, count in sorted(counted.items()):
+        name, _, how = what.partition(": ")
+        yield name, f"{count:,} values of the sample are {how or 'outside of what is declared'}"
+    left_open = {column.name for column in schema.undecided(0)}
+    grouped = [column for column in decided.modelled if column.choices]
+    for place, column in enumerate(grouped):
+        shares = np.bincount(sample.codes[:, place].astype(np.int64), minlength=column.choices) / max(len(sample), 1)
+        most = int(shares.argmax())
+        share, named = float(shares[most]), column.choice_names[most]
+        if share >= _ONE_VALUE and column.alone(most):
+            yield column.name, f"{share:.1%} of the sample are {named}: there is little else to learn"
+        elif share >= _ONE_BIN and not column.alone(most):
+            told = f"{share:.1%} of the sample are in one bin of equal width ({named}), whose values are drawn evenly"
+            advice = "leave bins out, so that they follow the records for a share of the budget, or choose edges there"
+            if column.name in left_open:
+                advice = "bins that follow the records are needed here, as bins_share buys them; or name edges"
+            yield column.name, f"{told}: {advice}"
+
+
+def explained(name: str, fields: Mapping[str, Any]) -> list[str]:
+    """Return what is declared of a column, what there is to decide, and the keys that it may have, a line each.
+
+    Args:
+        fields: as the file has them; some may still be open.
+
+    Raises:
+        ValueError: for a type that is none.
+    """
+    kind = fields.get("type")
+    if kind not in KINDS:
+        raise ValueError(f"type: {kind}: expected one of {', '.join(KINDS)}")
+    lines = [f"{name}: {KINDS[kind].values}", f"  decide: {KINDS[kind].decide}"]
+    for key in keys_of(kind):
+        given = f" = {fields[key.name]}" if fields.get(key.name) is not None else ""
+        lines.append(f"  {key.name}{given}: {key.meaning}" + ("" if given else f" (default: {key.default})"))
+    return lines

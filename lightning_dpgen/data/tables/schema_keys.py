@@ -1,0 +1,313 @@
+"""The keys that the file of a schema may have: each declared once, for docs/SCHEMA.md and for the checks of editors.
+
+python -m lightning_dpgen.data.tables.schema_keys    prints the tables of docs/SCHEMA.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_dpgen.data.tables.bins import TRANSFORMS
+from lightning_dpgen.data.tables.datetimes import RESOLUTIONS
+from lightning_dpgen.data.tables.numeric import MOST_BINS
+from lightning_dpgen.data.tables.open_columns import PRIVATE
+from lightning_dpgen.data.tables.unmodelled import FAKES
+
+_TEXT, _FLAG, _VALUE = {"type": "string"}, {"type": "boolean"}, {"type": ["number", "string"]}
+_PRIVATE = {"const": PRIVATE}
+_BOUND = {"anyOf": [{"type": "number"}, {"type": "string", "description": "a date or time, as 2021-12-31"}, _PRIVATE]}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a table or a column.
+
+    Args:
+        name, meaning, default: as docs/SCHEMA.md tells them; the default in words.
+        form: the values that it may have, as a JSON Schema.
+    """
+
+    name: str
+    meaning: str
+    default: str
+    form: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of columns: its values in words, the keys beside those of all, and the one thing to decide about it."""
+
+    values: str
+    keys: tuple[str, ...]
+    decide: str
+
+
+_MAPPING = {
+    "type": "object",
+    "required": ["column", "of", "mapping"],
+    "properties": {"column": _TEXT, "of": _TEXT, "mapping": {"type": "object", "minProperties": 1}},
+    "additionalProperties": False,
+}
+_ALLOWED = {
+    "type": "object",
+    "required": ["columns", "allowed"],
+    "properties": {
+        "columns": {"type": "array", "minItems": 2, "items": _TEXT},
+        "allowed": {"type": "array", "minItems": 1, "items": {"type": "array"}},
+    },
+    "additionalProperties": False,
+}
+_CONSTRAINTS = {"type": "array", "items": {"anyOf": [_TEXT, _MAPPING, _ALLOWED]}}
+TABLE_KEYS = (
+    Key(
+        "columns",
+        "each column by its name, in the order of the synthetic table",
+        "must be given",
+        {"type": "object", "minProperties": 1},
+    ),
+    Key(
+        "label",
+        "the column that says of which class a record is: of categories, true and false, or few whole numbers",
+        "none",
+        _TEXT,
+    ),
+    Key(
+        "header",
+        "whether a file of text begins with the names of columns; otherwise columns are told by their positions",
+        "true",
+        _FLAG,
+    ),
+    Key(
+        "separator",
+        "what stands between the fields of a file of text",
+        "a tab in a .tsv file, else a comma",
+        {"type": "string", "minLength": 1, "maxLength": 1},
+    ),
+    Key(
+        "strip",
+        "whether spaces around the fields of a file of text are dropped",
+        "true",
+        _FLAG,
+    ),
+    Key(
+        "constraints",
+        "statements about several columns that every record keeps, and every synthetic row (below)",
+        "none",
+        _CONSTRAINTS,
+    ),
+    Key(
+        "found_constraints",
+        "the same of synthetic rows alone; a release has them from noisy tables",
+        "none",
+        _CONSTRAINTS,
+    ),
+    Key(
+        "description",
+        "words for people",
+        "none",
+        _TEXT,
+    ),
+)
+COLUMN_KEYS = (
+    Key(
+        "values",
+        "all values there can be; `private` has them found from a share of the budget",
+        "must be given",
+        {"anyOf": [{"type": "array", "minItems": 1, "items": {"type": ["string", "integer", "boolean"]}}, _PRIVATE]},
+    ),
+    Key(
+        "other",
+        "the one of the values that stands for unlisted ones (`outside=clamp`)",
+        "none",
+        {"type": ["string", "integer", "boolean"]},
+    ),
+    Key(
+        "low",
+        "the lower bound, included; `private` has it found (types `integer`, `number`, `date`)",
+        "must be given, but for `time`",
+        _BOUND,
+    ),
+    Key(
+        "high",
+        "the upper bound, included; `private` has it found (the same types)",
+        "must be given, but for `time`",
+        _BOUND,
+    ),
+    Key(
+        "decimals",
+        "decimals to which numbers are rounded, 0 to 15",
+        "none: real numbers",
+        {"type": "integer", "minimum": 0, "maximum": 15},
+    ),
+    Key(
+        "resolution",
+        "`second`, `minute`, `hour`, or `day` of a `datetime`; the rest is cut off",
+        "second",
+        {"enum": list(RESOLUTIONS)},
+    ),
+    Key(
+        "bins",
+        "the number of bins of equal width that values are cut into; values of a bin are told apart at random",
+        "none: about `bins` of the run bins of equal mass, by a distribution that `bins_share` buys; without "
+        "it `bins` of the run of equal width",
+        {"type": "integer", "minimum": 1, "maximum": MOST_BINS},
+    ),
+    Key(
+        "edges",
+        "where the bins after the first begin, in place of `bins`",
+        "none",
+        {"type": "array", "items": _VALUE},
+    ),
+    Key(
+        "transform",
+        "where bins are of equal width, they are so after it: `linear`, `log` (of 1 plus the distance from "
+        "`low`) or `sqrt`",
+        "linear",
+        {"enum": list(TRANSFORMS)},
+    ),
+    Key(
+        "special",
+        "values with a choice of their own, within the bounds or not",
+        "none",
+        {"type": "array", "items": _VALUE},
+    ),
+    Key(
+        "density",
+        "how values are distributed, where that is public and need not be bought: pairs of a value and the "
+        "count (or share) of values from it to the next pair's, the first from `low`. Bins that are left open"
+        " are cut by it, and values of a bin are drawn by it.",
+        "none: evenly",
+        {"type": "array", "items": {"type": "array", "prefixItems": [_VALUE, {"type": "number", "minimum": 0}]}},
+    ),
+    Key(
+        "density_noise",
+        "the standard deviation of the noise in a count of `density`",
+        "0",
+        {"type": "number", "minimum": 0},
+    ),
+    Key(
+        "encoding",
+        "`bins`; or `scaled`, for one number in [0, 1] in place of bins (below)",
+        "bins",
+        {"enum": ["bins", "scaled"]},
+    ),
+    Key(
+        "missing",
+        "whether values may be missing, which is a choice of its own",
+        "false",
+        _FLAG,
+    ),
+    Key(
+        "missing_values",
+        'texts that stand for a missing value, such as ["?"]',
+        "an empty field",
+        {"type": "array", "minItems": 1, "items": {"type": ["string", "integer"]}},
+    ),
+    Key(
+        "fake",
+        "`row_number`, `uuid`, `name` or `email`",
+        "none",
+        {"enum": list(FAKES)},
+    ),
+    Key(
+        "constant",
+        "one value for all rows",
+        "none",
+        {"type": ["string", "number", "boolean"]},
+    ),
+    Key(
+        "description",
+        "words for people",
+        "none",
+        _TEXT,
+    ),
+)
+_CUT = ("low", "high", "bins", "edges", "transform", "special", "density", "density_noise", "encoding")
+_MISSING = ("missing", "missing_values")
+_RANGE = "between which values can any record lie? Wide is fine: bins that are left open follow the records"
+KINDS: dict[str, Kind] = {
+    "category": Kind(
+        "texts or whole numbers from a list",
+        ("values", "other", *_MISSING),
+        "which values can there be, rare ones among them? Few records may share one (other)",
+    ),
+    "boolean": Kind("true and false", _MISSING, "may it be missing?"),
+    "integer": Kind("whole numbers within bounds", (*_CUT, *_MISSING), f"{_RANGE}. Is there a code, as 999? (special)"),
+    "number": Kind("numbers within bounds", (*_CUT, "decimals", *_MISSING), f"{_RANGE}. To how many decimals? (decimals)"),
+    "date": Kind("days within bounds", (*_CUT, *_MISSING), f"{_RANGE}. Is there a code for none? (special)"),
+    "datetime": Kind(
+        "times within bounds", (*_CUT, "resolution", *_MISSING), f"{_RANGE}. How fine must it be? (resolution)"
+    ),
+    "time": Kind("times of day", (*_CUT, "resolution", *_MISSING), "how fine must it be? (resolution)"),
+    "drop": Kind("the column is left out", (), "nothing: the column is not in the synthetic table"),
+    "fake": Kind(
+        "the column is made up, and owes nothing to the records", ("fake", "constant"), "what stands there in its place?"
+    ),
+}
+# Keys of all types.
+_OF_ALL = ("description",)
+
+
+def keys_of(kind: str) -> list[Key]:
+    """Return the keys that a column of a type may have, beside `type`.
+
+    Example:
+        >>> [key.name for key in keys_of("boolean")]
+        ['missing', 'missing_values', 'description']
+    """
+    return [key for key in COLUMN_KEYS if key.name in (*KINDS[kind].keys, *_OF_ALL)]
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of the file of a schema, by which editors complete and check it.
+
+    It knows keys, types and ranges; what fits together, `read_schema` checks.
+    """
+    columns = {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#/$defs/column"}}
+    table = {key.name: _described(key) for key in TABLE_KEYS}
+    table["columns"] |= columns
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "The schema of a table, for dpgen",
+        "type": "object",
+        "required": ["columns"],
+        "additionalProperties": False,
+        "properties": table,
+        "$defs": {"column": {"type": "object", "required": ["type"], "oneOf": [_column(kind) for kind in KINDS]}},
+    }
+
+
+def _column(kind: str) -> dict[str, Any]:
+    told = {"const": kind, "description": f"{KINDS[kind].values}; decide: {KINDS[kind].decide}"}
+    return {
+        "properties": {"type": told} | {key.name: _described(key) for key in keys_of(kind)},
+        "required": ["type"],
+        "additionalProperties": False,
+    }
+
+
+def _described(key: Key) -> dict[str, Any]:
+    # A key with null is the same as no key.
+    form = dict(key.form) if key.name == "columns" else {"anyOf": [dict(key.form), {"type": "null"}]}
+    return form | {"description": f"{key.meaning} (default: {key.default})"}
+
+
+def tables() -> str:
+    """Return the tables of keys, as docs/SCHEMA.md has them."""
+    lines = ["## Keys of the table", "", *_rows(TABLE_KEYS), "", "## Types of columns", ""]
+    lines += ["| `type` | values | decide | keys beside those of all |", "| --- | --- | --- | --- |"]
+    for name, kind in KINDS.items():
+        named = ", ".join(f"`{key}`" for key in kind.keys)
+        lines.append(f"| `{name}` | {kind.values} | {kind.decide} | {named} |")
+    return "\n".join([*lines, "", "## Keys of a column", "", *_rows(COLUMN_KEYS)]) + "\n"
+
+
+def _rows(keys: tuple[Key, ...]) -> list[str]:
+    told = [f"| `{key.name}` | {key.meaning} | {key.default} |" for key in keys]
+    return ["| key | meaning | default |", "| --- | --- | --- |", *told]
+
+
+if __name__ == "__main__":
+    print(tables(), end="")

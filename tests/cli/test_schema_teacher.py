@@ -1,0 +1,114 @@
+"""`dpgen schema` says of each column what to decide, and warns of a schema from public facts alone."""
+
+import builtins
+import json
+
+import pytest
+
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_advice import warnings_of
+from lightning_dpgen.data.tables.schema_keys import KINDS
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SCHEMA = f"""columns:
+  previous: {{type: integer, low: 0, high: 300, bins: 29}}
+  age: {{type: integer, low: 0, high: 99}}
+  city: {{type: category, values: [{", ".join(f"c{number}" for number in range(2000))}]}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "s.yaml").write_text(SCHEMA)
+    lines = [f"{0 if number % 50 else 40},{number % 90},c{number % 3}" for number in range(500)]
+    (tmp_path / "people.csv").write_text("\n".join(["previous,age,city", *lines]) + "\n")
+    return tmp_path
+
+
+def test_a_draft_says_what_to_decide(dpgen, folder):
+    assert dpgen("schema", folder / "people.csv")[0] == 0
+    text = (folder / "people.schema.yaml").read_text()
+    assert text.count(f"    # decide: {KINDS['integer'].decide}\n") == 2
+    assert f"  city:\n    # decide: {KINDS['category'].decide}\n    type: category\n" in text
+    status, out, _ = dpgen("schema", folder / "people.schema.yaml", "--explain", "age")
+    assert status == 0 and out.startswith("age: whole numbers") and "  low = ???: " in out and "  special: " in out
+    status, _, err = dpgen("schema", folder / "people.schema.yaml", "--explain", "aeg")
+    assert status == 2 and "did you mean age?" in err
+
+
+def test_a_schema_is_judged_by_public_facts(dpgen, folder):
+    status, out, err = dpgen("schema", folder / "s.yaml")
+    assert status == 0 and not err
+    assert "previous: each of 29 bins of equal width holds about 10 values" in out and "city: 2,000 values" in out
+    assert "age:" not in out and "2 warnings, from the schema alone" in out
+    _, out, _ = dpgen("schema", folder / "s.yaml", "--n", 10**7, "--epsilon", 3)
+    assert "city" not in out
+    _, out, _ = dpgen("schema", folder / "s.yaml", "--n", 300, "--epsilon", 0.5)
+    assert "bins: those left open are of equal width" in out
+
+
+def test_no_record_is_read_without_being_declared_public(dpgen, folder, monkeypatch):
+    """Whatever stands beside the schema, no other file is opened; with the sample, it is."""
+    opened, real = [], builtins.open
+
+    def watched(path, *args, **given):
+        opened.append(str(path))
+        return real(path, *args, **given)
+
+    monkeypatch.setattr(builtins, "open", watched)
+    dpgen("schema", folder / "s.yaml", "--n", 500, "--epsilon", 1)
+    assert not [path for path in opened if path.endswith(".csv")]
+    (folder / "people.csv").rename(folder / "elsewhere")
+    assert dpgen("schema", folder / "s.yaml", "--n", 500, "--epsilon", 1)[0] == 0
+    status, _, err = dpgen("schema", folder / "s.yaml", "--public-sample", folder / "people.csv")
+    assert status == 2 and "--public-sample" in err and "there is no such file" in err
+
+
+def test_a_public_sample_shows_a_bin_that_holds_nearly_all(dpgen, folder):
+    (folder / "s.yaml").write_text(SCHEMA.replace("high: 99", "high: 50, bins: 10"))
+    (folder / "city.yaml").write_text(SCHEMA.replace("high: 99", "high: 89, bins: 10"))
+    status, out, _ = dpgen("schema", folder / "city.yaml", "--public-sample", folder / "people.csv")
+    assert status == 0 and "previous: 98.0% of the sample are in one bin" in out and "age:" not in out
+    assert "and the sample that you declare public" in out
+    status, out, _ = dpgen("schema", folder / "s.yaml", "--public-sample", folder / "people.csv")
+    assert status == 0 and "age: 195 values of the sample are" in out
+
+
+@pytest.mark.parametrize(
+    ("fields", "warned"),
+    [
+        ({"bins": 29}, True),
+        ({"bins": 301}, False),
+        ({"bins": 29, "transform": "log"}, False),
+        ({}, False),
+        ({"encoding": "scaled"}, False),
+    ],
+)
+def test_equal_bins_of_many_values_are_warned_of(fields, warned):
+    column = column_of("a", {"type": "integer", "low": 0, "high": 300, **fields})
+    assert bool(list(warnings_of(TableSchema((column,))))) == warned
+
+
+MISTAKES = {
+    "no file": (["schema"], "expected a file of records, or a schema"),
+    "a sample of a draft": (["schema", "people.csv", "--n", "5"], "goes with a schema"),
+    "epsilon without n": (["schema", "s.yaml", "--epsilon", "1"], "goes with --n"),
+    "a wrong epsilon": (["schema", "s.yaml", "--n", "9", "--epsilon", "-1"], "--epsilon=-1.0: expected a number"),
+    "a file that is not there": (["schema", "poeple.csv"], r"did you mean"),
+    "no schema": (["schema", "bad.yaml"], "bad.yaml"),
+}
+
+
+@pytest.mark.parametrize(("words", "told"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistakes_are_one_line(dpgen, folder, monkeypatch, words, told):
+    monkeypatch.chdir(folder)
+    (folder / "bad.yaml").write_text("columns: 3\n")
+    for more in ([], ["--explain", "a"]) if "bad.yaml" in words else ([],):
+        status, out, err = dpgen(*words, *more)
+        assert status == 2 and told in err and len(err.splitlines()) == 1 and not out, err
+
+
+def test_the_json_schema_is_printed(dpgen):
+    status, out, _ = dpgen("schema", "--json-schema")
+    assert status == 0 and json.loads(out)["properties"]["label"]

@@ -1,0 +1,135 @@
+"""An unknown word is answered with the nearest known one, before anything heavy is imported."""
+
+import copy
+import difflib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from lightning_dpgen.cli.main import COMMANDS
+from lightning_dpgen.privacy.nearest_word import nearest, suggest_file
+from lightning_dpgen.specs.compose import compose_settings, conf_dir
+from lightning_dpgen.specs.run import RunSpec, read_words
+from lightning_dpgen.specs.spec import declared_settings, parse, words_of
+from lightning_dpgen.specs.usage_error import UsageError
+
+ASKED = {
+    "a command": (["trian"], "dpgen train"),
+    "an option of settings": (["train", "--cgf"], "--cfg"),
+    "an option of a grid": (["train", "-m", "--multirum"], "--multirun"),
+    "an option of a release": (["sample", "x", "--sed", "3"], "--seed"),
+    "a choice of an option": (["schema", "x.csv", "--from", "svd"], "sdv"),
+    "a kind of settings": (["train", "--cfg", "jobs"], "--cfg job"),
+    "a file of a group": (["train", "data=mnst"], "data=mnist"),
+    "a group": (["train", "privcy.epsilon=2"], "privacy"),
+    "a setting": (["budget", "model.lrr=2"], "model.lr"),
+    "a setting of a projection": (["project", "project.radios=2"], "project.radius"),
+    "a setting without its group": (["train", "epsilon=2"], "privacy.epsilon"),
+    "the same, misspelled": (["train", "epsilom=2"], "privacy.epsilon"),
+    "a setting in a grid": (["train", "-m", "seed=1,2", "model.lrr=1,2"], "model.lr"),
+    "a value": (["train", "model.optimizer=adm"], "model.optimizer=adam"),
+    "a value in a selection": (
+        ["train", "privacy.selection=logarithmic", "model.optimizer=adam,adm"],
+        "model.optimizer=adam",
+    ),
+}
+
+
+@pytest.mark.parametrize(("argv", "meant"), ASKED.values(), ids=ASKED.keys())
+def test_an_unknown_word_is_answered_with_the_nearest(dpgen, argv, meant):
+    status, _, err = dpgen(*argv)
+    assert status == 2 and f"did you mean {meant}?" in err and len(err.splitlines()) == 1, err
+
+
+def test_a_setting_of_another_choice_is_said_to_be_one(dpgen):
+    assert "it is one of model=vae" in dpgen("train", "model=measured", "model.steps=5")[2]
+
+
+@pytest.fixture(scope="module")
+def composed():
+    return compose_settings([], "config")
+
+
+@pytest.mark.parametrize("name", sorted(declared_settings(RunSpec)))
+def test_a_setting_with_a_letter_too_many_is_found(name, composed):
+    """Over all settings: what is suggested is the setting, or one that is as near to what was written."""
+    group, dot, last = name.rpartition(".")
+    written = f"{last[:-1]}x{last[-1]}" if len(last) > 1 else f"{last}{last}"
+    values = copy.deepcopy(composed)
+    (values.setdefault(group, {}) if group else values)[written] = 1
+    with pytest.raises(UsageError) as refused:
+        parse(RunSpec, values)
+    suggested = re.search(r"; did you mean ([\w.]+)[?,]", str(refused.value))[1]
+
+    def likeness(own):
+        return difflib.SequenceMatcher(None, own, written).ratio()
+
+    assert suggested.startswith(f"{group}{dot}")
+    assert suggested == name or likeness(suggested.rpartition(".")[2]) >= 0.6
+
+
+@pytest.mark.parametrize("group", ["data", "model", "clipping"])
+def test_a_choice_without_its_first_letter_is_found(group):
+    for path in sorted((conf_dir() / group).glob("*.yaml")):
+        if len(path.stem) > 3:
+            with pytest.raises(UsageError, match=rf"did you mean {group}={path.stem}\?$"):
+                read_words([f"{group}={path.stem[1:]}"])
+
+
+def test_nothing_is_suggested_for_a_word_like_none():
+    assert nearest("zzzz", COMMANDS) is None and nearest("", COMMANDS) is None
+
+
+def test_a_file_beside_it_is_suggested_and_a_hostile_name_is_not(tmp_path):
+    (tmp_path / "people.csv").touch()
+    assert suggest_file(tmp_path / "poeple.csv") == f"; did you mean {tmp_path / 'people.csv'}?"
+    (tmp_path / "people.csv").rename(tmp_path / "people\n.csv")
+    assert suggest_file(tmp_path / "people.csv") == "" == suggest_file(tmp_path / "none" / "people.csv")
+
+
+FILES = {
+    "records": (
+        ["data=table", "data.path=poeple.csv", "data.schema=s.yaml", "data.n=300"],
+        r"did you mean \S+people.csv\?",
+    ),
+    "a schema": (["data=table", "data.path=people.csv", "data.schema=t.yaml", "data.n=300"], r"did you mean \S+s\.yaml\?"),
+    "a column of persons": (
+        ["data=table", "data.path=people.csv", "data.schema=s.yaml", "data.n=300", "data.person=idd", "data.max_rows=1"],
+        r"did you mean id\?",
+    ),
+    "a column": (["data=table", "data.path=other.csv", "data.schema=s.yaml", "data.n=300"], r"is 'aeg' 'age'\?"),
+    "a label": (["data=table", "data.path=people.csv", "data.schema=label.yaml", "data.n=300"], r"did you mean age\?"),
+    "a key": (["data=table", "data.path=people.csv", "data.schema=key.yaml", "data.n=300"], r"did you mean separator\?"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("words", "meant"), FILES.values(), ids=FILES.keys())
+def test_unknown_files_and_columns_are_answered_with_the_nearest(dpgen, tmp_path, monkeypatch, words, meant):
+    monkeypatch.chdir(tmp_path)
+    columns = "columns:\n  id: {type: drop}\n  age: {type: integer, low: 0, high: 9, bins: 10}\n"
+    for name, head in {"s.yaml": "", "label.yaml": "label: agee\n", "key.yaml": "separater: ';'\n"}.items():
+        (tmp_path / name).write_text(head + columns)
+    (tmp_path / "people.csv").write_text("id,age\n1,2\n")
+    (tmp_path / "other.csv").write_text("id,aeg\n1,2\n")
+    status, _, err = dpgen("train", "model=measured", *words, f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and re.search(meant, err), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mistake_in_a_setting_waits_for_no_import_of_torch():
+    """In a process of its own, since this one has imported it."""
+    names = ("a command", "a setting in a grid", "a value in a selection", "a setting of a projection")
+    argvs = [*(ASKED[name][0] for name in names), ["train", "privacy.delta=0.5"], ["budget", "privacy.epsilon=1e4"]]
+    code = (
+        f"import sys\nfrom lightning_dpgen.cli.main import main\nfor argv in {argvs!r}:\n"
+        "    assert main(argv) == 2, argv\n    assert 'torch' not in sys.modules, argv\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_words_of_a_setting_are_its_choices():
+    assert words_of(declared_settings(RunSpec)["model.optimizer"][0]) == ["adam", "sgd"]
