@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from lightning_dpgen.cli.arguments import Parser
+from lightning_dpgen.data.files.kinds import KNOWN
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_text
@@ -28,7 +29,8 @@ def run(argv: Sequence[str]) -> int:
         description="Draft the schema of a table. Only names and types are taken from a file of records: bounds "
         f"and categories are left as {OPEN}, for public knowledge, since those of the file would reveal records.",
     )
-    parser.add_argument("file", help="a .csv, .tsv, .csv.gz or .parquet file; with --from, a file of that program")
+    parser.add_argument("file", help=f"a file whose name ends in {KNOWN}; with --from, a file of that program")
+    parser.add_argument("--table", help="the sheet of a workbook, or the table of a database, where there are several")
     parser.add_argument("-o", dest="output", help="a new file (FILE.schema.yaml)")
     parser.add_argument(
         "--from", dest="origin", choices=_IMPORTERS, help="sdv: metadata of one table; dpsynth: a domain file, also of mbi"
@@ -36,10 +38,11 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("--no-header", action="store_true", help="a file of text begins with a record, not with names")
     arguments = parser.parse_args(argv)
     path = place_of(arguments.file)
-    if not path.is_file():
+    if not path.exists() or (arguments.origin and not path.is_file()):
         raise UsageError(f"{path}: expected a file")
-    if arguments.origin and arguments.no_header:
-        raise UsageError("--no-header is about a file of records: leave it out with --from")
+    for word, given in (("--no-header", arguments.no_header), ("--table", arguments.table)):
+        if arguments.origin and given:
+            raise UsageError(f"{word} is about a file of records: leave it out with --from")
     output = place_of(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.schema.yaml")
     if output.exists():
         raise UsageError(f"-o {output}: exists already; choose another name")
@@ -48,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
         if arguments.origin:
             columns = _IMPORTERS[arguments.origin](path)
         else:
-            columns, about = draft_of_file(path, header=not arguments.no_header)
+            columns, about = draft_of_file(path, header=not arguments.no_header, table=arguments.table)
     except BadSchema as error:
         raise UsageError(str(error)) from None
     text = draft_text(columns, " ".join(path.name.split()), about, _NOTES)

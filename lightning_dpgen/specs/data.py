@@ -128,7 +128,7 @@ class PicturesSpec(_InFile):
 
 
 class TableSpec(_InFile, _OfPersons):
-    """Anybody's table: .csv, .tsv (also .gz) or .parquet, described by a public schema (`dpgen schema FILE` drafts one)."""
+    """Anybody's table: a file (text, Parquet, JSON lines, Excel, SQLite, DuckDB) with a schema by `dpgen schema FILE`."""
 
     kind = "table"
     source: Literal["table"]

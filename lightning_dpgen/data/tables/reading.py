@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +35,8 @@ def read_table(
     """Read the records of a table a block at a time, as its schema encodes them.
 
     Args:
-        source: the path of a ``.csv``, ``.tsv`` or ``.data`` file, each also with ``.gz``, or of a ``.parquet`` file; a
-            DataFrame; a table or record batch of Arrow. Columns may be in any order, and be of any type that can be
+        source: the path of a file of a kind of `data.files.kinds`, or of a folder of Parquet files; a DataFrame; a table or
+            record batch of Arrow. Columns may be in any order, and be of any type that can be
             understood as the schema's. Those of type drop or fake may be missing.
         schema: the public description, each of its columns decided.
         outside: ``refuse``, or ``clamp`` values that the schema does not allow into it, which is counted.
@@ -62,11 +62,13 @@ def read_table(
     # Without any block the form of no records is needed.
     nothing = pa.record_batch([pa.nulls(0, pa.string())] * len(modelled), names=modelled)
     parts, persons = [schema.encode(nothing, outside=outside)], [np.empty(0, np.int64)]
-    for block in rows.blocks(_with_person(modelled, person)):
-        with _placed(rows, block):
-            parts.append(schema.encode(block.rows, outside=outside, counted=counted))
-            if person is not None:
-                persons.append(_persons(block.column(person), person, numbers))
+    # An error below leaves no file or connection open.
+    with closing(rows.blocks(_with_person(modelled, person))) as blocks:
+        for block in blocks:
+            with _placed(rows, block):
+                parts.append(schema.encode(block.rows, outside=outside, counted=counted))
+                if person is not None:
+                    persons.append(_persons(block.column(person), person, numbers))
     encoded = Encoded.joined(parts if len(parts) < 2 else parts[1:])
     return Reading(encoded, None if person is None else np.concatenate(persons), dict(counted))
 
@@ -109,16 +111,17 @@ def read_open_columns(
     ]
     parts: dict[str, list] = {column.name: [] for column in columns}
     persons, numbers = [np.empty(0, np.int64)], Numbering()
-    for block in rows.blocks(_with_person(list(parts), person)):
-        with _placed(rows, block):
-            for column in columns:
-                read = column.raw if isinstance(column, Open) else column.ticks
-                try:
-                    parts[column.name].append(read(block.column(column.name)))
-                except Misfit as misfit:
-                    raise BadValue.of(column.name, misfit) from None
-            if person is not None:
-                persons.append(_persons(block.column(person), person, numbers))
+    with closing(rows.blocks(_with_person(list(parts), person))) as blocks:
+        for block in blocks:
+            with _placed(rows, block):
+                for column in columns:
+                    read = column.raw if isinstance(column, Open) else column.ticks
+                    try:
+                        parts[column.name].append(read(block.column(column.name)))
+                    except Misfit as misfit:
+                        raise BadValue.of(column.name, misfit) from None
+                if person is not None:
+                    persons.append(_persons(block.column(person), person, numbers))
     raw = {
         column.name: pa.chunked_array(parts[column.name], pa.string())
         if isinstance(column, Open) and column.find == KEYS

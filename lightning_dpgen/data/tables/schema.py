@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.files.text import CHARSETS, UTF8, charset_of
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
 from lightning_dpgen.data.tables.arrays import Misfit
@@ -27,7 +28,9 @@ _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20
 _MOST_LABELS = 1000
 # Keys of the whole table, beside its columns.
-_DEFAULTS = {"description": "", "label": None, "header": True, "strip": True, "separator": None}
+_DEFAULTS = {
+    "description": "", "label": None, "table": None, "header": True, "strip": True, "separator": None, "charset": UTF8,
+}  # fmt: skip
 
 
 class BadValue(BadRecords):
@@ -53,6 +56,8 @@ class TableSchema:
         header: whether a file of text begins with the names of columns; else they are told by their positions.
         strip: whether spaces around the fields of a file of text are no part of them.
         separator: of fields in a file of text; None for a tab in a ``.tsv`` file, and a comma in any other.
+        table: the sheet of a workbook, or the table of a database; None for the only one.
+        charset: the encoding of a file of text, by the name that Python has for it.
 
     Raises:
         BadSchema: if that makes no sense.
@@ -77,6 +82,8 @@ class TableSchema:
     header: bool = True
     strip: bool = True
     separator: str | None = None
+    table: str | None = None
+    charset: str = UTF8
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, list | tuple) or not all(isinstance(column, Column) for column in self.columns):
@@ -90,6 +97,12 @@ class TableSchema:
         cut = self.separator
         if cut is not None and (not isinstance(cut, str) or len(cut) != 1 or not cut.isascii() or cut in '"\r\n'):
             raise BadSchema(f"{shortened(cut)}: expected one character, such as ';'", key="separator")
+        if self.table is not None and not (is_text(self.table) and self.table):
+            raise BadSchema(f"{shortened(self.table)}: expected the name of a sheet or of a table", key="table")
+        charset = charset_of(self.charset) if isinstance(self.charset, str) else None
+        if charset is None:
+            raise BadSchema(f"{shortened(self.charset)}: expected an encoding: {', '.join(CHARSETS)}", key="charset")
+        object.__setattr__(self, "charset", charset)
         names = Counter(column.name for column in self.columns)
         twice = [name for name, count in names.items() if count > 1]
         if twice:

@@ -11,14 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.delimited import default_separator, header_of
-from lightning_dpgen.data.files.rows import ParquetRows, rows_of
+from lightning_dpgen.data.files.kinds import TEXT
+from lightning_dpgen.data.files.parquet import ParquetFolder, ParquetRows
+from lightning_dpgen.data.files.rows import rows_of
+from lightning_dpgen.data.files.text import bare_name
+from lightning_dpgen.data.names import plain
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
-from lightning_dpgen.data.tables.sources import check_suffix
+from lightning_dpgen.data.tables.sources import check_kind
 from lightning_dpgen.sampling.errors import BadRecords
 
 OPEN = UNFILLED[0]
@@ -109,23 +114,30 @@ def draft_text(
     return "\n".join(lines) + "\n"
 
 
-def draft_of_file(path: str | Path, *, header: bool = True) -> tuple[list[ColumnDraft], dict[str, Any]]:
+def draft_of_file(
+    path: str | Path, *, header: bool = True, table: str | None = None
+) -> tuple[list[ColumnDraft], dict[str, Any]]:
     """Draft the columns of a file by their types, and the whole table; the draft holds no value of the file.
 
-    A Parquet file declares its types. Those of a file of text are the ones that its first records can be read as.
+    A Parquet file declares its types. Those of a file of text are the ones that its first records can be read as, and those
+    of other files the ones of their first values.
 
     Args:
-        header: whether a file of text begins with the names of its columns.
+        header: whether a file of text or a workbook begins with the names of its columns.
+        table: the sheet of a workbook, or the table of a database; None for the only one.
 
     Raises:
         MissingData, BadRecords: if it cannot be read, or its header looks like a record.
     """
     path = Path(path)
-    check_suffix(path)
-    if path.suffix == ".parquet":
-        file = ParquetRows(path)
-        _refuse_many(file.columns, path)
-        return [_of_arrow(name, kind) for name, kind in zip(file.columns, file.types, strict=True)], {}
+    check_kind(path)
+    if path.is_dir() or not bare_name(path).endswith(TEXT):
+        # A file without a header would have to be read for the number of its columns.
+        if not header:
+            raise BadRecords(f"{path}: a file without a header is one of text: leave --no-header out, or save it as .csv")
+        return draft_of_rows(rows_of(path, table=table)), {} if table is None else {"table": table}
+    if table is not None:
+        raise BadRecords(f"{path} is a file of text, with one table: leave --table out")
     about: dict[str, Any] = {}
     separator = default_separator(path)
     found = header_of(path, separator)[1]
@@ -145,6 +157,23 @@ def draft_of_file(path: str | Path, *, header: bool = True) -> tuple[list[Column
     return [_of_texts(name, values) for name, values in zip(rows.columns, texts, strict=True)], about
 
 
+def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
+    """Draft the columns of a source that is no file of text, by the types that it declares, or of its first values."""
+    _refuse_many(rows.columns, rows.where)
+    if isinstance(rows, ParquetRows | ParquetFolder):
+        return [_of_arrow(name, kind) for name, kind in zip(rows.columns, rows.types, strict=True)]
+    batch = next(rows.batches(rows.columns), None)
+    arrays = (
+        [plain(array.slice(0, _ROWS)) for array in batch.columns]
+        if batch
+        else [pa.array([], pa.string())] * len(rows.columns)
+    )
+    return [
+        _of_texts(name, values) if pa.types.is_string(values.type) else _of_values(name, values)
+        for name, values in zip(rows.columns, arrays, strict=True)
+    ]
+
+
 def _text(value: Any) -> str:
     return OPEN if value == OPEN else value_text(value)
 
@@ -160,6 +189,17 @@ def _of_texts(name: str, values: pa.Array) -> ColumnDraft:
         if _reads(scale, values):
             return ColumnDraft.of_type(name, kind)
     return ColumnDraft.of_type(name, "category")
+
+
+def _of_values(name: str, values: pa.Array) -> ColumnDraft:
+    # A workbook has dates as times at midnight.
+    if (
+        pa.types.is_timestamp(values.type)
+        and values.type.tz is None
+        and pc.all(pc.equal(pc.floor_temporal(values), values)).as_py()
+    ):
+        return ColumnDraft.of_type(name, "date")
+    return _of_arrow(name, values.type)
 
 
 def _of_arrow(name: str, kind: pa.DataType) -> ColumnDraft:
@@ -180,7 +220,7 @@ def _of_arrow(name: str, kind: pa.DataType) -> ColumnDraft:
     return ColumnDraft(name, {"type": "drop"}, {"type": f"{kind} cannot be modelled: convert it, or leave it out"})
 
 
-def _refuse_many(names: list[str], path: Path) -> None:
+def _refuse_many(names: list[str], path: Path | str) -> None:
     if len(names) > _MOST_COLUMNS:
         raise BadRecords(
             f"{path}: {len(names):,} columns: expected at most {_MOST_COLUMNS:,}; keep those that are to be modelled"
