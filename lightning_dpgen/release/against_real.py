@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -33,8 +34,8 @@ from lightning_dpgen.sampling.errors import BadRecords
 BANNER = "PRIVATE: what follows is computed from real records and is not covered by the certificate; do not publish it."
 EVALUATION, REPORT = "evaluation.json", "report.html"
 
-# A table in memory or in a file, or records that are encoded already.
-Real = Records | Encoded | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
+# A table in memory, in a file or in a database, or records that are encoded already.
+Real = Records | Encoded | DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
 
 
 def evaluate(
@@ -55,7 +56,7 @@ def evaluate(
     Args:
         release: the release, its folder, or that of the run that made it.
         records: the records that it was made from: `Records`, or an `Encoded` of the release's schema; for a table also a
-            DataFrame, a table of Arrow or the path of a file.
+            DataFrame, a table of Arrow, the path of a file or a `DatabaseQuery`.
         held_out: records that it was not made from, likewise; None to put a third of `records` aside.
         rows: number of synthetic records to draw; None for as many as there are real ones, at most as many as are used.
         seconds: parts that would start later than this are left out and noted, and one that can stop early does; None

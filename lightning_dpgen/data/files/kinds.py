@@ -44,6 +44,16 @@ def is_known(path: Path) -> bool:
     return bare_name(path).endswith((*TEXT, *JSON_LINES)) or path.suffix.lower() in (PARQUET, WORKBOOK, *DATABASES)
 
 
+def is_database(path: str | Path) -> bool:
+    """Tell whether a file has the name of a database.
+
+    Example:
+        >>> is_database("a.sqlite"), is_database("a.csv")
+        (True, False)
+    """
+    return Path(path).suffix.lower() in DATABASES
+
+
 def unknown(path: Path) -> str:
     """Return what to say of a file of another kind.
 

@@ -10,10 +10,11 @@ import pandas as pd
 import pyarrow as pa
 
 from lightning_dpgen.data.files.blocks import RowSource
+from lightning_dpgen.data.files.database import DatabaseQuery, QueryRows
 from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.files.duckdb_file import DuckdbRows
 from lightning_dpgen.data.files.json_lines import JsonLines
-from lightning_dpgen.data.files.kinds import DATABASES, JSON_LINES, PARQUET, WORKBOOK
+from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET, WORKBOOK, is_database
 from lightning_dpgen.data.files.parquet import ParquetFolder, ParquetRows
 from lightning_dpgen.data.files.sqlite import MAGIC, SqliteRows
 from lightning_dpgen.data.files.text import bare_name, check_there
@@ -66,7 +67,7 @@ def rows_of(
 
     Args:
         source: the path of a file, whose ending says its kind (`data.files.kinds`; any other is text); a folder of Parquet
-            files; a DataFrame; a table or record batch of Arrow.
+            files; a query of a database; a DataFrame; a table or record batch of Arrow.
         names: of the columns, where a file of text or a workbook does not say them; else None.
         table: the sheet of a workbook, or the table of a database; None for the only one.
         keys: those that JSON lines may have, beside those of the first lines.
@@ -83,6 +84,8 @@ def rows_of(
         return ArrowRows(pa.Table.from_batches([source]))
     if isinstance(source, pa.Table):
         return ArrowRows(source)
+    if isinstance(source, DatabaseQuery):
+        return QueryRows(source)
     if not isinstance(source, str | Path):
         raise BadRecords(f"a {type(source).__name__}: expected the path of a file, a DataFrame, or a table of Arrow")
     path = Path(source)
@@ -94,7 +97,7 @@ def rows_of(
         return ParquetRows(path)
     if kind == WORKBOOK:
         return WorkbookRows(path, table, names)
-    if kind in DATABASES:
+    if is_database(path):
         return SqliteRows(path, table) if _begins_with(path, MAGIC) else DuckdbRows(path, table)
     if bare_name(path).endswith(JSON_LINES):
         return JsonLines(path, keys)
