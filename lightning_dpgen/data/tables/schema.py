@@ -22,6 +22,7 @@ from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.unmodelled import Fake
+from lightning_dpgen.data.tables.written_form import NumberForm, WrittenForm, problem_of_signs
 from lightning_dpgen.sampling.errors import BadRecords
 
 _MOST_COLUMNS = 10_000
@@ -30,6 +31,7 @@ _MOST_LABELS = 1000
 # Keys of the whole table, beside its columns.
 _DEFAULTS = {
     "description": "", "label": None, "table": None, "header": True, "strip": True, "separator": None, "charset": UTF8,
+    "decimal": ".", "thousands": "",
 }  # fmt: skip
 
 
@@ -58,6 +60,7 @@ class TableSchema:
         separator: of fields in a file of text; None for a tab in a ``.tsv`` file, and a comma in any other.
         table: the sheet of a workbook, or the table of a database; None for the only one.
         charset: the encoding of a file of text, by the name that Python has for it.
+        decimal, thousands: where numbers are text, the sign before their decimals and the one between thousands, if any.
 
     Raises:
         BadSchema: if that makes no sense.
@@ -84,6 +87,8 @@ class TableSchema:
     separator: str | None = None
     table: str | None = None
     charset: str = UTF8
+    decimal: str = "."
+    thousands: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, list | tuple) or not all(isinstance(column, Column) for column in self.columns):
@@ -103,6 +108,12 @@ class TableSchema:
         if charset is None:
             raise BadSchema(f"{shortened(self.charset)}: expected an encoding: {', '.join(CHARSETS)}", key="charset")
         object.__setattr__(self, "charset", charset)
+        if problem := problem_of_signs(self.decimal, self.thousands):
+            raise BadSchema(problem, key="decimal")
+        for column in self.columns:
+            form = self.forms.get(column.name)
+            if isinstance(form, NumberForm) and (problem := problem_of_signs(form.decimal, form.thousands)):
+                raise BadSchema(f"{problem}, which the table declares", column.name, "decimal")
         names = Counter(column.name for column in self.columns)
         twice = [name for name, count in names.items() if count > 1]
         if twice:
@@ -149,6 +160,13 @@ class TableSchema:
     def open(self) -> list[Open]:
         """The columns of which something is to be found privately."""
         return [column for column in self.columns if isinstance(column, Open)]
+
+    @cached_property
+    def forms(self) -> dict[str, WrittenForm]:
+        """The forms of columns whose texts are written otherwise than programs do, by name."""
+        signs = {"decimal": self.decimal, "thousands": self.thousands}
+        columns = [column for column in self.modelled if isinstance(column, Numeric | Open)]
+        return {column.name: form for column in columns if (form := column.form(**signs)) is not None}
 
     def undecided(self, bins: int) -> list[Numeric]:
         """Return the columns of numbers whose bins are left open and which have more values than so many bins.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ from lightning_dpgen.data.files.delimited import default_separator, header_of
 from lightning_dpgen.data.files.kinds import TEXT
 from lightning_dpgen.data.files.parquet import ParquetFolder, ParquetRows
 from lightning_dpgen.data.files.rows import rows_of
-from lightning_dpgen.data.files.text import bare_name
+from lightning_dpgen.data.files.text import UTF8, bare_name
 from lightning_dpgen.data.names import plain
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.columns import KINDS
-from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times
+from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times, is_zone
+from lightning_dpgen.data.tables.likely_form import likely_charset, likely_moments, likely_signs, likely_words
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.sources import check_kind
+from lightning_dpgen.data.tables.written_form import NumberForm
 from lightning_dpgen.sampling.errors import BadRecords
 
 OPEN = UNFILLED[0]
@@ -35,6 +38,8 @@ _FAKES = {
     "surname": "name", "mail": "email", "email": "email",
 }  # fmt: skip
 _WORDS = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")
+_ZONE = "whose clocks count, such as Europe/Berlin; bounds are local times"
+_PLAIN = NumberForm()
 _ROWS = 1000
 # A person fills in a draft column by column.
 _MOST_COLUMNS = 20_000
@@ -73,6 +78,10 @@ class ColumnDraft:
             why.pop(key, None)
             fields[key] = value
         return cls(name, fields, why)
+
+    def because(self, key: str, comment: str) -> ColumnDraft:
+        """Return the same with a comment on what is declared under a key."""
+        return replace(self, why=self.why | {key: comment})
 
 
 def draft_text(
@@ -140,21 +149,28 @@ def draft_of_file(
         raise BadRecords(f"{path} is a file of text, with one table: leave --table out")
     about: dict[str, Any] = {}
     separator = default_separator(path)
-    found = header_of(path, separator)[1]
+    charset = likely_charset(path)
+    if charset != UTF8:
+        about["charset"] = charset
+    found = header_of(path, separator, charset)[1]
     others = [cut for cut in ";\t|" if len(found) == 1 and cut in found[0]]
     if others:
         about["separator"] = separator = others[0]
-        found = header_of(path, separator)[1]
+        found = header_of(path, separator, charset)[1]
     _refuse_many(found, path)
     if header:
         _refuse_record([name.strip() for name in found], path)
     else:
         about["header"] = False
     names = None if header else [f"column_{number}" for number in range(1, len(found) + 1)]
-    rows = rows_of(path, names, separator, skip_empty=True)
-    batch = next(rows.batches(rows.columns), None)
+    rows = rows_of(path, names, separator, skip_empty=True, charset=charset)
+    with closing(rows.batches(rows.columns)) as batches:
+        batch = next(batches, None)
     texts = [batch.column(name).slice(0, _ROWS) if batch else pa.array([], pa.string()) for name in rows.columns]
-    return [_of_texts(name, values) for name, values in zip(rows.columns, texts, strict=True)], about
+    signs = likely_signs([values.drop_null() for values in texts])
+    about |= {"decimal": signs.decimal} if signs.decimal != "." else {}
+    about |= {"thousands": signs.thousands} if signs.thousands else {}
+    return [_of_texts(name, values, signs) for name, values in zip(rows.columns, texts, strict=True)], about
 
 
 def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
@@ -178,17 +194,33 @@ def _text(value: Any) -> str:
     return OPEN if value == OPEN else value_text(value)
 
 
-def _of_texts(name: str, values: pa.Array) -> ColumnDraft:
-    """Draft a column of the first type that fits all texts."""
+def _of_texts(name: str, values: pa.Array, signs: NumberForm = _PLAIN) -> ColumnDraft:
+    """Draft a column of the first type that fits all texts, with numbers by these signs."""
     values = values.drop_null()
     if not len(values):
         return ColumnDraft(name, {"type": OPEN}, {"type": f"one of {', '.join(KINDS)}"})
     if pc.all(pc.is_in(pc.utf8_lower(values), pa.array(["true", "false"]))).as_py():
         return ColumnDraft.of_type(name, "boolean")
+    if words := likely_words(values):
+        return ColumnDraft.of_type(name, "boolean", words=words)
+    numbers = signs.read(values) if signs.fits(values).all() else None if signs != _PLAIN else values
     for kind, scale in _TESTS.items():
-        if _reads(scale, values):
+        read = numbers if kind in ("integer", "number") else values
+        if read is not None and _reads(scale, read):
             return ColumnDraft.of_type(name, kind)
-    return ColumnDraft.of_type(name, "category")
+    return _of_moments(name, values) or ColumnDraft.of_type(name, "category")
+
+
+def _of_moments(name: str, values: pa.Array) -> ColumnDraft | None:
+    """Draft a column of dates or times in another form than that of ISO 8601, or with offsets; None where it has none."""
+    if _reads(Datetimes("second", "UTC"), values):
+        return ColumnDraft.of_type(name, "datetime", zone=OPEN).because("zone", _ZONE)
+    if not (forms := likely_moments(values)):
+        return None
+    if len(forms) == 1:
+        return ColumnDraft.of_type(name, forms[0].kind, format=forms[0].format)
+    either = " or ".join(f'"{form.format}"' for form in forms)
+    return ColumnDraft.of_type(name, forms[0].kind, format=OPEN).because("format", f"{either}: both read the first rows")
 
 
 def _of_values(name: str, values: pa.Array) -> ColumnDraft:
@@ -210,11 +242,14 @@ def _of_arrow(name: str, kind: pa.DataType) -> ColumnDraft:
         "integer": pa.types.is_integer,
         "number": lambda kind: pa.types.is_floating(kind) or pa.types.is_decimal(kind),
         "date": pa.types.is_date,
-        "datetime": lambda kind: pa.types.is_timestamp(kind) and kind.tz is None,
+        "datetime": pa.types.is_timestamp,
         "time": pa.types.is_time,
         "category": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
     }
     for found, test in tests.items():
+        if test(kind) and getattr(kind, "tz", None) is not None:
+            zone = kind.tz if is_zone(kind.tz) and kind.tz[0].isalpha() else OPEN
+            return ColumnDraft.of_type(name, found, zone=zone).because("zone", _ZONE)
         if test(kind):
             return ColumnDraft.of_type(name, found)
     return ColumnDraft(name, {"type": "drop"}, {"type": f"{kind} cannot be modelled: convert it, or leave it out"})

@@ -17,6 +17,7 @@ from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column, shortened
+from lightning_dpgen.data.tables.localized import Localized
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -107,9 +108,12 @@ def table_source(source: Any, schema: TableSchema) -> RowSource:
         headless="header: false in its schema",
         charset=schema.charset,
     )
-    if not isinstance(rows, DelimitedText):
+    if isinstance(rows, DelimitedText):
+        rows = Unescaped(rows, {column.name: _listed(column) for column in schema.columns})
+    forms = schema.forms
+    if not forms:
         return rows
-    return Unescaped(rows, {column.name: _listed(column) for column in schema.columns})
+    return Localized(rows, forms, {column.name: column.missing_values for column in schema.modelled if column.missing})
 
 
 def _listed(column: Column) -> pa.Array | None:
