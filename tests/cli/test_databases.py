@@ -293,6 +293,19 @@ columns:
     ):
         status, _, err = train(dpgen, server, query, tmp_path / "other")
         assert status == 2 and words in err.splitlines()[-1] and SECRET not in err, err
+    # And back into a table, once.
+    for expected in (0, 2):
+        status, out, err = dpgen("sample", tmp_path / "run", "-n", 500, "-o", server, "--table", "synthetic")
+        assert status == expected and ("500 synthetic records" in out or "has a table 'synthetic' already" in err), err
+    engine = sqlalchemy.create_engine(server)
+    with engine.connect() as connection:
+        text = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 'synthetic'"
+        kinds = dict(map(tuple, connection.execute(sqlalchemy.text(text))))
+        assert connection.execute(sqlalchemy.text("SELECT count(*) FROM synthetic")).scalar() == 500
+    engine.dispose()
+    assert kinds == {
+        "age": "bigint", "sex": "text", "cost": "double precision", "ok": "boolean", "seen": "date",
+    }  # fmt: skip
     # Persons by a column of another type, of which a row of the cursor is a record.
     schema = parse_schema("columns: {age: {type: integer, low: 18, high: 99, bins: 10}}")
     read = read_table(DatabaseQuery(server, "select age, who from visits"), schema, person="who")

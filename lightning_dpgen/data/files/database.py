@@ -131,42 +131,58 @@ class QueryRows(ValueRows):
 
 
 @contextmanager
-def connected(url: str, *, reads: bool = True) -> Iterator[Any]:
-    """Open a connection of SQLAlchemy, and close it at the end without a commit.
+def connected(url: str) -> Iterator[Any]:
+    """Open a connection of SQLAlchemy that only reads: a file that is not there is not made, and a server is told.
 
     Args:
         url: without a password.
-        reads: whether nothing is written: a file that is not there is not made, and a server is told.
 
     Raises:
         BadRecords: for whatever the driver or the server refuses, in one line.
     """
-    needs("sqlalchemy", EXTRA, without_passwords(url))
+    engine, where = engine_of(url), without_passwords(url)
+    from sqlalchemy.exc import SQLAlchemyError
+
+    system, file = engine.dialect.name, engine.url.database
+    if system == "sqlite" and not (file and Path(file).is_file()):
+        raise BadRecords(f"{where}: no file {file or 'is named'}: expected sqlite:///FILE, or sqlite:////FOLDER/FILE")
+    options = {"postgresql_readonly": True} if system == "postgresql" else {}
+    try:
+        with engine.connect().execution_options(**options) as connection:
+            if system == "sqlite":
+                connection.exec_driver_sql("PRAGMA query_only=ON")
+            yield connection
+    except SQLAlchemyError as error:
+        raise described_error(url, error) from None
+
+
+def engine_of(url: str) -> Any:
+    """Return an engine of SQLAlchemy, which keeps no connection open.
+
+    Raises:
+        BadRecords: for what is no URL of a database, or a driver that is missing.
+        ValueError: for a URL with a password.
+    """
+    where = without_passwords(url)
+    needs("sqlalchemy", EXTRA, where)
     import sqlalchemy
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
     from sqlalchemy.pool import NullPool
 
     check_url(url)
-    where = without_passwords(url)
     try:
-        engine = sqlalchemy.create_engine(url, poolclass=NullPool, hide_parameters=True)
+        return sqlalchemy.create_engine(url, poolclass=NullPool, hide_parameters=True)
     except NoSuchModuleError:
         raise BadRecords(f"{where}: no driver of this kind is installed: see the dialects of SQLAlchemy") from None
     except ModuleNotFoundError as error:
         raise BadRecords(f"{where}: the driver {error.name} is not installed: pip install {error.name}") from None
     except (ArgumentError, ValueError) as error:
         raise BadRecords(f"{where}: is no URL of a database: {_said(error)}") from None
-    system, file = engine.dialect.name, engine.url.database
-    if reads and system == "sqlite" and not (file and Path(file).is_file()):
-        raise BadRecords(f"{where}: no file {file or 'is named'}: expected sqlite:///FILE, or sqlite:////FOLDER/FILE")
-    options = {"postgresql_readonly": True} if reads and system == "postgresql" else {}
-    try:
-        with engine.connect().execution_options(**options) as connection:
-            if reads and system == "sqlite":
-                connection.exec_driver_sql("PRAGMA query_only=ON")
-            yield connection
-    except SQLAlchemyError as error:
-        raise BadRecords(f"{where}: {_said(getattr(error, 'orig', None) or error)}") from None
+
+
+def described_error(url: str, error: Exception) -> BadRecords:
+    """Return the error for what a driver or a server has refused."""
+    return BadRecords(f"{without_passwords(url)}: {_said(getattr(error, 'orig', None) or error)}")
 
 
 def _said(error: Any) -> str:
