@@ -32,6 +32,7 @@ from lightning_dpgen.release.rejection import TooRare
 from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.release.tables import FORMATS, MOST_ROWS_OF_A_SHEET, SHEET, check_sheet, csv_text, write_table
 from lightning_dpgen.release.verify import read_certificate
+from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Records to draw by default: a file of them, or a look.
@@ -164,6 +165,9 @@ def _place(name: str, table: str | None) -> _Place:
             raise UsageError(f"-o {without_passwords(name)}: give its new table a name, as in --table people")
         try:
             check_new_table(name, table)
+        except BadRecords as error:
+            # It names the database.
+            raise UsageError(f"-o {error}") from None
         except ValueError as error:
             raise UsageError(f"-o {without_passwords(name)}: {error}") from None
         return _Place(url=name, table=table)

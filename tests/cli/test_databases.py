@@ -76,6 +76,8 @@ def test_a_query_that_may_join_records_needs_the_curators_word(dpgen, database, 
     assert train(dpgen, database, query, tmp_path / "run", INDEPENDENT)[0] == 0
     certificate = (tmp_path / "run/release/privacy.json").read_text()
     assert '"rows_independent": true' in certificate and "limit" not in certificate
+    assert "it is declared that one record more or less changes no row but its own" in certificate
+    assert dpgen("verify", tmp_path / "run")[0] == 0
     fitted = fit(
         DatabaseQuery(database, query, rows_independent=True), tmp_path / "s.yaml", epsilon=2.0, n=300, progress=False,
         overrides=["model=measured", "rows=10", "data.bins_share=0", "split.k=1"], run_dir=tmp_path / "fit",
@@ -103,7 +105,7 @@ def test_other_records_are_noticed_and_another_order_is_none(dpgen, database, tm
     ("query", "words"),
     [
         ("select age, sex from adults", "'adults' is a view, so a row may depend on several records"),
-        ("select age, sex from wards", "'wards' is no table of its schema"),
+        ("select age, sex from wards", "has no table 'wards': it has 'visits'"),
         ("select age, gender from visits", "no such column: gender"),
         ("select age, sex, ward from visits", "has ward, not in the schema"),
         ("select sex as age, sex from visits", "row 0 (from 0): column 'age': 'F': expected a whole number"),

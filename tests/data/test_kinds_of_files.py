@@ -236,7 +236,7 @@ def test_a_folder_without_parquet_files_is_no_table(tmp_path):
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     write_workbook(tmp_path / "a.xlsx")
     monkeypatch.setattr(workbook, "_MOST_BYTES", 5000)
-    with pytest.raises(BadRecords, match=r"unpacks to [\d,]+ bytes: expected at most 5,000"):
+    with pytest.raises(BadRecords, match=r"unpacks to [\d,]+ bytes, [\d,]+ of them texts: expected at most 5,000"):
         read_table(tmp_path / "a.xlsx", parse_schema(SCHEMA))
 
 

@@ -111,10 +111,14 @@ class QueryRows(ValueRows):
         names = {name.lower() for name in there.get_table_names(schema=table.schema)}
         if table.name.lower() not in names:
             views = {name.lower() for name in there.get_view_names(schema=table.schema)}
-            what = "is a view" if table.name.lower() in views else "is no table of its schema"
+            if table.name.lower() not in views:
+                raise BadRecords(
+                    f"{self._where}: the schema that is looked into has no table {shown(table.name)}: it has "
+                    f"{shown(', '.join(sorted(names)) or 'none')}; name it with its own schema, as in clinic.visits"
+                )
             raise BadRecords(
-                f"{self._where}: {shown(table.name)} {what}, so a row may depend on several records: name a table, with "
-                "its schema as in clinic.visits, or declare rows_independent=True"
+                f"{self._where}: {shown(table.name)} is a view, so a row may depend on several records: name a table, or "
+                "declare rows_independent=True"
             )
 
     @contextmanager

@@ -171,8 +171,8 @@ def _refuse_bomb(path: Path) -> None:
         raise damaged(path, error, " as a workbook") from None
     if sum(sizes.values()) > _MOST_BYTES or sizes.get(_TEXTS, 0) > _MOST_TEXT_BYTES:
         raise BadRecords(
-            f"{path} unpacks to {sum(sizes.values()):,} bytes: expected at most {_MOST_BYTES:,}, of which texts "
-            f"{_MOST_TEXT_BYTES:,}; export the sheet as .csv"
+            f"{path} unpacks to {sum(sizes.values()):,} bytes, {sizes.get(_TEXTS, 0):,} of them texts: expected at most "
+            f"{_MOST_BYTES:,}, and {_MOST_TEXT_BYTES:,} of texts; export the sheet as .csv"
         )
 
 

@@ -102,6 +102,9 @@ class TableSchema:
         cut = self.separator
         if cut is not None and (not isinstance(cut, str) or len(cut) != 1 or not cut.isascii() or cut in '"\r\n'):
             raise BadSchema(f"{shortened(cut)}: expected one character, such as ';'", key="separator")
+        if type(self.table) is int:
+            # Most people write a year without quotes.
+            object.__setattr__(self, "table", str(self.table))
         if self.table is not None and not (is_text(self.table) and self.table):
             raise BadSchema(f"{shortened(self.table)}: expected the name of a sheet or of a table", key="table")
         charset = charset_of(self.charset) if isinstance(self.charset, str) else None

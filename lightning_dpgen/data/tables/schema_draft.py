@@ -39,6 +39,11 @@ _FAKES = {
 }  # fmt: skip
 _WORDS = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")
 _ZONE = "whose clocks count, such as Europe/Berlin; bounds are local times"
+_TOLD = {
+    "charset": "told from the first bytes: check a name with accents",
+    "decimal": "told from the first rows: check that 1,234 is not a thousand",
+    "thousands": "told from the first rows: check it",
+}
 _PLAIN = NumberForm()
 _ROWS = 1000
 # A person fills in a draft column by column.
@@ -113,7 +118,8 @@ def draft_text(
         *(f"# {note}" for note in notes),
         f"# label: {OPEN}   # the column that says of which class a record is, if there is one",
     ]
-    lines += [f"{key}: {_text(value)}" for key, value in (about or {}).items()]
+    for key, value in (about or {}).items():
+        lines.append(f"{key}: {_text(value)}{f'   # {_TOLD[key]}' if key in _TOLD else ''}")
     lines.append("columns:")
     for column in columns:
         lines.append(f"  {_text(column.name)}:")
