@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl, urlsplit
 
-# From the first colon behind the slashes to the last @, since a password may hold any sign.
-_BEFORE_HOST = re.compile(r"(\w://[^\s:/?@]*):[^\s]*@")
+# From the first colon behind the slashes to the last @, since a password may hold any sign. A URL that was taken for a path
+# has lost one of the slashes.
+_BEFORE_HOST = re.compile(r"(\w:/{1,2}[^\s:/?@]*):[^\s]*@")
 _SECRET = r"[\w.-]*(?:password|passwd|pwd|passphrase|secret|token|credential)[\w.-]*"
 # Also within a value, where signs are escaped.
 _IN_QUERY = re.compile(rf"((?:[?&;\s]|%3B)(?:{_SECRET})(?:=|%3D))[^\s&;%]*", re.IGNORECASE)

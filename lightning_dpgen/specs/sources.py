@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +32,7 @@ from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, PRIVATE, VALU
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table, row_digests, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.custom_data import CustomSource
 from lightning_dpgen.specs.data import (
@@ -158,7 +160,12 @@ class TableFile(Source):
         if self._frame is not None or self.spec.url is not None:
             return []
         if self.spec.path is None:
-            raise MissingData("data.path: must be given, the file of the records; or data.url and data.query of a database")
+            raise MissingData("data.path: must be given, the file of the records; or data.url and data.query, a database")
+        if re.search(r"/[a-z+\d]+:/", self.spec.path):
+            raise MissingData(
+                f"data.path={without_passwords(self.spec.path)}: names a database: expected a file, or the database by "
+                "data.url=URL data.query=SQL"
+            )
         return super().files()
 
     @cached_property

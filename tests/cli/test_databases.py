@@ -159,6 +159,7 @@ MISTAKES = {
     "no url": (["data.query=select 1"], "data.url: must be given"),
     "both": (["data.url=sqlite:///x.db", "data.query=select a from b", "data.path=a.csv"], "expected one of them"),
     "nothing declared": ([INDEPENDENT, "data.path=a.csv"], "leave it out where there is none"),
+    "a URL as a path": ([f'data.path="postgresql://a:{SECRET}@h/d"'], "a:***@h/d: names a database: expected a file"),
     "neither": ([], "data.path: must be given, the file of the records"),
     "no file": (["data.url=sqlite:///x.db", "data.query=select age, sex from b"], "no file x.db"),
     "no URL": (["data.url=visits", "data.query=select age, sex from b"], "expected the URL of a database"),

@@ -209,6 +209,12 @@ def test_forms_that_make_no_sense(text):
         parse_schema(text)
 
 
+def test_conditions_take_declared_words_and_true_and_false():
+    column = column_of("raucht", {"type": "boolean", "words": ["nein", "ja"]})
+    assert [column.chosen(value) for value in ("ja", "JA", "true", True)] == [frozenset({1})] * 4
+    assert column.chosen("false") == column.chosen("nein") == frozenset({0})
+
+
 def test_every_charset_is_known_to_arrow(tmp_path):
     for charset in CHARSETS:
         (tmp_path / "a.csv").write_bytes("a\nx\n".encode(charset))

@@ -94,6 +94,12 @@ class Category(Modelled):
     def present_names(self) -> list[str]:
         return [str(value).lower() if self.kind is bool else str(value) for value in self.values]
 
+    def chosen(self, value: Any) -> frozenset[int]:
+        # Conditions are written with true and false, too, whatever words files have for them.
+        if self.words is not None and isinstance(value, str) and value.lower() in ("true", "false"):
+            value = value.lower() == "true"
+        return super().chosen(value)
+
     def alone(self, code: int) -> bool:
         return True
 
