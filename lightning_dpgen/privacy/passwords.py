@@ -7,7 +7,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 # From the first colon behind the slashes to the last @, since a password may hold any sign. A URL that was taken for a path
 # has lost one of the slashes.
-_BEFORE_HOST = re.compile(r"(\w:/{1,2}[^\s:/?@]*):[^\s]*@")
+_BEFORE_HOST = re.compile(r"(\w:/{1,2}[^\s:/]*):[^\s]*@")
+# The same, as SQLAlchemy finds it: other parsers end a host at a slash, which a password may hold.
+_PASSWORD = re.compile(r"://[^:/]*:[^@]*@")
 _SECRET = r"[\w.-]*(?:password|passwd|pwd|passphrase|secret|token|credential)[\w.-]*"
 # Also within a value, where signs are escaped.
 _IN_QUERY = re.compile(rf"((?:[?&;\s]|%3B)(?:{_SECRET})(?:=|%3D))[^\s&;%]*", re.IGNORECASE)
@@ -48,7 +50,12 @@ def check_url(url: str) -> None:
         )
     keys = [key for key, _ in parse_qsl(parts.query, keep_blank_values=True)]
     inside = any(re.search(r"(?i)\b(pwd|password)\s*=", value) for _, value in parse_qsl(parts.query))
-    if parts.password is not None or inside or any(re.fullmatch(f"(?i){_SECRET}", key) for key in keys):
+    if (
+        parts.password is not None
+        or _PASSWORD.search(url)
+        or inside
+        or any(re.fullmatch(f"(?i){_SECRET}", key) for key in keys)
+    ):
         raise ValueError(
             f"expected a URL without its password, which settings and histories would keep; the driver finds it "
             f"by {_OWN_WAYS}"

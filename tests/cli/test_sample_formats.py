@@ -21,6 +21,7 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
+from lightning_dpgen.release import sampler
 from lightning_dpgen.release.sampler import load_release, write_model
 
 GERMAN = parse_schema("""
@@ -90,13 +91,14 @@ def test_types_of_other_files(dpgen, tmp_path):
     assert kinds.names == GERMAN.arrow.names and kinds.field("gesehen").type.tz == "Europe/Berlin"
 
 
-def test_a_table_of_a_database_has_types_and_is_made_once(dpgen, tmp_path):
+def test_a_table_of_a_database_has_types_and_is_made_once(dpgen, tmp_path, monkeypatch):
+    monkeypatch.setattr(sampler, "_CHUNK", 10)
     schema = parse_schema("""columns:
   a: {type: number, low: 0, high: 1, decimals: 2, bins: 10}
   at: {type: datetime, low: "2020-01-01 00:00", high: "2020-12-31 00:00", bins: 9}
   ok: {type: boolean}""")
     model, url = released(tmp_path / "model", schema), f"sqlite:///{tmp_path / 'a.db'}"
-    assert dpgen("sample", model, "-o", url, "--table", "made", "-n", 20001, "--seed", 3)[0] == 0
+    assert dpgen("sample", model, "-o", url, "--table", "made", "-n", 25, "--seed", 3)[0] == 0
     before = (tmp_path / "a.db").read_bytes()
     status, _, err = dpgen("sample", model, "-o", url, "--table", "made")
     assert status == 2 and "has a table 'made' already: choose another name" in err
@@ -104,13 +106,14 @@ def test_a_table_of_a_database_has_types_and_is_made_once(dpgen, tmp_path):
     connection = sqlite3.connect(tmp_path / "a.db")
     kinds = [row[2] for row in connection.execute("PRAGMA table_info(made)")]
     assert kinds == ["DOUBLE", "DATETIME", "BOOLEAN"]
-    assert connection.execute("SELECT count(*) FROM made").fetchone() == (20001,)
+    assert connection.execute("SELECT count(*) FROM made").fetchone() == (25,)
     connection.close()
 
 
 @pytest.mark.parametrize("there", [False, True])
 def test_an_interrupted_draw_leaves_nothing(dpgen, tmp_path, monkeypatch, there):
     """Half a table would look whole, in a database that was there and in a new one."""
+    monkeypatch.setattr(sampler, "_CHUNK", 10)
     model = released(tmp_path / "model", PLAIN)
     if there:
         connection = sqlite3.connect(tmp_path / "a.db")
@@ -125,7 +128,7 @@ def test_an_interrupted_draw_leaves_nothing(dpgen, tmp_path, monkeypatch, there)
 
     monkeypatch.setattr(type(load_release(model)), "chunks", broken)
     for output, table in ((f"sqlite:///{tmp_path / 'a.db'}", ["--table", "made"]), (tmp_path / "a.xlsx", [])):
-        assert dpgen("sample", model, "-n", 20001, "-o", output, *table)[0] == 130
+        assert dpgen("sample", model, "-n", 25, "-o", output, *table)[0] == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "model"] if there else ["model"]
     if there:
         connection = sqlite3.connect(tmp_path / "a.db")
