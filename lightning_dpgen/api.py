@@ -156,7 +156,8 @@ def fit(
         person: the column that says whose a record is, where a person has several; goes with `max_rows`.
         max_rows: how many records of a person take part at most.
         outside: ``refuse`` values that the schema does not allow, or ``clamp`` them.
-        overrides: further settings as on the command line, such as ``["model.steps=500", "split.k=5"]``.
+        overrides: further settings as on the command line, such as ``["model=vae", "split.k=5"]``; without a model the best
+            one is taken (``model=auto``).
         progress: whether to show a bar of progress.
 
     Raises:

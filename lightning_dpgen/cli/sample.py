@@ -66,9 +66,9 @@ def run(argv: Sequence[str]) -> int:
         "--where",
         action="append",
         default=[],
-        metavar="COLUMN=VALUE",
-        help="only records with this value, drawn until there are enough; COLUMN= for a missing one, COLUMN=30..39 for a "
-        "range of whole bins; may be repeated",
+        metavar="CONDITION",
+        help="only records that fulfil it, drawn until there are enough: label=3, job!=cook, 'age>=60', age=60..80, "
+        "'job in (cook, vet)', 'job is missing'; may be repeated, and all of them hold then",
     )
     parser.add_argument("--component", type=whole_number, help="of the mixture, counted from 0: only records of this one")
     parser.add_argument(
@@ -99,16 +99,18 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"-o {place}: a folder is for pictures, and the release is of {release.schema.kind}: name a file")
     if arguments.form is not None and not isinstance(release.schema, SeriesSchema):
         raise UsageError(f"--form {arguments.form}: is about series, and this release is of {release.schema.kind}")
-    where = _conditions(release, arguments.where)
+    _check(release, arguments.where)
     if n is None:
         n = _SHOWN if place is None else _WRITTEN
     if place is not None and place.path is not None and place.path.suffix == ".xlsx" and n > MOST_ROWS_OF_A_SHEET:
         raise UsageError(f"-n {n}: a sheet holds {MOST_ROWS_OF_A_SHEET:,} records: write a .csv or .parquet file")
     try:
         if pictures:
-            write_pictures(place.path, release.schema, release.encoded(n, arguments.seed, where), private=release.private)
+            write_pictures(
+                place.path, release.schema, release.encoded(n, arguments.seed, arguments.where), private=release.private
+            )
         else:
-            chunks, columns = release.chunks(n, arguments.seed, where), release.arrow
+            chunks, columns = release.chunks(n, arguments.seed, arguments.where), release.arrow
             if isinstance(release.schema, SeriesSchema) and _is_long(arguments):
                 chunks, columns = _long(chunks, columns, release.schema, arguments.release)
             _write(place, chunks, columns, AsRead.of(release.schema), escape=not arguments.no_escape)
@@ -240,30 +242,15 @@ def _write_file(
         part.unlink(missing_ok=True)
 
 
-def _conditions(release: Release, words: Sequence[str]) -> dict[str, Any]:
-    """Return columns and their values, as `Release.sample` takes them.
+def _check(release: Release, words: Sequence[str]) -> None:
+    """Refuse conditions that make no sense.
 
     Raises:
-        UsageError: naming the condition that makes no sense.
+        UsageError: naming the condition.
     """
-    where: dict[str, Any] = {}
-    for word in words:
-        column, equals, text = _cut(release, word)
-        if not equals:
-            raise UsageError(f"--where {word}: expected COLUMN=VALUE, as in --where label=3")
-        if column in where:
-            raise UsageError(f"--where {word}: there is a condition on {column} already; give one for each column")
-        where[column] = text or None
+    for word in [*words, words]:
         try:
-            release.check_conditions({column: where[column]})
+            release.check_conditions(word)
         except ValueError as error:
-            raise UsageError(f"--where {word}: {error}") from None
-    return where
-
-
-def _cut(release: Release, word: str) -> tuple[str, str, str]:
-    """Return column, sign and value; names of columns may have the sign in them."""
-    for name in sorted(release.schema.arrow.names, key=len, reverse=True):
-        if word.startswith(f"{name}="):
-            return name, "=", word[len(name) + 1 :]
-    return word.partition("=")
+            said, named = str(error), word if isinstance(word, str) else " --where ".join(word)
+            raise UsageError(f"--where {said}" if said.startswith(f"{named}: ") else f"--where {named}: {said}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -104,29 +103,6 @@ def whole_numbers(values: pa.Array) -> pa.Array:
     elif kind == pa.uint64():
         values = pc.if_else(pc.less(values, pa.scalar(2**63, kind)), values, None)
     return values.cast(pa.int64())
-
-
-def label_is(classes: tuple[Name, ...], column: str, value: Any) -> tuple[int, frozenset[int]]:
-    """Return the group, and those of its choices, that say that the label has a value; see `Schema.where`.
-
-    Raises:
-        ValueError: for another column, or a value that is no class.
-
-    Example:
-        >>> label_is(("day", "night"), "label", "night")
-        (0, frozenset({1}))
-    """
-    if not classes:
-        raise ValueError(f"column {shown(column)}: the records have no label, on which a condition could be set")
-    if column != LABEL:
-        raise ValueError(f"column {shown(column)}: a condition can be set on the column {LABEL!r} alone")
-    try:
-        place = int(positions(classes, pa.array([value]))[0])
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        place = -1
-    if place < 0:
-        raise ValueError(f"column {LABEL!r}: {shown(value)}: expected {one_of(classes)}")
-    return 0, frozenset({place})
 
 
 def label_choices(classes: tuple[Name, ...]) -> dict[str, list[str]]:

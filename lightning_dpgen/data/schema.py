@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.conditions import Condition, Said
 from lightning_dpgen.data.layout import Encoded, Layout
 
 
@@ -32,15 +33,11 @@ class Schema(Protocol):
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
         """Return records as a table of `arrow`, after `before` others; what was merged is told apart at random."""
 
-    def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """Return the group of the layout, and those of its choices, that say that a column of `arrow` has a value.
-
-        Args:
-            column: its name.
-            value: as text, or of the column's own type; None for missing.
+    def condition(self, said: Said) -> Condition:
+        """Return a condition on one column of `arrow`.
 
         Raises:
-            ValueError: if no choice says just that.
+            ValueError: for one that no record can fulfil, or that makes no sense of the column.
         """
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
@@ -32,6 +33,9 @@ _STEPS, _LR = 1000, 0.1
 # The weight of the relative entropy that holds columns of components to what all have in common, from which noise would
 # take them, beside squared errors in deviations of the noise.
 _TOGETHER = 10.0
+# The weight of the share of records that have a pair of choices that there is not, in records and deviations of the
+# noise. At ten times as much nothing else would be fitted, at a tenth other columns would move when they are left out.
+_HELD = 100.0
 
 
 @dataclass(frozen=True)
@@ -135,8 +139,12 @@ class ProductRecipe(Recipe):
     def _fitted(self, state: State) -> tuple[Mixture, LabelRegression | None]:
         tables, measured = self._measured(state)
         if self._last.get("to") != [id(own) for own in measured.values()]:
-            weights, shares = fit_products(self.schema.layout, tables, measured, self.k, self.seed)
-            network = StackedProducts(self.schema, self.k)
+            layout = self.schema.layout
+            rules = find_rules(layout, tables, measured, total_of(tables, measured))
+            pairs = broken_pairs(self.schema, rules)
+            broken = pairs if pairs.any() and "pairs" in tables else None
+            weights, shares = fit_products(layout, tables, measured, self.k, self.seed, broken=broken)
+            network = StackedProducts(with_rules(self.schema, rules), self.k)
             network.means.copy_(shares)
             mixture, regression = Mixture(network, weights), None
             if self.label_share:
@@ -177,11 +185,17 @@ def fit_products(
     k: int,
     seed: int,
     steps: int = _STEPS,
+    *,
+    broken: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Fit weights (k,) and shares (k, width) of the mixture whose tables are nearest to noisy ones. Post-processing.
 
     Least squares over all cells, each divided by the deviation of its noise, by Adam from shares near those of single
     groups; a cell says as much as its noise lets it. Where tables are by label, the label is one more group.
+
+    Args:
+        broken: pairs of choices (width, width) that no record has, 1 there and else 0: their share is held down, so that
+            leaving such records out moves little else.
     """
     total = total_of(statistics, measured)
     generator = torch.Generator().manual_seed(seed)
@@ -221,6 +235,8 @@ def fit_products(
         made = torch.where(diagonal, single[:, :, None], made)
         divergence = (held * shares * (shares.clamp(min=1e-12).log() - common)).sum()
         loss = ((made - target) * weight).square().sum() + _TOGETHER * divergence
+        if broken is not None:
+            loss = loss + _HELD * total / max(measured["pairs"].deviation, 1.0) * (made.sum(dim=0) * broken).sum() / 2.0
         loss.backward()
         optimizer.step()
         schedule.step()

@@ -41,6 +41,28 @@ def described(schema: Schema) -> tuple[str, list[Described], int]:
     return what, parts[:MOST], max(0, len(parts) - MOST)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The constraints that all synthetic rows keep, in words: declared ones, and those that noisy tables show.
+
+    Args:
+        more: the number of those that are not listed.
+    """
+
+    declared: list[str]
+    found: list[str]
+    more: int
+
+
+def kept_constraints(schema: Schema) -> Kept | None:
+    """Return the constraints of a table's rows, `MOST` at most of each; None where there are none."""
+    if not isinstance(schema, TableSchema) or not any(schema.rules.texts):
+        return None
+    declared, found = ([printable(text, 200) for text in texts] for texts in schema.rules.texts)
+    more = max(0, len(declared) - MOST) + max(0, len(found) - MOST)
+    return Kept(declared[:MOST], found[:MOST], more)
+
+
 def _images(schema: ImageSchema) -> tuple[str, list[Described]]:
     size = f"{schema.height} by {schema.width}"
     colour = "black-and-white" if schema.layout.levels == 1 else "grey" if schema.channels == 1 else "colour"

@@ -1,30 +1,189 @@
-"""Conditions on synthetic records: how long records are drawn until enough fit, and what is said when too few do."""
+"""Synthetic records that fulfil conditions and keep constraints: drawn until enough do, and how long that is tried."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+from tqdm import tqdm
+
+from lightning_dpgen.data.conditions import Condition, Where
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.models.mixture import Mixture
 
 # A draw is given up after so many records for each that is asked for, or so many in all,
 MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
 # and after so many as soon as that would hardly be enough.
 FIRST_LOOK = 1_000_000
+# Records that break a constraint are drawn anew so often, and repaired then.
+_ROUNDS = 20
+# The values of a record that breaks a constraint are drawn again so often, before the record is.
+_VALUES = 10
 
 
 class TooRare(ValueError):
     """The model makes too few records that fit the conditions."""
 
 
-def check_rate(where: Mapping[str, Any], n: int, found: int, drawn: int) -> None:
+@dataclass(frozen=True)
+class Drawn:
+    """Synthetic records.
+
+    Args:
+        encoded: as they are encoded.
+        values: the recorded columns of a table, where these have been looked at; else None.
+    """
+
+    encoded: Encoded
+    values: pa.RecordBatch | None = None
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    def __getitem__(self, rows: np.ndarray) -> Drawn:
+        return Drawn(self.encoded[rows], None if self.values is None else self.values.take(pa.array(rows)))
+
+
+def draw_all(
+    mixture: Mixture, n: int, step: int, generator: torch.Generator, random: np.random.Generator
+) -> Iterator[Drawn]:
+    """Draw n records that keep the constraints of their schema, `step` at a time.
+
+    Of a record that breaks one, the values of its bins are drawn anew, and then the record. After some rounds what is left
+    is repaired (`RowRules.repaired`), and only a record that cannot be is drawn again.
+
+    Raises:
+        TooRare: if hardly any record can be repaired.
+    """
+    schema = mixture.network.schema
+    for start in range(0, max(n, 1), step):
+        wanted = min(step, n - start)
+        if not isinstance(schema, TableSchema) or not schema.rules.restrict:
+            yield Drawn(mixture.sample(wanted, generator))
+            continue
+        parts, found, drawn = [], 0, 0
+        while found < wanted or not parts:
+            check_rate("the constraints of the schema", wanted, found, drawn)
+            encoded = mixture.sample(wanted - found, generator)
+            values, kept = _valued(encoded, schema, random)
+            drawn += len(encoded)
+            if len(parts) >= _ROUNDS:
+                values, kept = schema.rules.repaired(values)
+                encoded = schema.encode(values)
+            parts.append(Drawn(encoded, values)[np.flatnonzero(kept)])
+            found += len(parts[-1])
+        # The order of rounds would tell which rows are rare.
+        yield _joined(parts)[random.permutation(found)]
+
+
+def draw_fitting(
+    mixture: Mixture,
+    n: int,
+    step: int,
+    where: Where,
+    conditions: Mapping[str, Sequence[Condition]],
+    generator: torch.Generator,
+    random: np.random.Generator,
+) -> Iterator[Drawn]:
+    """Draw until n records fulfil all conditions, by rejection: each is drawn like all others.
+
+    Args:
+        conditions: those of `where`, by column.
+
+    Raises:
+        TooRare: see `check_rate`.
+    """
+    said, schema = _in_words(where), mixture.network.schema
+    parts, found, drawn = [], 0, 0
+    # The bar is shown on a terminal alone.
+    with tqdm(total=n, desc="records that fit", disable=None, leave=False, dynamic_ncols=True) as bar:
+        while found < n or not parts:
+            check_rate(said, n, found, drawn)
+            part = Drawn(mixture.sample_independent(step if n else 0, generator))
+            drawn += len(part)
+            part = _fitting(part, schema, conditions, random)
+            part = part[np.arange(min(len(part), n - found))]
+            found += len(part)
+            parts.append(part)
+            bar.set_postfix_str(f"of {drawn:,} drawn", refresh=False)
+            bar.update(len(part))
+            if sum(map(len, parts)) >= step and found < n:
+                yield _joined(parts)
+                parts = []
+    yield _joined(parts)
+
+
+def _fitting(
+    part: Drawn, schema: object, conditions: Mapping[str, Sequence[Condition]], random: np.random.Generator
+) -> Drawn:
+    """Return the records that fulfil conditions, and keep the constraints of a table."""
+    fits, every = np.ones(len(part), bool), [one for several in conditions.values() for one in several]
+    for condition in every:
+        if condition.group is not None:
+            fits &= np.isin(part.encoded.codes[:, condition.group], list(condition.may))
+    part = part[np.flatnonzero(fits)]
+    if not isinstance(schema, TableSchema) or not (schema.rules.restrict or any(one.test for one in every)):
+        return part
+    values, fits = _valued(part.encoded, schema, random)
+    for column, several in conditions.items():
+        for condition in several:
+            if condition.test is not None:
+                fits &= condition.test(values.column(column))
+    return Drawn(part.encoded, values)[np.flatnonzero(fits)]
+
+
+def _valued(encoded: Encoded, schema: TableSchema, random: np.random.Generator) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Draw the values of records, again where they break a constraint; return them, and which (n,) keep all.
+
+    Choices are learned from records that keep the constraints, so they are more to be trusted than values within a bin.
+    """
+    values = schema.values(encoded, random)
+    kept = schema.rules.kept(values)
+    for _ in range(_VALUES if schema.rules.restrict else 0):
+        again = np.flatnonzero(~kept)
+        if not len(again):
+            break
+        drawn = schema.values(encoded[again], random)
+        fine = schema.rules.kept(drawn)
+        order = np.arange(len(kept))
+        order[again[fine]] = len(kept) + np.flatnonzero(fine)
+        values = pa.Table.from_batches([values, drawn]).take(pa.array(order)).combine_chunks().to_batches()[0]
+        kept[again[fine]] = True
+    return values, kept
+
+
+def _joined(parts: Sequence[Drawn]) -> Drawn:
+    encoded = Encoded.joined([part.encoded for part in parts])
+    if parts[0].values is None:
+        return Drawn(encoded)
+    table = pa.Table.from_batches([part.values for part in parts]).combine_chunks()
+    batches = table.to_batches()
+    return Drawn(encoded, batches[0] if batches else parts[0].values)
+
+
+def _in_words(where: Where) -> str:
+    if isinstance(where, Mapping):
+        return "where " + ", ".join(f"{column}={'' if value is None else value}" for column, value in where.items())
+    return "where " + (where if isinstance(where, str) else ", ".join(where))
+
+
+def check_rate(said: str, n: int, found: int, drawn: int) -> None:
     """Give up a draw of n records that has come to its end, or that hardly ever would come to a good one.
+
+    Args:
+        said: the conditions in words.
 
     Raises:
         TooRare: naming the rate: of those `drawn` so far, `found` fit the conditions.
 
     Example:
-        >>> check_rate({"sex": "F"}, n=5_000, found=3_000, drawn=2_000_000)
-        >>> check_rate({"sex": "F"}, n=100_000, found=104, drawn=1_000_000)
+        >>> check_rate("where sex=F", n=5_000, found=3_000, drawn=2_000_000)
+        >>> check_rate("where sex=F", n=100_000, found=104, drawn=1_000_000)
         Traceback (most recent call last):
         lightning_dpgen.release.rejection.TooRare: where sex=F: 104 of 1,000,000 records drawn fit, about 1 in 9,615, and \
 100,000 were asked for: ask for 10 at most, or set fewer conditions
@@ -37,5 +196,4 @@ def check_rate(where: Mapping[str, Any], n: int, found: int, drawn: int) -> None
     rate = f", about 1 in {drawn / found:,.0f}" if found else ""
     enough = found * MOST_DRAWN // drawn
     advice = f"ask for {enough:,} at most, or set fewer conditions" if enough else "set fewer conditions"
-    said = ", ".join(f"{column}={'' if value is None else value}" for column, value in where.items())
-    raise TooRare(f"where {said}: {found:,} of {drawn:,} records drawn fit{rate}, and {n:,} were asked for: {advice}")
+    raise TooRare(f"{said}: {found:,} of {drawn:,} records drawn fit{rate}, and {n:,} were asked for: {advice}")

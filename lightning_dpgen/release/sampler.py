@@ -15,9 +15,9 @@ import pyarrow as pa
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from tqdm import tqdm
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.conditions import Condition, Where, conditions_of
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
@@ -36,7 +36,7 @@ from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
-from lightning_dpgen.release.rejection import check_rate
+from lightning_dpgen.release.rejection import Drawn, draw_all, draw_fitting
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 
 # Records and numbers that are drawn at a time: so few that memory is used again and not fetched anew.
@@ -74,9 +74,10 @@ class Release:
         private: whether the run that made it was private; files written from one that was not are marked
             (`release.mark`).
 
-    Its methods take conditions, as in ``where={"sex": "Male", "occupation": None, "age": "30..39"}`` (None is a missing
-    value; a number in bins takes a range of whole bins): records are drawn until enough fit, so they have exactly the
-    model's conditional distribution, and as they are functions of the model they cost no privacy.
+    Its methods take conditions, as texts such as ``where=["age >= 60", "job in (cook, vet)"]``, or as columns and values:
+    ``where={"sex": "Male", "occupation": None, "age": "30..39"}`` (None is a missing value). Records are drawn until enough
+    fit, so they have exactly the model's conditional distribution, and as they are functions of the model they cost no
+    privacy. All records keep the constraints of the schema.
 
     Example:
         >>> release = load_release(folder)                       # doctest: +SKIP
@@ -141,51 +142,65 @@ class Release:
         """
         return encode_records(self._mixture, records)
 
-    def sample(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pd.DataFrame | np.ndarray:
+    def sample(self, n: int, seed: int | None = None, where: Where | None = None) -> pd.DataFrame | np.ndarray:
         """Draw n synthetic records: a table, or pictures (n, height, width), whole numbers to ``schema.layout.levels``.
 
         Args:
             n: number of records, 0 or more.
             seed: seed that makes the draw repeatable; None draws anew each time.
-            where: the value of columns in all records, as text or of the column's own type; None for any.
+            where: conditions that all records fulfil; None for none.
 
         Raises:
-            ValueError: for a condition on an unknown column, or a value that shares a bin with others.
+            ValueError: for a condition on an unknown column, or one that no record can fulfil.
             TooRare: if not enough of 1,000 records for each that is asked for, and of 100,000, fit; as soon as that is
                 clear.
         """
         if isinstance(self.schema, ImageSchema):
-            return np.concatenate([self.schema.pictures(part) for part in self._drawn(n, seed, where)])
+            return np.concatenate([self.schema.pictures(part.encoded) for part in self._drawn(n, seed, where)])
         return self.table(n, seed, where).to_pandas()
 
-    def table(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pa.Table:
+    def table(self, n: int, seed: int | None = None, where: Where | None = None) -> pa.Table:
         """Draw the same records as the columns of ``arrow``."""
         self._check_columns()
         return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow).cast(self.arrow)
 
-    def chunks(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> Iterator[pa.RecordBatch]:
+    def chunks(self, n: int, seed: int | None = None, where: Where | None = None) -> Iterator[pa.RecordBatch]:
         """Draw the same, a chunk at a time."""
         self._check_columns()
         random, before = np.random.default_rng(seed), 0
-        for part in self._drawn(n, seed, where):
-            yield self.schema.decode(part, random, before)
+        for part in self._drawn(n, seed, where, random):
+            if part.values is None:
+                yield self.schema.decode(part.encoded, random, before)
+            else:
+                yield self.schema.with_fakes(part.values, random, before)
             before += len(part)
 
-    def encoded(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> Encoded:
+    def encoded(self, n: int, seed: int | None = None, where: Where | None = None) -> Encoded:
         """Draw the same records, as they are encoded."""
-        return Encoded.joined(list(self._drawn(n, seed, where)))
+        return Encoded.joined([part.encoded for part in self._drawn(n, seed, where)])
 
-    def check_conditions(self, where: Mapping[str, Any]) -> None:
+    def check_conditions(self, where: Where) -> None:
         """Raise ValueError, naming the column, for impossible conditions, before a record is drawn."""
-        for column, value in where.items():
-            self.schema.where(column, value)
+        self._conditions(where)
 
     def _check_columns(self) -> None:
         # Other kinds of records have no more columns than a description has values.
         if isinstance(self.schema, ImageSchema):
             check_columns(self.schema.layout.units)
 
-    def _drawn(self, n: int, seed: int | None, where: Mapping[str, Any] | None) -> Iterator[Encoded]:
+    def _conditions(self, where: Where) -> dict[str, list[Condition]]:
+        """Return the conditions on each column."""
+        found: dict[str, list[Condition]] = {}
+        for said in conditions_of(where, self.schema.arrow.names):
+            found.setdefault(said.column, []).append(self.schema.condition(said))
+        for column, several in found.items():
+            if several[0].group is not None and not frozenset.intersection(*(condition.may for condition in several)):
+                raise ValueError(f"column {column!r}: no record fulfils all conditions on it: leave some out")
+        return found
+
+    def _drawn(
+        self, n: int, seed: int | None, where: Where | None, random: np.random.Generator | None = None
+    ) -> Iterator[Drawn]:
         if n < 0:
             raise ValueError(f"n={n}: expected 0 or more records")
         generator = torch.Generator()
@@ -193,36 +208,11 @@ class Release:
             generator.seed()
         else:
             generator.manual_seed(seed)
+        random = np.random.default_rng(seed) if random is None else random
         step = min(_CHUNK, max(1, _NUMBERS // self.schema.layout.width))
         if where:
-            yield from self._fitting(n, step, where, generator)
-            return
-        for start in range(0, max(n, 1), step):
-            yield self._mixture.sample(min(step, n - start), generator)
-
-    def _fitting(self, n: int, step: int, where: Mapping[str, Any], generator: torch.Generator) -> Iterator[Encoded]:
-        """Draw until n records fit, by rejection: each is drawn like all others."""
-        conditions = [self.schema.where(column, value) for column, value in where.items()]
-        found = drawn = waiting = 0
-        parts = [self._mixture.sample(0, torch.Generator())]
-        # The bar is shown on a terminal alone.
-        with tqdm(total=n, desc="records that fit", disable=None, leave=False, dynamic_ncols=True) as bar:
-            while found < n:
-                check_rate(where, n, found, drawn)
-                part = self._mixture.sample_independent(step, generator)
-                drawn += step
-                fits = np.ones(step, bool)
-                for group, choices in conditions:
-                    fits &= np.isin(part.codes[:, group], list(choices))
-                kept = np.flatnonzero(fits)[: n - found]
-                found, waiting = found + len(kept), waiting + len(kept)
-                parts.append(part[kept])
-                bar.set_postfix_str(f"of {drawn:,} drawn", refresh=False)
-                bar.update(len(kept))
-                if waiting >= step:
-                    yield Encoded.joined(parts)
-                    parts, waiting = parts[:1], 0
-        yield Encoded.joined(parts)
+            return draw_fitting(self._mixture, n, step, where, self._conditions(where), generator, random)
+        return draw_all(self._mixture, n, step, generator, random)
 
     def sample_component(self, component: int, n: int, seed: int) -> Encoded:
         """Draw n records of one component of the mixture."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
@@ -19,7 +20,7 @@ from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import FIGURE, INIT, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.croissant import write_croissant
 from lightning_dpgen.release.curves import write_curves
-from lightning_dpgen.release.described import described
+from lightning_dpgen.release.described import described, kept_constraints
 from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
 from lightning_dpgen.release.pictures import write_sheet
@@ -87,6 +88,7 @@ class SyntheticContent:
             rows=self.rows,
             components=self.mixture.network.k,
             picture=base64.b64encode((folder / SHEET).read_bytes()).decode() if self._draw is not None else None,
+            kept=kept_constraints(schema),
             shown=shown(folder / SYNTHETIC, schema),
             where=example_condition(schema),
             size=size_category(self.rows),
@@ -146,7 +148,10 @@ def release_mixture(
         )
     if said := sorted({"schema", "seed", "rows", INIT} & set(declared or {})):
         raise ValueError(f"declared: holds {said}, which arguments and the mixture state already; leave them out")
-    everything = {"schema": mixture.network.schema.as_json(), "seed": seed, "rows": rows, **(declared or {})}
+    schema = mixture.network.schema
+    # Constraints that noisy tables have shown are not declared.
+    schema = replace(schema, found_constraints=()) if isinstance(schema, TableSchema) else schema
+    everything = {"schema": schema.as_json(), "seed": seed, "rows": rows, **(declared or {})}
     if mixture.init is not None:
         everything[INIT] = dict(mixture.init)
     return release_from(

@@ -16,6 +16,9 @@ from lightning_dpgen.specs.split import SplitSpec
 from lightning_dpgen.specs.trainer import DebugSpec, TrainerSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
+# Kinds of records whose model is chosen by `model=auto` where none is named.
+_CHOOSES = ("table", "baskets")
+
 
 class RunSpec(Spec):
     """The settings of a training."""
@@ -66,6 +69,8 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
         group, _, last = name.partition(".")
         values[group][last] = value
     spec = parse(kind, values)
+    if kind is RunSpec and spec.data.kind in _CHOOSES and not any(map(_names_a_model, words)):
+        spec = parse(kind, values | {"model": {"name": "auto"}})
     check_needed(spec.data, "data")
     check_needed(spec.model, "model")
     if isinstance(spec, AuditSpec) and not spec.audit.spend:
@@ -83,6 +88,12 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
         spec = spec.changed(data=spec.data.changed(bins_share=share))
     _check_seed(spec)
     return spec
+
+
+def _names_a_model(word: str) -> bool:
+    """Return True for a word that names a model, a setting of one, or an experiment, which names one."""
+    name = name_of(word)
+    return name in ("model", "experiment") or name.startswith("model.")
 
 
 def _takes_default_bins(spec: RunSpec) -> bool:

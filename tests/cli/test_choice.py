@@ -7,6 +7,7 @@ import pytest
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.specs import model_choice as choice
+from lightning_dpgen.specs.run import read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -99,3 +100,17 @@ def test_every_candidate_is_a_model_of_the_command_line(dpgen):
 
 def test_pictures_of_any_size_are_known():
     assert choice.ranked(ImageSchema(8, 8, levels=16), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ([], "vae"), (["data=mnist"], "vae"), (["data=adult"], "auto"), (["data=retail"], "auto"),
+        (["data=table", "data.path=x", "data.n=5000"], "auto"),
+        (["data=baskets", "data.path=x", "data.n=5000", "data.max_items=9"], "auto"),
+        (["data=uk_demand"], "vae"), (["data=adult", "model=rbm"], "rbm"), (["data=adult", "model.steps=5"], "vae"),
+        (["experiment=dpgan_table"], "wgan"),
+    ],
+)  # fmt: skip
+def test_tables_and_baskets_have_the_best_model_by_default(words, name):
+    assert read_run(words).model.name == name

@@ -26,16 +26,31 @@ PAGE = (Path(__file__).parents[2] / "docs/SCHEMA.md").read_text(encoding="utf-8"
 
 
 def test_the_page_has_every_type_and_every_key():
-    rows = [row.partition(" |")[0] for row in PAGE.splitlines() if row.startswith("| `")]
+    before, _, _ = PAGE.partition("## Constraints")
+    rows = [row.partition(" |")[0] for row in before.splitlines() if row.startswith("| `")]
     said = {word for row in rows for word in re.findall(r"`(\w+)`", row)}
     keys = {field.name for kind in (TableSchema, *KINDS.values()) for field in dataclasses.fields(kind)}
     assert said - {"type"} == (keys | set(KINDS)) - {"name", "type"}
 
 
-def test_the_schema_of_the_page_is_one():
-    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    schema = parse_schema("columns:\n" + "".join(f"  {line}\n" for line in example.splitlines()))
+def test_the_schemas_of_the_page_make_sense():
+    rules, scaled = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    schema = parse_schema("columns:\n" + "".join(f"  {line}\n" for line in scaled.splitlines()))
     assert (schema.layout.units, schema.layout.groups) == (1, ())
+    columns = dict.fromkeys(
+        ("net", "tax", "total", "pdays", "previous", "age", "years"), "{type: integer, low: -1, high: 99}"
+    )
+    columns |= dict.fromkeys(("admitted", "discharged"), "{type: date, low: 2020-01-01, high: 2020-12-31}")
+    categories = {
+        "city": "Oslo], missing: true, missing_values: [none",
+        "country": "NO, SE",
+        "education": "HS, Bachelors, PhD",
+        "sex": "F, M",
+        "title": "Ms, Mr, Dr",
+    }
+    columns |= {name: f"{{type: category, values: [{values}]}}" for name, values in categories.items()}
+    text = "".join(f"  {name}: {described}\n" for name, described in columns.items())
+    assert len(parse_schema(f"columns:\n{text}{rules}").constraints) == 6
 
 
 @settings(max_examples=60, deadline=None)

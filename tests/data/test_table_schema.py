@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from random_tables import records, schemas
 
+from lightning_dpgen.data.conditions import Said, parse_condition
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.tables.arrays import BadValue
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.columns import column_of
-from lightning_dpgen.data.tables.schema import BadValue, TableSchema
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
 
 SOME = settings(max_examples=60, deadline=None)
@@ -88,41 +90,56 @@ columns:
 """
 
 
-def test_where():
+def conditioned(schema, text):
+    condition = schema.condition(parse_condition(text, [column.name for column in schema.columns]))
+    return condition.group, set(condition.may), set(condition.sure)
+
+
+def exactly(group, *choices):
+    return group, set(choices), set(choices)
+
+
+def test_conditions_are_told_by_choices_where_they_can_be():
     schema = parse_schema(ABOUT)
-    assert schema.where("sex", "M") == (0, {1}) and schema.where("sex", None) == (0, {2})
-    assert schema.where("age", "999") == (1, {11}) and schema.where("age", 50) == (1, {10})
-    assert schema.where("few", 4) == (2, {1}) and schema.where("day", "2020-01-03") == (3, {2})
-    assert schema.where("age", "10..29") == (1, {1, 2}) and schema.where("age", "40..59") == (1, {4, 5, 10})
-    assert schema.where("age", "0..99") == (1, set(range(11))) and schema.where("few", "4..5") == (2, {1, 2})
-    assert schema.where("day", "2020-01-03..2020-01-04") == (3, {2, 3})
-    for column, value, words in [
-        ("age", 51, r"shares a choice .* expected 50\.\.59"), ("age", 100, "above high"), ("pay", 3, "no choices"),
-        ("sex", "X", "expected one of 'F', 'M'"), ("age", "5..19", r"expected 0\.\.19, or another"),
-        ("age", "19..10", "no range of whole bins"), ("age", "0..100", "above high"), ("age", "0..x", "whole number"),
-        ("age", "0..9..19", "whole number"), ("day", "2020-01-01..", "a date"), ("age", "..", "whole number"),
-        ("one", "same", "no choices"), ("notes", 1, "is modelled"), ("nosuch", 1, "is modelled"), ("sex", {}, "holds"),
-        ("few", [1], "int64"), ("few", None, "missing"), ("age", object(), "single value"), ("age", 10**30, "expected"),
-    ]:  # fmt: skip
+    for text, expected in {
+        "sex=M": exactly(0, 1), "sex = ": exactly(0, 2), "sex is not missing": exactly(0, 0, 1), "sex != M": exactly(0, 0),
+        'sex in (F, "M")': exactly(0, 0, 1), "sex not in (F)": exactly(0, 1), "age=999": exactly(1, 11),
+        "age = 50": exactly(1, 10), "few=4": exactly(2, 1), "day=2020-01-03": exactly(3, 2), "age=10..29": exactly(1, 1, 2),
+        "age = 40..59": exactly(1, 4, 5, 10), "age=0..99": exactly(1, *range(11)), "few=4..5": exactly(2, 1, 2),
+        "day<2020-01-03": exactly(3, 0, 1), "day >= 2020-01-30": exactly(3, 29, 30), "age>=90": exactly(1, 9, 11),
+        "age > 100": exactly(1, 11), "age in (50, 999)": exactly(1, 10, 11), "age != 999": exactly(1, *range(11)),
+        "age=51": (1, {5}, set()), "age < 15": (1, {0, 1}, {0}), "age=5..29": (1, {0, 1, 2}, {1, 2}),
+        "pay>3": (None, set(), set()), "one=same": (None, set(), set()), "age=0..500": exactly(1, *range(11)),
+    }.items():  # fmt: skip
+        assert conditioned(schema, text) == expected, text
+    for text, words in {
+        "age=100": "above high", "sex=X": "expected one of 'F', 'M'", "age=19..10": "smaller end",
+        "age=0..x": "whole number", "age=0..9..19": "whole number", "day=2020-01-01..": "a date", "age=..": "whole number",
+        "notes=1": "is modelled",
+        "nosuch=1": "none of this name", "agee=1": "did you mean 'age'", "few=": "missing", "age>1e30": "no value",
+        "sex<M": "no order", "few>5": "no value", "age": "expected a column, a sign", "age in ()": "between the brackets",
+        "age<": "expected a value",
+    }.items():  # fmt: skip
         with pytest.raises(ValueError, match=words):
-            schema.where(column, value)
+            conditioned(schema, text)
+    for value in ({}, [[1]], object(), 10**30, "50..x"):
+        with pytest.raises(ValueError, match="age"):
+            schema.condition(Said("age", "=", (value,)))
 
 
-def test_where_of_real_numbers():
+def test_conditions_on_real_numbers():
     schema = parse_schema("""columns:
-  x: {type: number, low: 0, high: 10, bins: 3}
+  x: {type: number, low: 0, high: 10, bins: 2}
   odd: {type: integer, low: 1, high: 2, special: [1, 2], bins: 4}
   paid: {type: number, low: 0, high: 9, encoding: scaled, missing: true}
 """)
-    assert schema.where("x", "0..3.33333") == (0, {0}) and schema.where("x", "3.333333333..10") == (0, {1, 2})
-    assert schema.where("odd", "2") == (1, {1}) and schema.where("paid", None) == (2, {1})
-    for column, value, words in [
-        ("x", 4, r"expected 3\.33333\.\.6\.66667"), ("x", "0..4", r"expected 0\.\.6\.66667"),
-        ("x", "0..0", r"0\.\.3\.33333"), ("odd", "1..2", "whole number"),
-        ("paid", 3, "has no bins"), ("paid", "0..9", "expected a number"),
-    ]:  # fmt: skip
-        with pytest.raises(ValueError, match=words):
-            schema.where(column, value)
+    for text, expected in {
+        "x=0..5": (0, {0, 1}, {0}), "x<5": (0, {0}, set()), "x>=5": (0, {0, 1}, {1}), "x != 5": (0, {0, 1}, set()),
+        "odd=1..2": exactly(1, 0, 1), "paid=": exactly(2, 1), "paid>=0": exactly(2, 0), "paid=3": (2, {0}, set()),
+    }.items():  # fmt: skip
+        assert conditioned(schema, text) == expected, text
+    test = schema.condition(parse_condition("x < 5", ["x"])).test
+    assert test(pa.array([np.nextafter(5, 0), 5.0, 0.0])).tolist() == [True, False, True]
 
 
 def test_columns_that_are_not_modelled_come_from_the_generator_alone():

@@ -62,6 +62,8 @@ TABLE = parse_schema(
     "  weight: {type: number, low: 30, high: 150, bins: 8, missing: true}\n"
     "  city: {type: category, values: [Bonn, Köln, 'a b', rest], other: rest}\n"
     "  day: {type: date, low: 2020-01-01, high: 2024-12-31, bins: 5}\n"
+    "constraints: [age + 20 <= weight, city = rest if age < 18 and smoker = false]\n"
+    "found_constraints: ['weight is missing if age in (0..9, 20..29)']\n"
 )
 ITEMS = BasketSchema(tuple(range(30)), max_items=8)
 LABELLED_ITEMS = BasketSchema(("tea", "milk", "jam"), max_items=2, classes=("a", "b"))

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.conditions import Condition, Said, label_condition
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
-from lightning_dpgen.data.names import label_choices, label_is
+from lightning_dpgen.data.names import label_choices
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -139,9 +140,9 @@ class ImageSchema:
         """Return (N, height, width) or (N, height, width, channels) whole numbers from 0 to ``layout.levels``."""
         return encoded.units.reshape(-1, *self.shape)
 
-    def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """Return the choices that say that the label has a value; see `label_is`."""
-        return label_is(self.class_names, column, value)
+    def condition(self, said: Said) -> Condition:
+        """Return a condition on the label; see `label_condition`."""
+        return label_condition(self.class_names, said)
 
     @property
     def choices(self) -> dict[str, list[str]]:

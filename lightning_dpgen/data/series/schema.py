@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.conditions import Condition, Said, label_condition
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.data.names import Name, label_choices, label_is, names_type, public_names, shown
+from lightning_dpgen.data.names import Name, label_choices, names_type, public_names, shown
 
 MOST_NUMBERS = 100_000
 MOST_CLASSES = 10_000
@@ -155,9 +156,9 @@ class SeriesSchema:
             columns.append(pa.array(self.classes, names_type(self.classes)).take(pa.array(encoded.codes[:, 0])))
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
-    def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """Return the choices that say that the label has a value; see `label_is`."""
-        return label_is(self.classes, column, value)
+    def condition(self, said: Said) -> Condition:
+        """Return a condition on the label; see `label_condition`."""
+        return label_condition(self.classes, said)
 
     @property
     def choices(self) -> dict[str, list[str]]:

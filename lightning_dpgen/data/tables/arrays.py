@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from lightning_dpgen.data import names
 from lightning_dpgen.data.files.blocks import first_misfit
+from lightning_dpgen.sampling.errors import BadRecords
 
 
 class Misfit(Exception):
@@ -19,6 +20,18 @@ class Misfit(Exception):
     def moved(self, rows: np.ndarray) -> Misfit:
         """Return the same for the array of which only these rows were read."""
         return Misfit(None if self.row is None else int(rows[self.row]), self.problem, self.advice)
+
+
+class BadValue(BadRecords):
+    """A value in a row of what was read that the schema does not allow, or (row None) a column of another type."""
+
+    def __init__(self, column: str, row: int | None, problem: str) -> None:
+        self.column, self.row, self.problem = column, row, problem
+        super().__init__(f"column {column!r}{'' if row is None else f', row {row}'}: {problem}")
+
+    @classmethod
+    def of(cls, column: str, misfit: Misfit) -> BadValue:
+        return cls(column, misfit.row, f"{misfit.problem}; {misfit.advice}")
 
 
 def plain(values: pa.Array) -> pa.Array:

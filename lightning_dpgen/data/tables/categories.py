@@ -94,14 +94,29 @@ class Category(Modelled):
     def present_names(self) -> list[str]:
         return [str(value).lower() if self.kind is bool else str(value) for value in self.values]
 
-    def chosen(self, value: Any) -> frozenset[int]:
+    def asked(self, value: Any) -> Any:
         # Conditions are written with true and false, too, whatever words files have for them.
-        if self.words is not None and isinstance(value, str) and value.lower() in ("true", "false"):
-            value = value.lower() == "true"
-        return super().chosen(value)
+        said = self.words is not None and isinstance(value, str) and value.lower() in ("true", "false")
+        return value.lower() == "true" if said else value
 
     def alone(self, code: int) -> bool:
         return True
+
+    def places(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
+        return self.encode_present(values, clamp, counted)[0]
+
+    def lost(self, numbers: np.ndarray) -> np.ndarray:
+        return numbers >= self.present
+
+    def restored(self, numbers: np.ndarray, absent: np.ndarray) -> pa.Array:
+        return self._choices.take(pa.array(np.where(absent, self.present, numbers)))
+
+    def range_text(self, code: int) -> str:
+        return self.present_names[code]
+
+    @property
+    def ranges(self) -> list[tuple[int | float, int | float]]:
+        return [(code, code) for code in range(self.present)]
 
     def takes_empty(self) -> bool:
         return self.kind is str and "" in self.values

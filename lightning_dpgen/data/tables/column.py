@@ -138,6 +138,51 @@ class Modelled(Column):
         units[rows] = scaled
         return codes, units
 
+    def numbers(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the place (n,) of each value on the column's scale, 0 where it is missing, and where that is (n,).
+
+        No two values have the same place: ticks of numbers, and the choices of categories. Arguments and errors are
+        those of `encode`.
+        """
+        values = plain(values)
+        absent = self._absent(values)
+        rows = np.flatnonzero(~absent)
+        present = values.filter(pa.array(~absent)) if len(rows) else pa.array([], pa.string())
+        try:
+            found = self.places(present, clamp, counted)
+        except Misfit as misfit:
+            raise misfit.moved(rows) from None
+        numbers = np.zeros(len(values), found.dtype)
+        numbers[rows] = found
+        # Clamped values may have become missing.
+        lost = self.lost(numbers) & ~absent
+        return np.where(lost, 0, numbers), absent | lost
+
+    def asked(self, value: Any) -> Any:
+        """Return the value that a condition asks for, as `numbers` reads it."""
+        return value
+
+    @abstractmethod
+    def places(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
+        """Return `numbers` of values none of which is missing."""
+
+    def lost(self, numbers: np.ndarray) -> np.ndarray:
+        """Mark places (n,) that stand for a missing value."""
+        return np.zeros(len(numbers), bool)
+
+    @abstractmethod
+    def restored(self, numbers: np.ndarray, absent: np.ndarray) -> pa.Array:
+        """Invert `numbers`: values (n,) of `arrow`."""
+
+    @property
+    @abstractmethod
+    def ranges(self) -> list[tuple[int | float, int | float]]:
+        """The first and the last place of the values of each choice that is not missing; of a scaled column, of all."""
+
+    @abstractmethod
+    def range_text(self, code: int) -> str:
+        """Return the values of a choice that is not missing, as a condition says them."""
+
     @property
     @abstractmethod
     def present_names(self) -> list[str]:
@@ -147,31 +192,6 @@ class Modelled(Column):
     def choice_names(self) -> list[str]:
         """The names of all its choices."""
         return self.present_names + ["missing"] * self.missing
-
-    def chosen(self, value: Any) -> frozenset[int]:
-        """Return the choices that stand for this value alone, given as text or of the column's own type; None is missing.
-
-        Raises:
-            ValueError: if there are none.
-        """
-        if not self.choices:
-            raise ValueError(f"column {self.name!r}: it has no choices, on which a condition could be set")
-        if value is None and not self.missing:
-            raise ValueError(f"column {self.name!r}: its schema lets no value be missing: expected a value")
-        try:
-            codes, _ = self.encode(pa.array([value]), False, Counter())
-        except Misfit as misfit:
-            raise ValueError(f"column {self.name!r}: {misfit.problem}") from None
-        except (pa.ArrowException, OverflowError, TypeError, ValueError):
-            raise ValueError(f"column {self.name!r}: {shortened(value)}: expected a single value") from None
-        code = int(codes[0])
-        if not (code == self.present or self.alone(code)):
-            raise ValueError(f"column {self.name!r}: {shortened(value)} shares a choice with others: {self.instead(code)}")
-        return frozenset({code})
-
-    def instead(self, code: int) -> str:
-        """Return what may be asked for in place of a value that shares a choice with others."""
-        return "expected a value that does not"
 
     def missing_fields(self) -> dict[str, Any]:
         """Return what `fields` says of missing values."""

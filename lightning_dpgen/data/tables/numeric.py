@@ -26,7 +26,6 @@ TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000
 _MOST_SPECIAL = 1000
 _MOST_PIECES, _MOST_COUNT = 10_000, 1e15
-_LISTED = 20
 # Keys of how values are written in text, where that is not as programs do.
 _WRITTEN = ("decimal", "thousands", "format", "zone")
 # A unit is a multiple of 1 / 2^24, which float32 holds exactly.
@@ -217,40 +216,31 @@ class Numeric(Modelled):
     def alone(self, code: int) -> bool:
         return not self.scaled and self._bins.alone(code)
 
-    def chosen(self, value: Any) -> frozenset[int]:
-        """Return the same, and for a text such as ``30..39`` the bins from one that begins to one that ends there.
+    def places(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
+        return self._within(values, clamp, counted)
 
-        Special values in between count too.
-        """
-        ends = value.split("..") if isinstance(value, str) and not self.scaled else []
-        if len(ends) != 2 or not self._bins.ranges:
-            return super().chosen(value)
-        try:
-            first, last = self._within(pa.array(ends), False, Counter())
-        except Misfit as misfit:
-            raise ValueError(f"column {self.name!r}: {misfit.problem}") from None
-        starts, stops = zip(*[(self._shown(a), self._shown(b)) for a, b in self._bins.ranges], strict=True)
-        begins, stop = self._shown(first), self._shown(last)
-        if first > last or begins not in starts or stop not in stops:
-            raise ValueError(f"column {self.name!r}: {value} is no range of whole bins: {self._whole_bins(first, last)}")
-        special = np.flatnonzero((self._special >= first) & (self._special <= last)) + len(starts)
-        # Real numbers of more digits than are shown may look alike: then all of those are meant.
-        bins = range(starts.index(begins), len(stops) - stops[::-1].index(stop))
-        return frozenset([*bins, *special.tolist()])
+    def restored(self, numbers: np.ndarray, absent: np.ndarray) -> pa.Array:
+        return self.scale.column(numbers, absent)
 
-    def instead(self, code: int) -> str:
+    @property
+    def ranges(self) -> list[tuple[int | float, int | float]]:
         if self.scaled:
-            return "expected a condition on another column, since this one has no bins"
-        return self._whole_bins(*self._bins.ranges[code])
+            return [self.limits]
+        return [*self._bins.ranges, *((tick, tick) for tick in self._special.tolist())]
 
-    def _whole_bins(self, first: int | float, last: int | float) -> str:
-        """Return what is expected in place of such a range."""
-        starts, side = self._bins.starts, "right" if self.scale.whole else "left"
-        begins = max(0, np.searchsorted(starts, min(first, last), "right") - 1)
-        stops = max(begins, np.searchsorted(starts, max(first, last), side) - 1)
-        (low, _), (_, high) = self._bins.ranges[begins], self._bins.ranges[stops]
-        expected = f"expected {self._shown(low)}..{self._shown(high)}, or another range of whole bins"
-        return expected + (f" ({', '.join(self.present_names)})" if self.present <= _LISTED else "")
+    def range_text(self, code: int) -> str:
+        low, high = (self.scale.declared(tick) for tick in self.ranges[code])
+        return str(low) if low == high else f"{low}..{high}"
+
+    @property
+    def limits(self) -> tuple[int | float, int | float]:
+        """The bounds as ticks."""
+        return self._low, self._high
+
+    @property
+    def special_ticks(self) -> list[int] | list[float]:
+        """The special values as ticks, increasing."""
+        return self._special.tolist()
 
     def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
         ticks = self._within(values, clamp, counted)

@@ -127,6 +127,19 @@ class Open(Modelled):
     def alone(self, code: int) -> bool:
         return False
 
+    def places(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
+        return np.full(len(values), self.present)
+
+    def restored(self, numbers: np.ndarray, absent: np.ndarray) -> pa.Array:
+        return pa.nulls(self.present)
+
+    def range_text(self, code: int) -> str:
+        return self.present_names[code]
+
+    @property
+    def ranges(self) -> list[tuple[int | float, int | float]]:
+        return [(0, 0)] * self.present
+
     @property
     def arrow(self) -> pa.DataType:
         return pa.string() if self.find == KEYS else self.scale.arrow

@@ -19,11 +19,11 @@ from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import Numbering, Reading
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.arrays import Misfit, plain
+from lightning_dpgen.data.tables.arrays import BadValue, Misfit, plain
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import KEYS, Open
-from lightning_dpgen.data.tables.schema import BadValue, TableSchema, listed
+from lightning_dpgen.data.tables.schema import TableSchema, listed
 from lightning_dpgen.data.tables.sources import table_source
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -62,18 +62,19 @@ def read_table(
     """
     rows = table_source(source, schema)
     _check_columns(rows, schema, person)
-    modelled = [column.name for column in schema.modelled]
+    recorded = [column.name for column in schema.recorded]
     counted, numbers = Counter[str](), Numbering()
     # Without any block the form of no records is needed.
-    nothing = pa.record_batch([pa.nulls(0, pa.string())] * len(modelled), names=modelled)
+    nothing = pa.record_batch([pa.nulls(0, pa.string())] * len(recorded), names=recorded)
     parts, persons = [schema.encode(nothing, outside=outside)], [np.empty(0, np.int64)]
     # An error below leaves no file or connection open.
-    with closing(rows.blocks(_with_person(modelled, person))) as blocks:
+    with closing(rows.blocks(_with_person(recorded, person))) as blocks:
         for block in blocks:
             with _placed(rows, block):
-                parts.append(schema.encode(block.rows, outside=outside, counted=counted))
+                conformed, kept = schema.rules.conformed(block.rows, outside=outside, counted=counted)
+                parts.append(schema.encode(conformed, outside=outside, counted=counted))
                 if person is not None:
-                    persons.append(_persons(block.column(person), person, numbers))
+                    persons.append(_persons(block.column(person), person, numbers)[kept])
     encoded = Encoded.joined(parts if len(parts) < 2 else parts[1:])
     return Reading(encoded, None if person is None else np.concatenate(persons), dict(counted))
 
@@ -145,7 +146,7 @@ def table_bytes(
         BadRecords: if it is no table, or a column holds values of several types.
     """
     rows = table_source(frame.combine_chunks() if isinstance(frame, pa.Table) else frame, schema)
-    wanted = [name for name in _with_person([column.name for column in schema.modelled], person) if name in rows.columns]
+    wanted = [name for name in _with_person([column.name for column in schema.recorded], person) if name in rows.columns]
     for batch in rows.batches(wanted) if wanted else ():
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -171,7 +172,7 @@ def row_digests(source: Table, schema: TableSchema, person: str | None = None) -
     """
     rows = table_source(source, schema)
     _check_columns(rows, schema, person)
-    wanted = _with_person([column.name for column in schema.modelled], person)
+    wanted = _with_person([column.name for column in schema.recorded], person)
     found = []
     with closing(rows.batches(wanted)) as batches:
         for batch in batches:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -12,39 +12,38 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.conditions import Condition, Said, quoted, quoted_name
 from lightning_dpgen.data.files.text import CHARSETS, UTF8, charset_of
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
-from lightning_dpgen.data.tables.arrays import Misfit
+from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
+from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, RowRules
 from lightning_dpgen.data.tables.unmodelled import Fake
+from lightning_dpgen.data.tables.value_set import value_set, without_special
 from lightning_dpgen.data.tables.written_form import NumberForm, WrittenForm, problem_of_signs
-from lightning_dpgen.sampling.errors import BadRecords
 
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20
 _MOST_LABELS = 1000
 # Keys of the whole table, beside its columns.
 _DEFAULTS = {
-    "description": "", "label": None, "table": None, "header": True, "strip": True, "separator": None, "charset": UTF8,
-    "decimal": ".", "thousands": "",
-}  # fmt: skip
-
-
-class BadValue(BadRecords):
-    """A value in a row of what was read that the schema does not allow, or (row None) a column of another type."""
-
-    def __init__(self, column: str, row: int | None, problem: str) -> None:
-        self.column, self.row, self.problem = column, row, problem
-        super().__init__(f"column {column!r}{'' if row is None else f', row {row}'}: {problem}")
-
-    @classmethod
-    def of(cls, column: str, misfit: Misfit) -> BadValue:
-        return cls(column, misfit.row, f"{misfit.problem}; {misfit.advice}")
+    "description": "",
+    "label": None,
+    "table": None,
+    "header": True,
+    "strip": True,
+    "separator": None,
+    "charset": UTF8,
+    "decimal": ".",
+    "thousands": "",
+    "constraints": (),
+    "found_constraints": (),
+}
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,9 @@ class TableSchema:
         table: the sheet of a workbook, or the table of a database; None for the only one.
         charset: the encoding of a file of text, by the name that Python has for it.
         decimal, thousands: where numbers are text, the sign before their decimals and the one between thousands, if any.
+        constraints: statements about several columns that hold of every record and every synthetic row: texts such as
+            ``start <= end`` or ``pdays = -1 if and only if previous = 0``, and mappings; see `constraints`.
+        found_constraints: the same, of synthetic rows alone: those that noisy tables of the records show.
 
     Raises:
         BadSchema: if that makes no sense.
@@ -89,6 +91,8 @@ class TableSchema:
     charset: str = UTF8
     decimal: str = "."
     thousands: str = ""
+    constraints: tuple = ()
+    found_constraints: tuple = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, list | tuple) or not all(isinstance(column, Column) for column in self.columns):
@@ -128,13 +132,23 @@ class TableSchema:
             raise BadSchema(f"expected at most {_MOST_COLUMNS} columns, of {_MOST_CHOICES} bins in all", key="columns")
         if self.strip:
             self._check_spaces()
+        for key in ("constraints", "found_constraints"):
+            listed = getattr(self, key)
+            object.__setattr__(self, key, tuple(listed) if isinstance(listed, list | tuple) else listed)
+        if self.constraints or self.found_constraints:
+            self._check_constraints()
         if self.label is not None:
             self._check_label()
 
     @property
-    def modelled(self) -> list[Modelled]:
-        """The columns that records are encoded from."""
+    def recorded(self) -> list[Modelled]:
+        """The columns that are read of a record, and that a synthetic row has."""
         return [column for column in self.columns if isinstance(column, Modelled)]
+
+    @property
+    def modelled(self) -> list[Modelled]:
+        """The columns that records are encoded from: all that are recorded, but those that others determine."""
+        return [column for column in self.recorded if column.name not in self.rules.derived]
 
     @property
     def scaled(self) -> list[Numeric]:
@@ -243,9 +257,26 @@ class TableSchema:
                 unit += 1
         return Encoded(units, codes)
 
+    @cached_property
+    def rules(self) -> RowRules:
+        """The constraints of rows."""
+        return RowRules({column.name: column for column in self.recorded}, self.constraints, self.found_constraints)
+
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
-        """Return records as a table of `arrow`: values of a bin are drawn uniformly, fakes are made, row numbers follow
-        those of `before` records.
+        """Return records as a table of `arrow`: `values`, and `with_fakes`."""
+        return self.with_fakes(self.values(encoded, random), random, before)
+
+    def with_fakes(self, values: pa.RecordBatch, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
+        """Return rows with columns that are made up; row numbers follow those of `before` records."""
+        arrays = [
+            column.made(values.num_rows, random, before) if isinstance(column, Fake) else values.column(column.name)
+            for column in self.columns
+            if column.arrow is not None
+        ]
+        return pa.record_batch(arrays, schema=self.arrow)
+
+    def values(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
+        """Return the recorded columns of records: values of a bin are drawn by its density, and some follow from others.
 
         Raises:
             ValueError: if there are choices, or numbers of columns, that the layout does not have.
@@ -257,32 +288,61 @@ class TableSchema:
             raise ValueError(f"units of shape {units.shape} and codes of shape {codes.shape}: expected {expected}")
         if rows and ((codes < 0).any() or (codes.max(axis=0) >= np.array(layout.groups, np.int64)).any()):
             raise ValueError("codes beyond the choices of their groups")
-        arrays, group, unit = [], 0, 0
-        for column in self.columns:
-            if isinstance(column, Fake):
-                arrays.append(column.made(rows, random, before))
-            if not isinstance(column, Modelled):
-                continue
+        arrays, group, unit = {}, 0, 0
+        for column in self.modelled:
             chosen = codes[:, group].astype(np.int64) if column.choices else np.zeros(rows, np.int64)
-            arrays.append(column.decode(chosen, units[:, unit] if column.scaled else None, random))
+            arrays[column.name] = column.decode(chosen, units[:, unit] if column.scaled else None, random)
             group += bool(column.choices)
             unit += column.scaled
-        return pa.record_batch(arrays, schema=self.arrow)
+        arrays = self.rules.with_computed(arrays, rows)
+        return pa.record_batch({column.name: arrays[column.name] for column in self.recorded})
 
-    def where(self, column: str, value: Any) -> tuple[int, frozenset[int]]:
-        """Return the group, and those of its choices, that say that a column has a value; see `Schema.where`.
-
-        For numbers in bins the value may be a range of whole bins as text, such as ``30..39``.
+    def condition(self, said: Said) -> Condition:
+        """Return a condition on a column; see `Schema.condition`.
 
         Example:
-            >>> TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"]}),)).where("sex", "M")
-            (0, frozenset({1}))
+            >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),))
+            >>> condition = schema.condition(Said("age", ">=", ("65",)))
+            >>> sorted(condition.may), sorted(condition.sure)
+            ([6, 7, 8, 9], [7, 8, 9])
         """
-        found = {known.name: known for known in self.modelled}
-        if column not in found:
-            raise ValueError(f"column {shortened(column)}: expected one that is modelled: {listed(list(found))}")
-        choices = found[column].chosen(value)
-        return self._groups.index(column), choices
+        if said.column not in self.rules.columns:
+            raise ValueError(
+                f"column {shortened(said.column)}: expected one that is modelled: {listed(list(self.rules.columns))}"
+            )
+        column = self.rules.columns[said.column]
+        wanted = value_set(column, said)
+
+        def holds(values: pa.Array) -> np.ndarray:
+            return wanted.holds(*column.numbers(values, False, Counter()))
+
+        if said.column not in self._groups:
+            return Condition(None, frozenset(), frozenset(), holds)
+        absent = {column.present} if wanted.missing else set()
+        # No special value belongs to a bin.
+        bare = without_special(column, wanted)
+        may = {code for code, (low, high) in enumerate(column.ranges) if (bare if low < high else wanted).meets(low, high)}
+        may |= absent
+        sure = {code for code, ends in enumerate(column.ranges) if wanted.covers(*ends)} | absent
+        return Condition(self._groups.index(said.column), frozenset(may), frozenset(sure), None if may == sure else holds)
+
+    def impossible_pairs(self) -> list[tuple[int, int, np.ndarray]]:
+        """Return two groups of the layout, and the pairs (a, b) of their choices that no record can have, bool."""
+        return [(*map(self._groups.index, names), pairs) for names, pairs in self.rules.impossible().items()]
+
+    def condition_text(self, name: str, choices: Sequence[int]) -> str:
+        """Return the condition that a column has one of some choices, or is missing, as `parse_condition` reads it.
+
+        Example:
+            >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),))
+            >>> schema.condition_text("age", [0, 3])
+            'age in (0..9, 30..39)'
+        """
+        column = self.rules.columns[name]
+        if choices[0] == column.present:
+            return f"{quoted_name(name)} is missing"
+        values = [quoted(column.range_text(code)) for code in choices]
+        return f"{quoted_name(name)} " + (f"= {values[0]}" if len(values) == 1 else f"in ({', '.join(values)})")
 
     @property
     def choices(self) -> dict[str, list[str]]:
@@ -300,7 +360,8 @@ class TableSchema:
 
     def table_fields(self) -> dict[str, Any]:
         """Return what is declared of the whole table, where it is not the default."""
-        return {key: getattr(self, key) for key, default in _DEFAULTS.items() if getattr(self, key) != default}
+        found = {key: getattr(self, key) for key, default in _DEFAULTS.items() if getattr(self, key) != default}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
 
     @classmethod
     def from_json(cls, fields: Any) -> TableSchema:
@@ -331,9 +392,19 @@ class TableSchema:
                 raise BadSchema(f"unknown here: expected one of columns, {', '.join(_DEFAULTS)}", key=str(key))
         return cls(tuple(columns), **{key: value for key, value in fields.items() if value is not None})
 
+    def with_found_constraints(self, texts: Sequence[str]) -> TableSchema:
+        """Return the same with constraints of synthetic rows that noisy tables have shown."""
+        return replace(self, found_constraints=tuple(texts))
+
     @cached_property
     def _groups(self) -> list[str]:
         return [column.name for column in self.modelled if column.choices]
+
+    def _check_constraints(self) -> None:
+        if self.label in self.rules.derived:
+            problem = f"{self.label!r} is the label, and other columns determine it: expected a label to learn"
+            raise BadSchema(problem, key=CONSTRAINTS)
+        self.rules.check()
 
     def _check_spaces(self) -> None:
         """Refuse names and categories with spaces around them, which are cut off the fields of a file of text."""

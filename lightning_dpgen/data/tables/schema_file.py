@@ -11,6 +11,7 @@ import yaml
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, FOUND
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.privacy.strict_json import read_json
 
@@ -154,7 +155,9 @@ def schema_text(schema: TableSchema) -> str:
         columns:
           sex: {type: category, values: [F, M]}
     """
-    fields = schema.table_fields() | {"columns": {column.name: _OneLine(column.fields()) for column in schema.columns}}
+    fields = schema.table_fields()
+    rules = {key: fields.pop(key) for key in (CONSTRAINTS, FOUND) if key in fields}
+    fields |= {"columns": {column.name: _OneLine(column.fields()) for column in schema.columns}} | rules
     return yaml.dump(
         fields, Dumper=_Dumper, default_flow_style=False, sort_keys=False, allow_unicode=True, width=float("inf")
     )

@@ -1,0 +1,211 @@
+"""Conditions on one column of synthetic records: their text, and the choices of a record that fulfil them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.names import LABEL, Name, one_of, positions, shown
+
+# Signs and words between a column and its values, the longer ones first where one begins another.
+_SIGNS = {"<=": "<=", ">=": ">=", "!=": "!=", "==": "=", "=": "=", "<": "<", ">": ">"}
+_MISSING = {"is missing": "=", "is not missing": "!="}
+_LISTS = {"in": "=", "not in": "!="}
+EQUAL, UNEQUAL = "=", "!="
+# Conditions as they are handed over: one text, several, or columns and their values.
+Where = str | Sequence[str] | Mapping[str, Any]
+_AFTER = re.compile(
+    r"\s*(?P<sign><=|>=|!=|==|=|<|>)\s*(?P<value>.*)"
+    r"|\s+(?P<word>is\s+not\s+missing|is\s+missing)\s*"
+    r"|\s+(?P<list>not\s+in|in)\s*\((?P<values>.*)\)\s*",
+    re.DOTALL,
+)
+_PLAIN = re.compile(r"[^\W\d][\w.-]*|[+-]?[\w.:-]+")
+
+
+@dataclass(frozen=True)
+class Said:
+    """A condition as it was said: the column, ``=``, ``!=`` or an order, and the values, any of which will do.
+
+    A value is text, or of the column's own type; None is a missing one, and so is the empty text where it is no value.
+    """
+
+    column: str
+    operator: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on one column, as a release looks at it.
+
+    Args:
+        group: the group of the layout that tells of it; None for a column without one.
+        may: the choices of that group with which a record may fulfil it.
+        sure: those with which it does.
+        test: the test of (n,) values of the column, as they are decoded: (n,) bool; None where choices decide.
+    """
+
+    group: int | None
+    may: frozenset[int]
+    sure: frozenset[int]
+    test: Callable[[pa.Array], np.ndarray] | None = None
+
+
+def parse_condition(text: str, names: Sequence[str]) -> Said:
+    """Parse a condition: ``age>=60``, ``age = 60..80``, ``job in (cook, vet)``, ``job != cook``, ``job is missing``.
+
+    ``job=`` also stands for a missing value. A name that holds signs or words of conditions may be put in backquotes, and a
+    value in double quotes.
+
+    Args:
+        names: of the columns there are. The longest with which the text goes on is taken.
+
+    Raises:
+        ValueError: for any other text, or a column that there is not.
+
+    Example:
+        >>> parse_condition("age>=60", ["age"])
+        Said(column='age', operator='>=', values=('60',))
+        >>> parse_condition('job not in (cook, "a, b")', ["age", "job"])
+        Said(column='job', operator='!=', values=('cook', 'a, b'))
+    """
+    column, rest = _cut_column(text.strip(), names)
+    found = _AFTER.fullmatch(rest)
+    if found is None:
+        raise ValueError(
+            f"{text}: expected a column, a sign and a value, as in age>=60, age=60..80, job=cook, 'job in (cook, vet)' or "
+            "'job is missing'"
+        )
+    if found["word"]:
+        return Said(column, _MISSING[" ".join(found["word"].split())], (None,))
+    if found["list"]:
+        if not found["values"].strip():
+            raise ValueError(f"{text}: expected values between the brackets, as in (cook, vet)")
+        values = (unquoted(value.strip()) for value in cut_outside(found["values"], ","))
+        return Said(column, _LISTS[" ".join(found["list"].split())], tuple(values))
+    operator, value = _SIGNS[found["sign"]], found["value"].strip()
+    if not value and operator not in (EQUAL, UNEQUAL):
+        raise ValueError(f"{text}: expected a value behind {operator}")
+    return Said(column, operator, (unquoted(value),))
+
+
+def conditions_of(where: Where, names: Sequence[str]) -> list[Said]:
+    """Return conditions that were handed over as texts, or as columns and their values.
+
+    Raises:
+        ValueError: for anything else.
+
+    Example:
+        >>> conditions_of({"sex": "F", "job": ["cook", None]}, ["sex", "job"])
+        [Said(column='sex', operator='=', values=('F',)), Said(column='job', operator='=', values=('cook', None))]
+    """
+    if isinstance(where, str):
+        return [parse_condition(where, names)]
+    if isinstance(where, Sequence) and all(isinstance(text, str) for text in where):
+        return [parse_condition(text, names) for text in where]
+    if isinstance(where, Mapping):
+        several = (list, tuple, set, frozenset)
+        return [
+            Said(str(column), EQUAL, tuple(value) if isinstance(value, several) and value else (value,))
+            for column, value in where.items()
+        ]
+    raise ValueError(
+        f"where={str(where)[:60]}: expected texts, as in ['age>=60'], or columns and values, as in {{'age': 60}}"
+    )
+
+
+def label_condition(classes: Sequence[Name], said: Said) -> Condition:
+    """Return a condition on the label of records whose other numbers have no names of their own.
+
+    Raises:
+        ValueError: for another column, a value that is no class, or an order.
+
+    Example:
+        >>> label_condition(("day", "dusk", "night"), Said("label", "!=", ("night",))).sure
+        frozenset({0, 1})
+    """
+    if not classes:
+        raise ValueError(f"column {shown(said.column)}: the records have no label, on which a condition could be set")
+    if said.column != LABEL:
+        raise ValueError(f"column {shown(said.column)}: a condition can be set on the column {LABEL!r} alone")
+    if said.operator not in (EQUAL, UNEQUAL):
+        raise ValueError(f"column {LABEL!r}: {said.operator} has no meaning here: expected = or !=")
+    chosen = frozenset(_place(classes, value) for value in said.values)
+    if said.operator == UNEQUAL:
+        chosen = frozenset(range(len(classes))) - chosen
+    return Condition(0, chosen, chosen)
+
+
+def _place(classes: Sequence[Name], value: Any) -> int:
+    try:
+        place = int(positions(tuple(classes), pa.array([value]))[0])
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        place = -1
+    if place < 0:
+        raise ValueError(f"column {LABEL!r}: {shown(value)}: expected {one_of(classes)}")
+    return place
+
+
+def cut_outside(text: str, word: str) -> list[str]:
+    """Cut a text at a word, but not within quotes, backquotes and brackets.
+
+    Example:
+        >>> cut_outside('a, "b, c", (d, e)', ", ")
+        ['a', '"b, c"', '(d, e)']
+    """
+    parts, start, place, depth, quote = [], 0, 0, 0, ""
+    while place < len(text):
+        letter = text[place]
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in '"`':
+            quote = letter
+        elif letter in "()":
+            depth += 1 if letter == "(" else -1
+        elif depth == 0 and text.startswith(word, place):
+            parts.append(text[start:place])
+            place = start = place + len(word)
+            continue
+        place += 1
+    return [*parts, text[start:]]
+
+
+def unquoted(text: str) -> str:
+    """Return a text without the double quotes around it, of which two inside stand for one."""
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return text[1:-1].replace('""', '"')
+    return text
+
+
+def quoted(text: str) -> str:
+    """Return a value as a condition may hold it, in double quotes where it needs them."""
+    return text if _PLAIN.fullmatch(text) else '"' + text.replace('"', '""') + '"'
+
+
+def quoted_name(name: str) -> str:
+    """Return the name of a column as a condition may hold it, in backquotes where it needs them."""
+    return name if _PLAIN.fullmatch(name) else f"`{name}`"
+
+
+def _cut_column(text: str, names: Sequence[str]) -> tuple[str, str]:
+    """Return the column with which a text begins, and the rest."""
+    if text.startswith("`") and "`" in text[1:]:
+        column, _, rest = text[1:].partition("`")
+    else:
+        for column in sorted(names, key=len, reverse=True):
+            if text.startswith(column) and _AFTER.fullmatch(text[len(column) :]):
+                return column, text[len(column) :]
+        column = re.split(r"\s*(?:<=|>=|!=|=|<|>)|\s+(?:is|in|not)\s", text, maxsplit=1)[0].strip()
+        rest = text[len(column) :]
+    if column in names:
+        return column, rest
+    near = difflib.get_close_matches(column, names, 1)
+    known = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(names[:10])}"
+    raise ValueError(f"column {column[:60]!r}: there is none of this name: {known}")

@@ -1,0 +1,199 @@
+"""Constraints as a schema declares them: texts such as ``start <= end``, mappings and lists of combinations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from lightning_dpgen.data.conditions import EQUAL, cut_outside, parse_condition, quoted_name, unquoted
+from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text, shortened
+from lightning_dpgen.data.tables.constraints import (
+    Allowed,
+    Comparison,
+    Constraint,
+    Function,
+    Implication,
+    Membership,
+    Sum,
+)
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.open_columns import Open
+from lightning_dpgen.data.tables.value_set import value_of, value_set
+
+_MOST, _LONGEST, _MOST_VALUES = 1000, 10_000, 10_000
+# Constraints times columns: each name is looked for in each constraint.
+_MOST_NAMES = 2_000_000
+_IF, _IFF, _AND = " if ", " if and only if ", " and "
+_FORMS = (
+    "expected text such as 'start <= end', 'total = net + tax' or 'pdays = -1 if and only if previous = 0', or one of "
+    "{column: c, of: d, mapping: {...}} and {columns: [c, d], allowed: [[...], ...]}"
+)
+
+
+def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled], key: str) -> list[Constraint]:
+    """Return the constraints that a schema declares, in an order in which derived columns can be computed.
+
+    Args:
+        columns: those that are read, by name.
+        key: the key of the schema, for messages.
+
+    Raises:
+        BadSchema: for anything that is none, or constraints of which two determine one column, or in a circle.
+
+    Example:
+        >>> columns = {name: Numeric(name=name, type="integer", low=0, high=9) for name in ("a", "b", "c")}
+        >>> [constraint.derives for constraint in parse_constraints(["a <= b", "c = a + b"], columns, "constraints")]
+        [None, 'c']
+    """
+    most = min(_MOST, _MOST_NAMES // max(1, len(columns)))
+    if not isinstance(declared, list | tuple) or len(declared) > most:
+        raise BadSchema(f"{shortened(declared)}: expected a list of at most {most} constraints", key=key)
+    found, pattern = [], _pattern(columns) if declared else None
+    for one in declared:
+        try:
+            found.append(_parsed(one, columns, pattern))
+        except BadSchema:
+            raise
+        except ValueError as error:
+            raise BadSchema(f"{shortened(one)}: {error}", key=key) from None
+    derived: dict[str, Constraint] = {}
+    for constraint in found:
+        if constraint.derives is not None and derived.setdefault(constraint.derives, constraint) is not constraint:
+            raise BadSchema(f"two constraints determine {constraint.derives!r}: expected one of them", key=key)
+    needs = {name: {other for other in one.columns if other in derived and other != name} for name, one in derived.items()}
+    try:
+        order = list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        name = error.args[1][0]
+        raise BadSchema(f"{name!r} is determined by itself, in a circle: {derived[name].text}", key=key) from None
+    return [derived[name] for name in order] + [constraint for constraint in found if constraint.derives is None]
+
+
+def _parsed(one: Any, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Constraint:
+    if isinstance(one, dict):
+        if set(one) == {"column", "of", "mapping"}:
+            return _function(one, columns)
+        if set(one) == {"columns", "allowed"}:
+            return _allowed(one, columns)
+    if not is_text(one) or not one.strip() or len(one) > _LONGEST:
+        raise ValueError(_FORMS)
+    for word in (_IFF, _IF):
+        parts = cut_outside(one, word)
+        if len(parts) == 2:
+            conditions = tuple(_statement(part, columns, pattern) for part in cut_outside(parts[1], _AND))
+            constraint = Implication(one, _statement(parts[0], columns, pattern), conditions, word == _IFF)
+            if len(constraint.columns) < 2:
+                raise ValueError("speaks of one column alone: expected several, or other bounds or values of that one")
+            return constraint
+        if len(parts) > 2:
+            raise ValueError(f"expected one{word}only")
+    statement = _statement(one, columns, pattern)
+    if isinstance(statement, Membership):
+        raise ValueError("speaks of one column alone: expected several, or other bounds or values of that one")
+    return statement
+
+
+def _statement(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Constraint:
+    """Return a comparison of columns, or a condition on one."""
+    comparison = _comparison(text, columns, pattern)
+    if comparison is not None:
+        return comparison
+    said = parse_condition(text, list(columns))
+    column = _known(said.column, columns)
+    return Membership(text, column, value_set(column, said))
+
+
+def _comparison(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Comparison | None:
+    """Return a comparison of sums; None for any other text."""
+    sides = re.split(r"\s*(<=|>=|==|=|<|>)\s*", text.strip())
+    if len(sides) != 3:
+        return None
+    left, right = (_sum(side, columns, pattern) for side in (sides[0], sides[2]))
+    if left is None or right is None:
+        return None
+    operator = EQUAL if sides[1] == "==" else sides[1]
+    if operator == EQUAL and len(left.parts) > 1 and len(right.parts) == 1:
+        left, right = right, left
+    kinds = {(part.type, part.resolution) for part, _ in (*left.parts, *right.parts)}
+    numbers = {kind for kind, _ in kinds} <= {"integer", "number"}
+    names = [part.name for part, _ in (*left.parts, *right.parts)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{text}: expected each column once")
+    if not numbers and (len(kinds) > 1 or len(names) > 2 or left.constant or right.constant):
+        raise ValueError(f"{text}: expected numbers, or two dates or times of one type and resolution")
+    return Comparison(text.strip(), left, operator, right)
+
+
+def _pattern(columns: Mapping[str, Modelled]) -> re.Pattern:
+    """Return the pattern of a part of a sum: a sign, and the name of a column or a number."""
+    names = sorted((name for name, column in columns.items() if isinstance(column, Numeric | Open)), key=len, reverse=True)
+    forms = "|".join([f"`{re.escape(name)}`" for name in names] + [re.escape(name) for name in names] or [r"(?!)"])
+    return re.compile(rf"\s*([+-])?\s*(?:({forms})(?![\w`])|(\d{{1,15}}(?:\.\d{{1,15}})?)(?!\w))\s*")
+
+
+def _sum(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Sum | None:
+    """Return a sum of columns of numbers, and numbers, of at least one column; None for any other text."""
+    parts, constant, place = [], 0.0, 0
+    while place < len(text):
+        found = pattern.match(text, place)
+        # Every part but the first has a sign.
+        if found is None or (place and found[1] is None):
+            return None
+        sign = -1 if found[1] == "-" else 1
+        if found[2] is not None:
+            column = _known(found[2].strip("`"), columns)
+            parts.append((column, sign))
+        else:
+            constant += sign * float(found[3])
+        place = found.end()
+    return Sum(tuple(parts), constant) if parts else None
+
+
+def _function(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Function:
+    column, of = _known(fields["column"], columns), _known(fields["of"], columns)
+    mapping = fields["mapping"]
+    if column is of or not isinstance(mapping, dict) or not mapping:
+        raise ValueError("expected a mapping of the values of one column to those of another, as in {Bachelors: 13}")
+    pairs = {value_of(of, _text(key)): value_of(column, _text(value)) for key, value in mapping.items()}
+    said, missing = None in pairs, pairs.pop(None, None)
+    if not said and of.missing and not column.missing:
+        raise ValueError(f"says nothing of missing values of {of.name!r}: expected the key '' for them")
+    unsaid = [name for code, name in enumerate(of.present_names) if not isinstance(of, Numeric) and code not in pairs]
+    if unsaid:
+        raise ValueError(f"the mapping lacks {unsaid[0]!r}: expected each value of {of.name!r}")
+    if isinstance(of, Numeric) and not pairs:
+        raise ValueError("expected a mapping of values that are not missing, too")
+    keys = tuple(sorted(key for key in pairs if key is not None))
+    text = f"{quoted_name(column.name)} follows from {quoted_name(of.name)}"
+    return Function(text, column, of, keys, tuple(pairs[key] for key in keys), missing)
+
+
+def _allowed(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Allowed:
+    names, combinations = fields["columns"], fields["allowed"]
+    if not isinstance(names, list) or len(names) < 2 or not isinstance(combinations, list) or not combinations:
+        raise ValueError("expected at least two columns, and the list of their allowed combinations")
+    of = tuple(_known(name, columns) for name in names)
+    if len({column.name for column in of}) < len(of) or len(combinations) * len(of) > _MOST_VALUES:
+        raise ValueError(f"expected each column once, and at most {_MOST_VALUES:,} values")
+    found = []
+    for combination in combinations:
+        if not isinstance(combination, list) or len(combination) != len(of):
+            raise ValueError(f"{shortened(combination)}: expected {len(of)} values, one a column")
+        found.append(tuple(value_of(column, _text(value)) for column, value in zip(of, combination, strict=True)))
+    text = f"({', '.join(map(quoted_name, names))}) is one of {len(found):,} combinations"
+    return Allowed(text, of, tuple(found))
+
+
+def _known(name: Any, columns: Mapping[str, Modelled]) -> Any:
+    if not isinstance(name, str) or name not in columns:
+        raise ValueError(f"column {shortened(name)}: expected one that is read: {', '.join(list(columns)[:10])}")
+    if isinstance(columns[name], Open):
+        raise ValueError(f"{name!r} is to be found privately: expected columns that are declared")
+    return columns[name]
+
+
+def _text(value: Any) -> Any:
+    """Return a value of YAML as a column reads it."""
+    return unquoted(value) if isinstance(value, str) else value

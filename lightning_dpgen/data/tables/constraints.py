@@ -1,0 +1,282 @@
+"""The kinds of constraints between columns of a table: which rows keep one, and how a row that does not is repaired."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_dpgen.data.conditions import EQUAL
+from lightning_dpgen.data.tables.column import Modelled
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.value_set import ValueSet
+
+# Real numbers that differ by less than this part of the larger one count as equal.
+_CLOSE = 1e-9
+
+# The values of columns by their names: places (n,) on the column's scale, and where they are missing (n,).
+Rows = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+class Constraint(ABC):
+    """A statement about several columns that holds of each row by itself.
+
+    Attributes:
+        text: the constraint in words.
+        columns: the names of the columns that it is about.
+        derives: the column that the others determine, which is computed and not learned; None if none is.
+    """
+
+    text: str
+    columns: tuple[str, ...]
+    derives: str | None = None
+
+    @abstractmethod
+    def holds(self, rows: Rows) -> np.ndarray:
+        """Mark the rows (n,) that keep it."""
+
+    def turns(self, name: str) -> set[int | float]:
+        """Return the places of a column between which it makes no difference to the constraint, but for comparisons."""
+        return set()
+
+    @abstractmethod
+    def repair(self, rows: Rows, broken: np.ndarray) -> None:
+        """Change rows that are marked as broken (n,), each of them alone, so that they keep it where that is possible."""
+
+
+@dataclass(frozen=True)
+class Membership(Constraint):
+    """One column has one of some values: a part of an implication."""
+
+    text: str
+    column: Modelled
+    values: ValueSet
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column.name,)
+
+    def holds(self, rows: Rows) -> np.ndarray:
+        return self.values.holds(*rows[self.column.name])
+
+    def turns(self, name: str) -> set[int | float]:
+        return {end for interval in self.values.intervals for end in interval} if name == self.column.name else set()
+
+    def repair(self, rows: Rows, broken: np.ndarray) -> None:
+        numbers, absent = rows[self.column.name]
+        numbers[broken], absent[broken] = self.values.nearest(numbers[broken], absent[broken])
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum of columns and a number, each with a sign.
+
+    Args:
+        parts: columns and their signs.
+        constant: the number that is added.
+    """
+
+    parts: tuple[tuple[Numeric, int], ...]
+    constant: float
+
+    def total(self, rows: Rows, unit: int) -> np.ndarray:
+        """Return the sum (n,) in parts of which `unit` make 1."""
+        total = np.full(len(next(iter(rows.values()))[0]), self.constant * unit)
+        for column, sign in self.parts:
+            total = total + sign * (rows[column.name][0] * (unit / column.scale.unit))
+        return total
+
+
+@dataclass(frozen=True)
+class Comparison(Constraint):
+    """Two sums of columns, one of them smaller, or both equal; rows in which one of the columns is missing keep it.
+
+    Numbers with fewer decimals than the others are compared as they are rounded.
+    """
+
+    text: str
+    left: Sum
+    operator: str
+    right: Sum
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(column.name for column, _ in (*self.left.parts, *self.right.parts)))
+
+    @property
+    def derives(self) -> str | None:
+        return self.left.parts[0][0].name if self.operator == EQUAL else None
+
+    @property
+    def _unit(self) -> int:
+        return max(column.scale.unit for column, _ in (*self.left.parts, *self.right.parts))
+
+    def holds(self, rows: Rows) -> np.ndarray:
+        unit = self._unit
+        left, right = self.left.total(rows, unit), self.right.total(rows, unit)
+        coarse = min(column.scale.unit for column, _ in (*self.left.parts, *self.right.parts))
+        room = unit / coarse / 2 if coarse < unit else 0.0
+        if not all(column.scale.whole for column, _ in (*self.left.parts, *self.right.parts)):
+            room = _CLOSE * np.maximum(np.maximum(np.abs(left), np.abs(right)), 1.0)
+        compare = {
+            "=": np.abs(left - right) <= room,
+            "<=": left <= right,
+            ">=": left >= right,
+            "<": left < right,
+            ">": left > right,
+        }
+        return compare[self.operator] | self._absent(rows)
+
+    def repair(self, rows: Rows, broken: np.ndarray) -> None:
+        if self.operator == EQUAL:
+            self._compute(rows, broken)
+            return
+        smaller, larger = (self.left, self.right) if self.operator in ("<", "<=") else (self.right, self.left)
+        strict = self.operator in ("<", ">")
+        # The larger side is raised, and what its bounds leave is taken off the smaller one.
+        _move(rows, larger, smaller, 1, strict, self._unit, broken)
+        _move(rows, smaller, larger, -1, strict, self._unit, broken & ~self.holds(rows))
+
+    def _compute(self, rows: Rows, where: np.ndarray) -> None:
+        """Set the first column to what the others say, in marked rows (n,): missing if one of them is."""
+        (column, _), *_ = self.left.parts
+        known = {name: rows[name] for name in self.columns if name != column.name}
+        absent = np.any([absent for _, absent in known.values()], axis=0) if known else np.zeros(len(where), bool)
+        _move(rows, self.left, self.right, 0, False, self._unit, where)
+        rows[column.name][1][where] = absent[where]
+        rows[column.name][0][where & absent] = 0
+
+    def _absent(self, rows: Rows) -> np.ndarray:
+        return np.any([rows[name][1] for name in self.columns], axis=0)
+
+
+@dataclass(frozen=True)
+class Implication(Constraint):
+    """A conclusion that holds wherever all conditions do, and, if `both`, nowhere else."""
+
+    text: str
+    conclusion: Constraint
+    conditions: tuple[Constraint, ...]
+    both: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for part in (self.conclusion, *self.conditions) for name in part.columns))
+
+    def holds(self, rows: Rows) -> np.ndarray:
+        given, found = self._given(rows), self.conclusion.holds(rows)
+        return (found == given) if self.both else (found | ~given)
+
+    def repair(self, rows: Rows, broken: np.ndarray) -> None:
+        given = self._given(rows)
+        self.conclusion.repair(rows, broken & given)
+        for condition in self.conditions if self.both else ():
+            condition.repair(rows, broken & ~given & ~condition.holds(rows))
+
+    def turns(self, name: str) -> set[int | float]:
+        return set().union(*(part.turns(name) for part in (self.conclusion, *self.conditions)))
+
+    def _given(self, rows: Rows) -> np.ndarray:
+        return np.all([condition.holds(rows) for condition in self.conditions], axis=0)
+
+
+@dataclass(frozen=True)
+class Function(Constraint):
+    """One column follows from another by a mapping of single values."""
+
+    text: str
+    column: Modelled
+    of: Modelled
+    # Places of values of `of`, increasing, and what each becomes; None is missing.
+    keys: tuple[int | float, ...]
+    places: tuple[int | float | None, ...]
+    missing: int | float | None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.column.name, self.of.name
+
+    @property
+    def derives(self) -> str:
+        return self.column.name
+
+    def holds(self, rows: Rows) -> np.ndarray:
+        numbers, absent = rows[self.column.name]
+        wanted, lacks, known = self._wanted(rows)
+        return known & (absent == lacks) & (absent | (numbers == wanted))
+
+    def repair(self, rows: Rows, broken: np.ndarray) -> None:
+        wanted, lacks, known = self._wanted(rows)
+        numbers, absent = rows[self.column.name]
+        changed = broken & known
+        numbers[changed], absent[changed] = wanted[changed], lacks[changed]
+
+    def _wanted(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return places (n,), where they are missing (n,), and where the mapping says anything (n,)."""
+        numbers, absent = rows[self.of.name]
+        keys = np.array(self.keys)
+        at = np.clip(np.searchsorted(keys, numbers), 0, len(keys) - 1)
+        known = absent | (keys[at] == numbers)
+        values = np.array([0 if place is None else place for place in self.places])
+        lacks = np.array([place is None for place in self.places])
+        wanted = np.where(absent, 0 if self.missing is None else self.missing, values[at])
+        return wanted, np.where(absent, self.missing is None, lacks[at]), known
+
+
+@dataclass(frozen=True)
+class Allowed(Constraint):
+    """Columns have one of some combinations of values; None is a missing one."""
+
+    text: str
+    of: tuple[Modelled, ...]
+    combinations: tuple[tuple[int | float | None, ...], ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.of)
+
+    def holds(self, rows: Rows) -> np.ndarray:
+        return self._alike(rows).max(axis=0) == len(self.of)
+
+    def repair(self, rows: Rows, broken: np.ndarray) -> None:
+        # The first of the combinations with which a row has most in common.
+        chosen = self._alike(rows).argmax(axis=0)
+        for place, name in enumerate(self.columns):
+            numbers, absent = rows[name]
+            values = np.array([combination[place] or 0 for combination in self.combinations])
+            lacks = np.array([combination[place] is None for combination in self.combinations])
+            numbers[broken], absent[broken] = values[chosen[broken]], lacks[chosen[broken]]
+
+    def turns(self, name: str) -> set[int | float]:
+        place = self.columns.index(name)
+        return {combination[place] for combination in self.combinations if combination[place] is not None}
+
+    def _alike(self, rows: Rows) -> np.ndarray:
+        """Count the columns of each row that have a combination's value: (combinations, n)."""
+        count = len(next(iter(rows.values()))[0])
+        alike = np.zeros((len(self.combinations), count), np.int16)
+        for place, name in enumerate(self.columns):
+            numbers, absent = rows[name]
+            for row, combination in zip(alike, self.combinations, strict=True):
+                value = combination[place]
+                row += absent if value is None else (~absent & (numbers == value))
+        return alike
+
+
+def _move(rows: Rows, what: Sum, other: Sum, side: int, strict: bool, unit: int, where: np.ndarray) -> None:
+    """Change the first column of a sum within its bounds, in marked rows (n,), so that it becomes as the other sum.
+
+    Args:
+        side: 1 for a sum that is the larger one then, -1 for the smaller one, 0 for an equal one.
+        strict: whether it must not be equal.
+    """
+    (column, sign), *rest = what.parts
+    wanted = other.total(rows, unit) - Sum(tuple(rest), what.constant).total(rows, unit)
+    ticks, up = sign * wanted * (column.scale.unit / unit), sign * side
+    if column.scale.whole:
+        ticks = (np.rint if not up else np.ceil if up > 0 else np.floor)(ticks) + up * strict
+    elif strict:
+        ticks = np.nextafter(ticks, np.inf * up)
+    numbers, (low, high) = rows[column.name][0], column.limits
+    numbers[where] = np.clip(ticks, low, high)[where].astype(numbers.dtype)

@@ -1,0 +1,245 @@
+"""The constraints of a table at work: records are held to them, and synthetic rows computed, checked and repaired."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.tables.arrays import BadValue, Misfit
+from lightning_dpgen.data.tables.column import BadSchema, Modelled
+from lightning_dpgen.data.tables.constraint_texts import parse_constraints
+from lightning_dpgen.data.tables.constraints import Constraint, Rows
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.value_set import ValueSet, all_values
+
+# The keys of a schema.
+CONSTRAINTS, FOUND = "constraints", "found_constraints"
+# The made-up rows by which it is seen whether any row can keep the constraints.
+_TRIED = 1024
+# Repairs of one constraint may break another one, so all are made again, so often at most.
+_ROUNDS = 50
+# The pairs of choices that are looked at.
+_MOST_PAIRS = 250_000
+
+
+class RowRules:
+    """The constraints of the rows of a table. All that they do to a row depends on that row alone.
+
+    Args:
+        columns: those that are read, by name.
+        declared: constraints of records and synthetic rows, as a schema declares them.
+        found: constraints of synthetic rows alone.
+
+    Raises:
+        BadSchema: for what is no constraint.
+    """
+
+    def __init__(self, columns: Mapping[str, Modelled], declared: Sequence, found: Sequence) -> None:
+        self.columns = columns
+        self._declared = parse_constraints(declared, columns, CONSTRAINTS)
+        self._all = [*self._declared, *parse_constraints(found, columns, FOUND)]
+
+    @cached_property
+    def derived(self) -> frozenset[str]:
+        """The columns that others determine."""
+        return frozenset(c.derives for c in self._declared if c.derives is not None)
+
+    @property
+    def texts(self) -> tuple[list[str], list[str]]:
+        """The constraints in words: those that are declared, and those of synthetic rows alone."""
+        count = len(self._declared)
+        return [c.text for c in self._all[:count]], [c.text for c in self._all[count:]]
+
+    @property
+    def restrict(self) -> bool:
+        """True where a synthetic row can break one: computed columns keep theirs, but may lie beyond their bounds."""
+        return any(c.derives is None or isinstance(self.columns[c.derives], Numeric) for c in self._all)
+
+    def check(self) -> None:
+        """Refuse constraints that no row can keep.
+
+        Raises:
+            BadSchema: naming the constraint.
+        """
+        for place, constraint in enumerate(self._all):
+            key = CONSTRAINTS if place < len(self._declared) else FOUND
+            if key == FOUND and constraint.derives is not None:
+                raise BadSchema(f"{constraint.text}: expected no column that others determine", key=key)
+        random = np.random.default_rng(0)
+        rows = {name: _made_up(self.columns[name], random) for name in _names(self._all)}
+        self._compute(rows, _TRIED)
+        if rows and not self._repair(self._all, rows).any():
+            problem = "no row was found that keeps all of them: correct them, or the bounds of their columns"
+            raise BadSchema(problem, key=CONSTRAINTS if self._declared else FOUND)
+
+    def conformed(
+        self, batch: pa.RecordBatch, *, outside: str = "refuse", counted: Counter[str] | None = None
+    ) -> tuple[pa.RecordBatch, np.ndarray]:
+        """Return the records that keep the declared constraints, and which of (n,) they are.
+
+        Args:
+            batch: with the columns that are read. Private.
+            outside: ``refuse``, or ``clamp``: a record that breaks a constraint is repaired, or left out if it cannot be.
+            counted: what was repaired and left out is added to it: private.
+
+        Raises:
+            BadValue: naming the constraint and the row of the first record that breaks one.
+        """
+        every = np.ones(batch.num_rows, bool)
+        if not self._declared:
+            return batch, every
+        counted, clamp = Counter() if counted is None else counted, outside == "clamp"
+        rows = self._rows(batch, _names(self._declared), clamp, counted)
+        if not clamp:
+            broken = ~self._kept(self._declared, rows)
+            if broken.any():
+                raise self._refusal(int(broken.argmax()), rows)
+            return batch, every
+        before = {constraint.text: ~constraint.holds(rows) for constraint in self._declared}
+        kept = self._repair(self._declared, rows)
+        for text, broken in before.items():
+            for what, count in (("repaired", broken & kept), ("left out", broken & ~kept)):
+                if count.any():
+                    counted[f"{text}: {what}"] += int(count.sum())
+        return self._with_rows(batch, rows).filter(pa.array(kept)), kept
+
+    def with_computed(self, arrays: Mapping[str, pa.Array], count: int) -> dict[str, pa.Array]:
+        """Return the columns of so many synthetic rows, with those that the others determine."""
+        arrays = dict(arrays)
+        if not self.derived:
+            return arrays
+        known = [name for name in _names(self._declared) if name not in self.derived]
+        rows = self._rows(arrays, known)
+        self._compute(rows, count)
+        return arrays | {name: self.columns[name].restored(*rows[name]) for name in self.derived}
+
+    def kept(self, values: pa.RecordBatch) -> np.ndarray:
+        """Mark the synthetic rows (n,) that keep all constraints."""
+        rows = self._rows(values, _names(self._all))
+        return self._kept(self._all, rows) if rows else np.ones(values.num_rows, bool)
+
+    def repaired(self, values: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray]:
+        """Return synthetic rows with those repaired that break a constraint, and which (n,) keep all then."""
+        rows = self._rows(values, _names(self._all))
+        kept = self._repair(self._all, rows)
+        return self._with_rows(values, rows), kept
+
+    def broken(self, values: pa.RecordBatch) -> list[tuple[str, float]]:
+        """Return each constraint in words, and the share of rows of `values` that break it."""
+        rows = self._rows(values, _names(self._all))
+        return [(constraint.text, float((~constraint.holds(rows)).mean())) for constraint in self._all]
+
+    def impossible(self) -> dict[tuple[str, str], np.ndarray]:
+        """Return the pairs of choices of two learned columns that no row can have by a declared constraint: (a, b) bool."""
+        found: dict[tuple[str, str], np.ndarray] = {}
+        for constraint in self._declared:
+            names = constraint.columns
+            if len(names) != 2 or any(name in self.derived or not self.columns[name].choices for name in names):
+                continue
+            choices = [self.columns[name].choices for name in names]
+            if math.prod(choices) > _MOST_PAIRS:
+                continue
+            # Some values of each choice, among them those by which a constraint can be kept, if it can.
+            numbers, absent, codes = zip(
+                *(_examples(self.columns[name], constraint.turns(name)) for name in names), strict=True
+            )
+            left, right = np.indices((len(codes[0]), len(codes[1]))).reshape(2, -1)
+            rows = {names[0]: (numbers[0][left], absent[0][left]), names[1]: (numbers[1][right], absent[1][right])}
+            possible = np.zeros(choices, bool)
+            np.logical_or.at(possible, (codes[0][left], codes[1][right]), constraint.holds(rows))
+            found[names] = found.get(names, np.zeros(choices, bool)) | ~possible
+        return found
+
+    def _kept(self, constraints: Sequence[Constraint], rows: Rows) -> np.ndarray:
+        """Mark the rows (n,) that keep these, with values that their columns may have."""
+        limits = self._limits(constraints)
+        kept = np.all([values.holds(*rows[name]) for name, values in limits.items()], axis=0)
+        return np.logical_and.reduce([kept, *(constraint.holds(rows) for constraint in constraints)])
+
+    def _repair(self, constraints: Sequence[Constraint], rows: Rows) -> np.ndarray:
+        """Repair rows in place; return which (n,) keep all in the end."""
+        limits, kept = self._limits(constraints), self._kept(constraints, rows)
+        for _ in range(min(len(constraints) + 1, _ROUNDS)):
+            if kept.all():
+                break
+            for constraint in constraints:
+                constraint.repair(rows, ~kept & ~constraint.holds(rows))
+            for name, values in limits.items():
+                numbers, absent = rows[name]
+                beyond = ~kept & ~values.holds(numbers, absent) & ~absent
+                numbers[beyond], absent[beyond] = values.nearest(numbers[beyond], absent[beyond])
+            kept = self._kept(constraints, rows)
+        return kept
+
+    def _compute(self, rows: Rows, count: int) -> None:
+        """Compute the columns that others determine, one after the other."""
+        for constraint in self._declared:
+            if constraint.derives is not None:
+                column = self.columns[constraint.derives]
+                kind = np.int64 if not isinstance(column, Numeric) or column.scale.whole else np.float64
+                rows[column.name] = np.zeros(count, kind), np.zeros(count, bool)
+                constraint.repair(rows, np.ones(count, bool))
+
+    def _limits(self, constraints: Sequence[Constraint]) -> dict[str, ValueSet]:
+        return {name: all_values(self.columns[name]) for name in _names(constraints)}
+
+    def _rows(
+        self,
+        batch: pa.RecordBatch | Mapping[str, pa.Array],
+        names: Sequence[str],
+        clamp: bool = False,
+        counted: Counter[str] | None = None,
+    ) -> Rows:
+        """Return the places of values of these columns."""
+        found, counted = {}, Counter() if counted is None else counted
+        for name in names:
+            try:
+                found[name] = self.columns[name].numbers(batch[name], clamp, counted)
+            except Misfit as misfit:
+                raise BadValue.of(name, misfit) from None
+        return found
+
+    def _with_rows(self, batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
+        """Return a batch with these columns in the place of its own."""
+        names = batch.schema.names
+        return pa.record_batch({n: self.columns[n].restored(*rows[n]) if n in rows else batch[n] for n in names})
+
+    def _refusal(self, row: int, rows: Rows) -> BadValue:
+        """Return what is wrong with a row that breaks a constraint."""
+        one = {name: (numbers[row : row + 1], absent[row : row + 1]) for name, (numbers, absent) in rows.items()}
+        found = next(constraint for constraint in self._declared if not constraint.holds(one)[0])
+        values = {name: self.columns[name].restored(*one[name])[0].as_py() for name in found.columns}
+        said = ", ".join(f"{name}={'' if value is None else value}" for name, value in values.items())
+        advice = "correct it or the constraint in the schema, or let outside=clamp repair it or leave it out"
+        return BadValue(found.columns[0], row, f"breaks the constraint {found.text} with {said}; {advice}")
+
+
+def _names(constraints: Sequence[Constraint]) -> list[str]:
+    """Return the columns that constraints are about."""
+    return sorted({name for constraint in constraints for name in constraint.columns})
+
+
+def _examples(column: Modelled, turns: set[int | float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return places of values of each choice, where they are missing, and their choices, all (m,)."""
+    found = [(0, True, column.present)] if column.missing else []
+    for code, (low, high) in enumerate(column.ranges):
+        # A turn may be kept on one side of it alone.
+        inside = {place for turn in turns for place in (turn - 1, turn, turn + 1) if low <= place <= high}
+        found += [(place, False, code) for place in sorted(inside | {low, high})]
+    numbers, absent, codes = (np.array(part) for part in zip(*found, strict=True))
+    return numbers, absent, codes
+
+
+def _made_up(column: Modelled, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the places of values (n,) that a column may have, and where none is."""
+    intervals = all_values(column).intervals
+    chosen = random.integers(0, len(intervals), _TRIED)
+    firsts, lasts = (np.array(ends)[chosen] for ends in zip(*intervals, strict=True))
+    if isinstance(column, Numeric) and not column.scale.whole:
+        return firsts + random.random(_TRIED) * (lasts - firsts), np.zeros(_TRIED, bool)
+    return random.integers(firsts, lasts, endpoint=True), np.zeros(_TRIED, bool)

@@ -1,0 +1,217 @@
+"""Sets of values of one column: those that a condition asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Said
+from lightning_dpgen.data.tables.arrays import Misfit
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import Modelled, shortened
+from lightning_dpgen.data.tables.numeric import Numeric
+
+Interval = tuple[int | float, int | float]
+
+
+@dataclass(frozen=True)
+class ValueSet:
+    """Places of a column's scale (`Modelled.numbers`) in closed intervals, increasing and apart, and missing values or not.
+
+    Example:
+        >>> ages = ValueSet(((18, 30), (65, 99)), missing=True)
+        >>> ages.holds(np.array([17, 18, 64, 0]), np.array([False, False, False, True])).tolist()
+        [False, True, False, True]
+    """
+
+    intervals: tuple[Interval, ...]
+    missing: bool = False
+
+    def holds(self, numbers: np.ndarray, absent: np.ndarray) -> np.ndarray:
+        """Mark the values (n,) that belong to it."""
+        if not self.intervals:
+            return absent & self.missing
+        firsts, lasts = (np.array(ends, numbers.dtype) for ends in zip(*self.intervals, strict=True))
+        at = np.searchsorted(firsts, numbers, side="right") - 1
+        return np.where(absent, self.missing, (at >= 0) & (numbers <= lasts[np.maximum(at, 0)]))
+
+    def covers(self, first: int | float, last: int | float) -> bool:
+        """Tell whether all places from one to another belong to it."""
+        return any(low <= first and last <= high for low, high in self.intervals)
+
+    def meets(self, first: int | float, last: int | float) -> bool:
+        """Tell whether any place from one to another belongs to it."""
+        return any(low <= last and first <= high for low, high in self.intervals)
+
+    def nearest(self, numbers: np.ndarray, absent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Move values (n,) that do not belong to it to the nearest places that do: as `Modelled.numbers` returns them.
+
+        A missing value becomes the first of its places; where there are none, a value becomes missing.
+        """
+        if not self.intervals:
+            return np.zeros_like(numbers), np.ones(len(numbers), bool)
+        firsts, lasts = (np.array(ends, numbers.dtype) for ends in zip(*self.intervals, strict=True))
+        at = np.clip(np.searchsorted(firsts, numbers, side="right") - 1, 0, len(firsts) - 1)
+        after = np.minimum(at + 1, len(firsts) - 1)
+        below, above = np.clip(numbers, firsts[at], lasts[at]), np.clip(numbers, firsts[after], lasts[after])
+        moved = np.where(np.abs(above - numbers) < np.abs(below - numbers), above, below)
+        return np.where(absent, firsts[0], moved).astype(numbers.dtype), np.zeros(len(numbers), bool)
+
+
+def value_set(column: Modelled, said: Said) -> ValueSet:
+    """Return the values of a column that a condition asks for.
+
+    A missing value belongs to ``is missing`` alone, as in SQL. A range such as ``30..39`` holds both its ends.
+
+    Raises:
+        ValueError: for values that the column cannot have, an order of values without one, or a set that holds nothing.
+
+    Example:
+        >>> age = Numeric(name="age", type="integer", low=17, high=90)
+        >>> value_set(age, Said("age", "!=", ("40",)))
+        ValueSet(intervals=((17, 39), (41, 90)), missing=False)
+    """
+    places = [_place(column, value, said.operator) for value in said.values]
+    missing = any(place is None for place in places)
+    if missing and not column.missing:
+        raise ValueError(f"column {column.name!r}: its schema lets no value be missing: expected a value")
+    whole, ordered = not isinstance(column, Numeric) or column.scale.whole, all_values(column).intervals
+    intervals = [place for place in places if place is not None]
+    if said.operator == UNEQUAL:
+        taken, missing = intervals, False
+        intervals = _others(taken, ordered, whole)
+    elif said.operator != EQUAL:
+        intervals = _ordered(column, said.operator, intervals[0][0], ordered, whole)
+    kept = _joined([_common(interval, known) for known in ordered for interval in intervals], whole)
+    if not kept and not missing:
+        raise ValueError(
+            f"column {column.name!r}: no value of its schema is {said.operator} {', '.join(map(str, said.values))}"
+        )
+    return ValueSet(tuple(kept), missing)
+
+
+def all_values(column: Modelled) -> ValueSet:
+    """Return all values that a column may have."""
+    if not isinstance(column, Numeric):
+        return ValueSet(tuple((code, code) for code in range(column.present)), column.missing)
+    low, high = column.limits
+    special = [(tick, tick) for tick in column.special_ticks if not low <= tick <= high]
+    return ValueSet(tuple(sorted([(low, high), *special])), column.missing)
+
+
+def without_special(column: Modelled, values: ValueSet) -> ValueSet:
+    """Return values of a column without its special ones."""
+    if not isinstance(column, Numeric) or not column.special or not values.intervals:
+        return values
+    whole, special = column.scale.whole, [(tick, tick) for tick in column.special_ticks]
+    ends = values.intervals[0][0], values.intervals[-1][1]
+    rest = _others(special, [ends], whole)
+    return ValueSet(
+        tuple(_joined([_common(one, other) for one in values.intervals for other in rest], whole)), values.missing
+    )
+
+
+def value_of(column: Modelled, value: Any) -> int | float | None:
+    """Return the place of one value, given as text or of the column's own type; None of a missing one.
+
+    The empty text is missing unless it is a category.
+
+    Raises:
+        ValueError: for one that the column cannot have.
+    """
+    if _is_missing(column, value):
+        return None
+    try:
+        numbers, absent = column.numbers(pa.array([column.asked(value)]), False, Counter())
+    except Misfit as misfit:
+        raise ValueError(f"column {column.name!r}: {misfit.problem}") from None
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        raise ValueError(f"column {column.name!r}: {shortened(value)}: expected a single value") from None
+    return None if absent[0] else numbers[0].item()
+
+
+def _place(column: Modelled, value: Any, operator: str) -> Interval | None:
+    """Return the interval of one value, or of a range of numbers; None where it is missing."""
+    if not isinstance(column, Numeric):
+        place = value_of(column, value)
+        return None if place is None else (place, place)
+    if _is_missing(column, value):
+        if operator not in (EQUAL, UNEQUAL):
+            raise ValueError(f"column {column.name!r}: expected a value behind {operator}")
+        return None
+    if operator in (EQUAL, UNEQUAL):
+        ends = value.split("..") if isinstance(value, str) else []
+        if len(ends) != 2:
+            place = value_of(column, value)
+            return None if place is None else (place, place)
+        first, last = (_number(column, end) for end in ends)
+        if first > last:
+            raise ValueError(f"column {column.name!r}: {value}: expected the smaller end of the range first")
+        return first, last
+    number = _number(column, value)
+    return number, number
+
+
+def _is_missing(column: Modelled, value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value and not column.takes_empty())
+
+
+def _number(column: Numeric, value: Any) -> int | float:
+    """Return a number on a column's scale, also one beyond its bounds."""
+    try:
+        tick = column.scale.ticks(pa.array([value]))[0].item()
+        return int(tick) if column.scale.whole else tick
+    except Misfit as misfit:
+        raise ValueError(f"column {column.name!r}: {misfit.problem}") from None
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        raise ValueError(f"column {column.name!r}: {shortened(value)}: expected a single value") from None
+
+
+def _ordered(
+    column: Modelled, operator: str, number: int | float, known: Sequence[Interval], whole: bool
+) -> list[Interval]:
+    if isinstance(column, Category):
+        if column.kind is not int:
+            raise ValueError(f"column {column.name!r}: its values have no order: expected =, != or in (...)")
+        compare = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}[operator]
+        value = column.values[int(number)]
+        return [(code, code) for code, other in enumerate(column.values) if compare(other, value)]
+    step = _next(number, whole, operator in (">", ">="))
+    bound = step if operator in ("<", ">") else number
+    return [(known[0][0], bound)] if operator in ("<", "<=") else [(bound, known[-1][1])]
+
+
+def _others(taken: list[Interval], known: Sequence[Interval], whole: bool) -> list[Interval]:
+    """Return what is left between the first and the last known place without the intervals that are taken."""
+    rest, first = [], known[0][0]
+    for low, high in sorted(taken):
+        rest.append((first, _next(low, whole, False)))
+        first = max(first, _next(high, whole, True))
+    return [*rest, (first, known[-1][1])]
+
+
+def _next(number: int | float, whole: bool, up: bool) -> int | float:
+    """Return the next place above or below."""
+    if whole:
+        return number + (1 if up else -1)
+    return float(np.nextafter(number, np.inf if up else -np.inf))
+
+
+def _common(one: Interval, other: Interval) -> Interval:
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+def _joined(intervals: list[Interval], whole: bool) -> list[Interval]:
+    """Return intervals in their order, those that touch as one, without empty ones."""
+    found: list[Interval] = []
+    for low, high in sorted(interval for interval in intervals if interval[0] <= interval[1]):
+        if found and low <= _next(found[-1][1], whole, True):
+            found[-1] = found[-1][0], max(found[-1][1], high)
+        else:
+            found.append((low, high))
+    return found

@@ -1,0 +1,112 @@
+"""Rules that noisy tables of counts show: a choice of one column with which another column has one choice only."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.measure.statistics import Marginals
+from lightning_dpgen.measure.workload import Measured
+
+# A rule is found where more records than so many deviations of the noise would break it by chance,
+_EXPECTED = 10.0
+# and fewer are measured than so many deviations, and than this part of those expected.
+_MEASURED, _PART = 2.0, 0.05
+
+
+class FoundRule(NamedTuple):
+    """A record with a choice of one group has a choice of another one.
+
+    Args:
+        given: the group and the choice from which it follows.
+        then: the group and the choice that follow.
+    """
+
+    given: tuple[int, int]
+    then: tuple[int, int]
+
+
+def find_rules(
+    layout: Layout, statistics: Mapping[str, Marginals], measured: Mapping[str, Measured], total: float
+) -> list[FoundRule]:
+    """Return the rules between groups that tables of two groups show, other than the label. Post-processing.
+
+    A rule that hardly any record breaks counts as one. If the columns had nothing to do with each other, many records
+    would break it: with so many expected and none there, a false one would need noise of eight deviations.
+
+    Args:
+        total: the number of records, as it is estimated.
+    """
+    if "pairs" not in statistics:
+        return []
+    label = layout.label if len(layout.groups) > 1 else None
+    shares = {}
+    for table, counts in _tables(statistics["singles"], measured["singles"], label):
+        shares[table[0]] = (counts / total).clamp(min=0.0)
+    found = []
+    cells = 1 if label is None else layout.groups[label]
+    for table, counts in _tables(statistics["pairs"], measured["pairs"], label):
+        for given, then, crossed in ((*table, counts), (*table[::-1], counts.T)):
+            deviation = measured["pairs"].deviation * math.sqrt(cells * (crossed.shape[1] - 1))
+            others = crossed.sum(dim=1, keepdim=True) - crossed
+            expected = total * shares[given][:, None] * (1.0 - shares[then])[None]
+            rare = (others <= _MEASURED * deviation) & (others < _PART * expected)
+            plain = (expected > _EXPECTED * deviation) & rare
+            found += [FoundRule((given, a), (then, b)) for a, b in plain.nonzero().tolist()]
+    return found
+
+
+def broken_pairs(schema: Schema, rules: Sequence[FoundRule]) -> Tensor:
+    """Return the pairs of choices (width, width) that rules and declared constraints leave out: 1 for these, else 0."""
+    layout = schema.layout
+    pairs = torch.zeros(layout.width, layout.width)
+    for (given, choice), (then, other) in rules:
+        pairs[layout.spans[given].start + choice, layout.spans[then]] = 1.0
+        pairs[layout.spans[given].start + choice, layout.spans[then].start + other] = 0.0
+    for first, second, impossible in schema.impossible_pairs() if isinstance(schema, TableSchema) else ():
+        pairs[layout.spans[first], layout.spans[second]] = torch.from_numpy(impossible).float()
+    return torch.maximum(pairs, pairs.T)
+
+
+def with_rules(schema: Schema, rules: Sequence[FoundRule]) -> Schema:
+    """Return the schema of a table with rules as constraints of its synthetic rows.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> columns = "a: {type: category, values: [x, y, z]}, b: {type: integer, low: 0, high: 9, bins: 5}"
+        >>> schema = parse_schema(f"columns: {{{columns}}}")
+        >>> with_rules(schema, [FoundRule((0, 1), (1, 0)), FoundRule((0, 2), (1, 0))]).found_constraints
+        ('b = 0..1 if a in (y, z)',)
+    """
+    if not rules or not isinstance(schema, TableSchema):
+        return schema
+    names, givens = list(schema.choices), defaultdict(list)
+    for (given, choice), then in rules:
+        # A missing value is told in words of its own.
+        missing = schema.choices[names[given]][choice] == "missing"
+        givens[given, then, missing].append(choice)
+    texts = [
+        f"{schema.condition_text(names[group], [choice])} if {schema.condition_text(names[given], choices)}"
+        for (given, (group, choice), _), choices in givens.items()
+    ]
+    return replace(schema, found_constraints=tuple(texts))
+
+
+def _tables(statistic: Marginals, measured: Measured, label: int | None) -> list[tuple[tuple[int, ...], Tensor]]:
+    """Return the groups of each table besides the label, and its counts over all labels."""
+    tables = []
+    for table, counts in zip(statistic.tables, statistic.tables_of(measured.sums), strict=True):
+        if label in table and len(table) > 1:
+            counts = counts.sum(dim=table.index(label))
+        groups = tuple(group for group in table if group != label or len(table) == 1)
+        tables.append((groups, torch.as_tensor(counts)))
+    return tables
