@@ -15,7 +15,10 @@ from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.real_records import real_source
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.schema import TableSchema, listed
+from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.certificate import SYNTHETIC, NotARelease
@@ -46,12 +49,18 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--held-out",
         metavar="FILE",
-        help="real records that nothing was learned from, in the form of data.path; membership inference needs them",
+        help="real records that nothing was learned from, in the form of data.path; also data.held_out=FILE; membership "
+        "inference needs them",
+    )
+    parser.add_argument("--by", metavar="COLUMN", help="of a table: compare the groups of this column, too (the label)")
+    parser.add_argument(
+        "--sdmetrics", action="store_true", help="of a table: SDMetrics' quality report, too; needs the extra sdmetrics"
     )
     parser.add_argument("--seconds", type=_seconds, help="start no part of the evaluation later than this")
     parser.add_argument("--rows", type=whole_number, help="synthetic records to draw (as many as real ones, up to 50,000)")
     parser.add_argument("--seed", type=whole_number, default=0, help="of the synthetic records drawn (0)")
     arguments = parser.parse_intermixed_args(argv)
+    arguments.data, arguments.held_out = _without_held_out(arguments.data, arguments.held_out)
     if arguments.rows == 0:
         raise UsageError("--rows 0: expected 1 or more, or nothing can be compared")
     # The seed of classifiers has 32 bits.
@@ -60,19 +69,20 @@ def run(argv: Sequence[str]) -> int:
     release = load_release(arguments.release)
     if isinstance(release, ProjectedRows):
         raise UsageError(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
+    _check_of_tables(arguments, release.schema)
     certificate: dict[str, Any] = {}
     with suppress(NotARelease):  # a model can be evaluated without its certificate
         certificate = read_certificate(arguments.release)
     source = real_source(arguments.data, certificate, release.schema.kind)
     aside = None if arguments.held_out is None else _beside(source, arguments.held_out, arguments.release)
     held_out, counted_aside = (None, {}) if aside is None else _held_out(aside, release.schema)
-    real, counted = source.records(release.schema)
+    real, counted = _read(source, release.schema)
     if aside is None and source.held_out:
-        held_out, _ = source.records(release.schema, held_out=True)
+        held_out, _ = _read(source, release.schema, held_out=True)
     print(BANNER)
-    for part, found in (("reading", counted), ("reading held-out records", counted_aside)):
-        for what, count in found.items():
-            print(f"{part}: {what}: {count:,}")
+    counted |= {f"held-out records: {what}": count for what, count in counted_aside.items()}
+    for what, count in counted.items():
+        print(f"reading: {what}: {count:,}")
     evaluation = evaluate(
         release,
         real,
@@ -80,32 +90,36 @@ def run(argv: Sequence[str]) -> int:
         rows=arguments.rows,
         seconds=arguments.seconds,
         seed=arguments.seed,
+        by=arguments.by,
+        sdmetrics=arguments.sdmetrics,
         progress=lambda part: print(f"  {part} ...", file=sys.stderr, flush=True),
     )
     folder = arguments.release.resolve().parent / "private"
     facts = {name: certificate[name] for name in ("epsilon", "delta") if certificate.get(name) is not None}
     try:
-        write_evaluation(folder, evaluation, release.schema, data=source.spec.source, facts=facts)
+        write_evaluation(folder, evaluation, release.schema, data=source.spec.source, facts=facts, counted=counted)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
     print(table(evaluation))
+    whose = "" if evaluation.kind == "table" else "held-out records, "
+    print(f"real records in the place of synthetic ones: {whose}{evaluation.held_out}")
     print(f"written to {folder}; open {folder / REPORT} in a browser")
     return 0
 
 
 def table(evaluation: Evaluation) -> str:
-    """Return every score beside that of held-out real records in the place of synthetic ones. Private.
+    """Return every score beside that of real records in the place of synthetic ones. Private.
 
     Example:
         >>> scores = {"columns": {"one column, mean": 0.25}}
         >>> print(table(Evaluation("table", scores, {}, {"curves": "none here"}, {}, "", {})))
-        score                      synthetic  held-out real
-        -------------------------  ---------  -------------
+        score                      synthetic  real
+        -------------------------  ---------  ----
         columns: one column, mean  0.2500
         <BLANKLINE>
         curves: none here
     """
-    rows = [("score", "synthetic", "held-out real")]
+    rows = [("score", "synthetic", "real")]
     for section, scores in evaluation.scores.items():
         reference, intervals = (of.get(section, {}) for of in (evaluation.reference, evaluation.intervals))
         for name, value in scores.items():
@@ -137,10 +151,47 @@ def _beside(source: Source, path: str, release: Path) -> Source:
     return source_of(source.spec.changed(path=str(place), **changed))
 
 
-def _held_out(source: Source, schema: Schema) -> tuple[Records, dict[str, int]]:
+def _without_held_out(words: Sequence[str], file: str | None) -> tuple[list[str], str | None]:
+    """Return the words about the data but data.held_out=FILE, and the file of held-out records."""
+    name = "data.held_out="
+    files = [word.removeprefix(name) for word in words if word.startswith(name)] + ([] if file is None else [file])
+    if len(files) > 1:
+        raise UsageError(f"data.held_out={files[0]}: expected one file of held-out records, by this word or by --held-out")
+    return [word for word in words if not word.startswith(name)], files[0] if files else None
+
+
+def _check_of_tables(arguments: argparse.Namespace, schema: Schema) -> None:
+    """Refuse what tables alone have, and what cannot be computed, before a record is read."""
+    if isinstance(schema, TableSchema):
+        known = [column.name for column in schema.modelled]
+        if arguments.by is not None and arguments.by not in known:
+            raise UsageError(f"--by {arguments.by}: expected a column of the table: {listed(known)}")
+        if arguments.sdmetrics:
+            try:
+                import_quality_report()
+            except MissingLibrary as error:
+                raise UsageError(f"--sdmetrics: {error}") from None
+        return
+    for name, given in (("--by", arguments.by is not None), ("--sdmetrics", arguments.sdmetrics)):
+        if given:
+            raise UsageError(f"{name}: expected for tables alone, and the release is of {schema.kind}")
+
+
+def _read(source: Source, schema: Schema, *, held_out: bool = False) -> tuple[Records | TableValues, dict[str, int]]:
+    """Read records, and those of a table by their values."""
+    records, counted = source.records(schema, held_out=held_out, values=isinstance(schema, TableSchema))
+    if not isinstance(schema, TableSchema):
+        return records, counted
+    if records.values is not None:
+        return records.values, counted
+    drawn = "records that came encoded, so that values within a bin were drawn"
+    return TableValues.drawn(schema, records.encoded), counted | {drawn: len(records)}
+
+
+def _held_out(source: Source, schema: Schema) -> tuple[Records | TableValues, dict[str, int]]:
     """Read held-out records; a mistake in their file names the argument that has named it."""
     try:
-        return source.records(schema)
+        return _read(source, schema)
     except (UsageError, OSError, BadRecords) as error:
         said = describe_os_error(error) if isinstance(error, OSError) else str(error)
         said = said.replace("data.path", "--held-out")

@@ -9,3 +9,4 @@ from .schema import Schema as Schema
 from .series.schema import SeriesSchema as SeriesSchema
 from .tables.reading import encode_table as encode_table
 from .tables.schema import TableSchema as TableSchema
+from .tables.values import TableValues as TableValues

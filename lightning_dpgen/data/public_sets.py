@@ -96,11 +96,11 @@ def _read_idx(path: Path) -> np.ndarray:
 def _adult() -> PublicSet:
     def read(files: list[Path], schema: Schema, held_out: bool) -> Reading:
         if not held_out:
-            return read_table(files[0], schema)
+            return read_table(files[0], schema, values=True)
         names = [column.name for column in schema.columns]
         # The file begins with a remark, and its labels end in a full stop.
         frame = pd.read_csv(files[0], names=names, skipinitialspace=True, comment="|", dtype=str, keep_default_na=False)
-        return read_table(frame.assign(income=frame["income"].str.rstrip(".")), schema)
+        return read_table(frame.assign(income=frame["income"].str.rstrip(".")), schema, values=True)
 
     schema = read_schema(_BUNDLED / "adult.schema.yaml")
     return PublicSet(schema, n=32_561, read=read, files=("adult/adult.data.gz",), held_out=("adult/adult.test.gz",))
@@ -108,10 +108,10 @@ def _adult() -> PublicSet:
 
 def _mushroom() -> PublicSet:
     def read(files: list[Path], schema: Schema, held_out: bool) -> Reading:
-        encoded = read_table(files[0], schema).encoded
+        reading = read_table(files[0], schema, values=True)
         # The file is not in a random order. This public draw makes the data set; the split is no part of a run.
-        order = np.random.default_rng(0).permutation(len(encoded))
-        return Reading(encoded[_part(order, 5686, held_out)], None, {})
+        part = _part(np.random.default_rng(0).permutation(len(reading.encoded)), 5686, held_out)
+        return Reading(reading.encoded[part], None, {}, reading.values[part])
 
     schema = read_schema(_BUNDLED / "mushroom.schema.yaml")
     return PublicSet(schema, n=5686, read=read, files=("mushroom/agaricus-lepiota.data.gz",))

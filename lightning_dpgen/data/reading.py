@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,9 @@ import pyarrow as pa
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import Name, plain, positions, shown
 from lightning_dpgen.sampling.errors import BadRecords
+
+if TYPE_CHECKING:
+    from lightning_dpgen.data.tables.values import TableValues
 
 OUTSIDE = ("refuse", "clamp")
 
@@ -23,11 +27,13 @@ class Reading:
         encoded: N records, as the schema's layout says.
         persons: (N,) int64, a number for the person of each record; None where each record is of another person.
         counted: the kinds of changes and omissions on the way, and how often each happened.
+        values: of a table: the same records by their values; None where these were not asked for.
     """
 
     encoded: Encoded
     persons: np.ndarray | None
     counted: Mapping[str, int]
+    values: TableValues | None = None
 
 
 class Numbering:

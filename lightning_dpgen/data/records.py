@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse
@@ -19,6 +20,9 @@ from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.multi_hot import MultiHotStore
 from lightning_dpgen.sampling.stores import ScaledStore, Steps, Store
 
+if TYPE_CHECKING:
+    from lightning_dpgen.data.tables.values import TableValues
+
 # The count of numbers that are written out at a time.
 _AT_ONCE = 1 << 22
 
@@ -31,6 +35,7 @@ class Records(Store):
         schema: their public description.
         encoded: the records themselves.
         persons: (N,) whole numbers, the owner of each record; None where no person has several.
+        values: of a table: the same records by their values, where something is computed of these.
 
     Raises:
         BadRecords: if they are not what the schema's layout says. The message names no record, so it may be shown.
@@ -46,6 +51,7 @@ class Records(Store):
     schema: Schema
     encoded: Encoded
     persons: np.ndarray | None = None
+    values: TableValues | None = None
 
     def __post_init__(self) -> None:
         layout, units, codes = self.schema.layout, self.encoded.units, self.encoded.codes

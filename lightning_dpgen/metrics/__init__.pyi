@@ -17,6 +17,7 @@ from .membership import MembershipInference as MembershipInference
 from .moments import MomentDistance as MomentDistance
 from .nearest_series import NearestSeries as NearestSeries
 from .neighbours import NearestNeighbourDistance as NearestNeighbourDistance
+from .numeric_columns import NumericDistance as NumericDistance
 from .series import SeriesDistance as SeriesDistance
 from .shadow_models import Shadows as Shadows
 from .shadow_models import likelihood_ratios as likelihood_ratios

@@ -16,14 +16,15 @@ ROWS = 10_000
 FOLDS = 3
 
 
-def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, seed: int = 0) -> dict[str, float]:
+def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool = True, seed: int = 0) -> dict[str, float]:
     """Fit gradient boosting, cross-validated, to as many real as synthetic records.
 
-    If there are many units, it sees those that vary most in both sides together, and the sum of all. This is a function,
-    since a classifier does not add up over batches.
+    If there are many units, it sees those that vary most in both sides together, and the sum of all (`total`). This is a
+    function, since a classifier does not add up over batches.
 
     Args:
         real, synthetic: at least `FOLDS` records each; `ROWS` at most are looked at, chosen by the seed.
+        total: whether the sum of all units has a meaning.
         seed: seed of rows, folds and classifier.
 
     Returns:
@@ -48,7 +49,7 @@ def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, seed: int = 
     if not layout.units + len(groups):
         return {"AUC": 0.5, "detected": 0.0}
     units = varying_units(sides, MOST_UNITS)
-    x = np.concatenate([ordinals(side, layout, units, groups) for side in sides])
+    x = np.concatenate([ordinals(side, layout, units, groups, total=total) for side in sides])
     y = np.repeat([1, 0], size)
     booster = HistGradientBoostingClassifier(
         categorical_features=categorical(layout, x.shape[1], groups), early_stopping=False, random_state=seed

@@ -1,10 +1,14 @@
-"""The whole evaluation of synthetic records against real ones, in sections that fit their kind, within a time."""
+"""The evaluation of synthetic pictures, baskets and series, and the sections of any evaluation within a time.
+
+That of a table, by its values, is `metrics.table_evaluation`.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +33,6 @@ _COMPUTED = {
 }  # fmt: skip
 _SECTIONS = {
     "images": (PIXELS, COLUMNS, TRAINING, DETECTION, MEMBERSHIP),
-    "table": (COLUMNS, ASSOCIATIONS, TRANSPORT, TRAINING, DETECTION, MEMBERSHIP),
     "baskets": (ITEMS, ASSOCIATIONS, QUERIES, TRAINING, DETECTION, MEMBERSHIP),
     "series": (CURVES, COLUMNS, ASSOCIATIONS, NEAREST, TRANSPORT, TRAINING, DETECTION, MEMBERSHIP),
 }
@@ -78,22 +81,20 @@ def evaluate_encoded(
     names: Sequence[str] | None = None,
     *,
     kind: str,
-    unit_names: Sequence[str] | None = None,
     held_out: Encoded | None = None,
     channels: int = 1,
     seed: int = 0,
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Evaluation:
-    """Compare synthetic with real records.
+    """Compare synthetic with real pictures, baskets or series.
 
     Args:
         real: the records that the generator has learned from; at most `ROWS` of each side are used, chosen by the seed.
         synthetic: synthetic records; about as many as real ones make distances comparable.
         layout: layout of all of them.
         names: names of the groups, in their order; None for numbers.
-        kind: ``images``, ``table``, ``baskets`` or ``series``.
-        unit_names: names of the units, likewise.
+        kind: ``images``, ``baskets`` or ``series``.
         held_out: real records that the generator has not learned from; None to put aside a third of the real ones, from
             which it has learned. Without any, nothing is said of membership inference.
         channels: of series: how many readings there are at each time, side by side.
@@ -108,15 +109,15 @@ def evaluate_encoded(
         BadRecords: for records that are not of the layout.
 
     Example:
-        >>> codes = np.arange(40, dtype=np.uint8).reshape(20, 2) % 3
-        >>> records = Encoded(np.zeros((20, 0), np.uint8), codes)
-        >>> found = evaluate_encoded(records, records, Layout(units=0, groups=(3, 3)), kind="table", held_out=records)
+        >>> units = np.arange(40, dtype=np.uint8).reshape(20, 2) % 3
+        >>> records = Encoded(units, np.zeros((20, 0), np.uint8))
+        >>> found = evaluate_encoded(records, records, Layout(units=2, levels=2), kind="images", held_out=records)
         >>> found.scores["columns"]["one column, worst"], found.notes["train on synthetic, test on real"]
         (0.0, 'the records have no label to be learned')
         >>> round(found.scores["membership inference"]["nearest record: AUC"], 1)
         0.5
     """
-    _check_arguments(layout, names, unit_names, kind, channels, seconds)
+    _check_arguments(layout, names, kind, channels, seconds)
     given = {"real": real, "synthetic": synthetic} | ({} if held_out is None else {"held out": held_out})
     for name, encoded in given.items():
         if not len(encoded):
@@ -137,19 +138,41 @@ def evaluate_encoded(
         held_out is not None,
         seed,
         channels,
-        tuple(unit_names or ()),
         learned=given["real"],
     )
+    named = {name: partial(_on_sides, _COMPUTED[name], sides) for name in _SECTIONS[kind]}
+    rows = {name: (len(given[name]), len(looked_at[name])) for name in given}
+    return Evaluation(kind, rows=rows, held_out=said, **run_sections(named, seconds, progress))
+
+
+def _on_sides(
+    section: Callable[[sections.Sides], sections.Section | str], sides: sections.Sides, left: float | None
+) -> sections.Section | str:
+    return section(replace(sides, seconds=left))
+
+
+def run_sections(
+    named: Mapping[str, Callable[[float | None], sections.Section | str]],
+    seconds: float | None,
+    progress: Callable[[str], None] | None,
+) -> dict[str, dict[str, Any]]:
+    """Compute sections in a row, each told the seconds that are left, and return the fields of an `Evaluation`.
+
+    Args:
+        named: what computes each; a text in place of a section is the reason why there is none.
+        seconds: a section that would start later than this is skipped, and noted; None without a limit.
+        progress: told the name of each section before it starts.
+    """
     scores, reference, notes, figures, intervals = {}, {}, {}, {}, {}
     start = time.monotonic()
-    for section in _SECTIONS[kind]:
+    for section, compute in named.items():
         left = None if seconds is None else seconds - (time.monotonic() - start)
         if left is not None and left <= 0.0:
             notes[section] = f"skipped: {seconds:g} seconds were over"
             continue
         if progress is not None:
             progress(section)
-        found = _COMPUTED[section](replace(sides, seconds=left))
+        found = compute(left)
         if isinstance(found, str):
             notes[section] = found
             continue
@@ -161,28 +184,22 @@ def evaluate_encoded(
         if found.intervals:
             intervals[section] = found.intervals
         figures |= found.figures
-    rows = {name: (len(given[name]), len(looked_at[name])) for name in given}
-    return Evaluation(kind, scores, reference, notes, rows, said, figures, intervals)
+    return {"scores": scores, "reference": reference, "notes": notes, "figures": figures, "intervals": intervals}
 
 
 def _check_arguments(
     layout: Layout,
     names: Sequence[str] | None,
-    unit_names: Sequence[str] | None,
     kind: str,
     channels: int,
     seconds: float | None,
 ) -> None:
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r}: expected one of {', '.join(KINDS)}")
-    for name, given, of, count in (
-        ("names", names, "group", len(layout.groups)),
-        ("unit_names", unit_names, "unit", layout.units),
-    ):
-        if given is not None and len(given) != count:
-            raise ValueError(f"{len(given)} {name}: expected {count}, one for each {of} of the layout")
+    if names is not None and len(names) != len(layout.groups):
+        raise ValueError(f"{len(names)} names: expected {len(layout.groups)}, one for each group of the layout")
     check_seconds(seconds)
-    if kind != "table" and not layout.units:
+    if not layout.units:
         raise ValueError(f"kind={kind!r} with a layout without units: expected pixels, items or readings as units")
     if type(channels) is not int or channels < 1 or layout.units % channels or (channels > 1 and kind != "series"):
         raise ValueError(

@@ -1,9 +1,10 @@
-"""Encoded records as inputs of scikit-learn's classifiers."""
+"""Encoded records as inputs of scikit-learn's classifiers, and written out for distances."""
 
 from __future__ import annotations
 
 import numpy as np
 import scipy.sparse
+import torch
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import blocks
@@ -46,10 +47,11 @@ def varying_units(sides: list[Encoded], most: int) -> np.ndarray:
     return np.sort(np.argsort(-variance, kind="stable")[:most])
 
 
-def ordinals(encoded: Encoded, layout: Layout, units: np.ndarray, groups: list[int]) -> np.ndarray:
+def ordinals(encoded: Encoded, layout: Layout, units: np.ndarray, groups: list[int], *, total: bool = True) -> np.ndarray:
     """Write some units, the sum of all units and the codes of some groups as (N, columns) float32, for trees.
 
-    The sum is there if there are several units: a basket's size, a picture's ink, a day's load.
+    The sum is there if there are several units, and it has a meaning (`total`): a basket's size, a picture's ink, a day's
+    load. Columns of a table do not add up.
 
     Example:
         >>> records = Encoded(np.array([[1, 0, 1]], np.uint8), np.array([[4, 2]], np.uint8))
@@ -59,7 +61,7 @@ def ordinals(encoded: Encoded, layout: Layout, units: np.ndarray, groups: list[i
     values = encoded.units[:, units]
     values = values.toarray() if scipy.sparse.issparse(values) else values
     parts = [values, encoded.codes[:, groups]]
-    if layout.units > 1:
+    if layout.units > 1 and total:
         sums = encoded.units.sum(axis=1, dtype=np.float64)
         parts.insert(1, np.asarray(sums).reshape(-1, 1))
     return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
@@ -96,3 +98,9 @@ def one_hot(encoded: Encoded, layout: Layout, groups: list[int]) -> np.ndarray |
     if scipy.sparse.issparse(units) or layout.units < sizes.sum():
         return scipy.sparse.hstack([scipy.sparse.csr_array(units), choices], format="csr", dtype=np.float32)
     return np.concatenate([units, choices.toarray()], axis=1)
+
+
+def written_out(encoded: Encoded, layout: Layout) -> torch.Tensor:
+    """Write all units in [0, 1] and all choices as 0 and 1: (N, width) float32, for distances between records."""
+    values = one_hot(encoded, layout, list(range(len(layout.groups))))
+    return torch.from_numpy(values.toarray() if scipy.sparse.issparse(values) else values)

@@ -1,4 +1,4 @@
-"""The sections of an evaluation, each a few scores and the data of their pictures."""
+"""The sections of an evaluation of encoded records, each a few scores and the data of their pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 import torch
 from torchmetrics import Metric
 
@@ -18,7 +17,7 @@ from lightning_dpgen.metrics.baskets import BasketDistance
 from lightning_dpgen.metrics.correlation import AssociationDistance
 from lightning_dpgen.metrics.counting_queries import CountingQueryError, queries_together, uniform_queries
 from lightning_dpgen.metrics.detection import FOLDS, detection
-from lightning_dpgen.metrics.features import one_hot, subsample, varying_units
+from lightning_dpgen.metrics.features import subsample, varying_units, written_out
 from lightning_dpgen.metrics.labels import LabelDistance
 from lightning_dpgen.metrics.marginals import MarginalDistance
 from lightning_dpgen.metrics.membership import MembershipInference
@@ -55,9 +54,9 @@ class Sides:
         held_out: real records in the place of synthetic ones; None without any.
         unseen: whether nothing was learned from the held-out records.
         channels: of series: how many readings there are at each time, side by side.
-        unit_names: names of the units; none where they are numbered.
         seconds: the time that is left; None without a limit.
         learned: all records that were learned from, of which `real` are some; None where these are all.
+        seen: the way in which records are compared, in words.
     """
 
     kind: str
@@ -69,9 +68,9 @@ class Sides:
     unseen: bool
     seed: int
     channels: int = 1
-    unit_names: tuple[str, ...] = ()
     seconds: float | None = None
     learned: Encoded | None = None
+    seen: str = "as the model sees records"
 
 
 @dataclass(frozen=True)
@@ -113,13 +112,11 @@ def columns_section(sides: Sides) -> Section | str:
     distances = metrics[0].distances()
     units, groups = sides.layout.units, len(sides.layout.groups)
     # Pixels, readings and items have pictures of their own.
-    first = 0 if sides.kind == "table" else units
-    names = [*(sides.unit_names or (f"unit {number + 1}" for number in range(units))), *sides.names]
-    worst = sorted(range(first, units + groups), key=lambda column: -float(distances["one_way"][column]))
+    worst = sorted(range(units, units + groups), key=lambda column: -float(distances["one_way"][column]))
     shares = metrics[0].shares()
     figures = {
         "columns": [
-            {"name": names[column], "column": column, "group": column - units if column >= units else None,
+            {"name": sides.names[column - units], "column": column, "group": column - units,
              "distance": float(distances["one_way"][column]),
              "synthetic": shares[column][0].numpy(), "real": shares[column][1].numpy()}
             for column in worst
@@ -127,7 +124,7 @@ def columns_section(sides: Sides) -> Section | str:
         "pairs": [
             {"columns": (int(a), int(b)), "distance": float(value)}
             for (a, b), value in zip(metrics[0].pairs, distances["two_way"], strict=True)
-            if min(a, b) >= first
+            if min(a, b) >= units
         ],
     }  # fmt: skip
     words = {"one_way_mean": "one column, mean", "one_way_worst": "one column, worst",
@@ -287,9 +284,9 @@ def transport_section(sides: Sides) -> Section | str:
     others = [other for other in (sides.synthetic, sides.held_out) if other is not None]
     # Distances of few records are larger by chance, so there are as many on each side.
     most = min(_MOVED, max(1, _NUMBERS // layout.width), *map(len, (sides.real, *others)))
-    real, found = _written_out(subsample(sides.real, most, sides.seed), layout), []
+    real, found = written_out(subsample(sides.real, most, sides.seed), layout), []
     for other in others:
-        made = _written_out(subsample(other, most, sides.seed + 1), layout)
+        made = written_out(subsample(other, most, sides.seed + 1), layout)
         scores = {"whole records, sliced": _wasserstein(real, made, sides.seed)["sliced"]}
         if layout.units:
             units = _wasserstein(real[:, : layout.units], made[:, : layout.units], sides.seed)
@@ -310,7 +307,7 @@ def membership_section(sides: Sides) -> Section | str:
     held_out = sides.held_out
     if held_out is None or min(len(sides.real), len(held_out)) < _FEW_ATTACKED or not sides.layout.width:
         return f"it needs {_FEW_ATTACKED} records that were learned from, and as many held-out ones"
-    twins = told_twins(held_out, sides.real if sides.learned is None else sides.learned, sides.synthetic)
+    twins = told_twins(held_out, sides.real if sides.learned is None else sides.learned, sides.synthetic, sides.seen)
     note = f"{twins}; held-out records of another time or place than those learned from are told apart by that, too"
     if sides.layout.units > _KNOWN_UNITS:
         # Those of the real records could be told by which units vary.
@@ -321,8 +318,8 @@ def membership_section(sides: Sides) -> Section | str:
     members, others = (part[random.permutation(len(part))] for part in (sides.real, sides.held_out))
     half = len(others) // 2
     parts = (members[:attacked], others[:attacked], others[:half][:attacked], others[half:][:attacked])
-    members, others, asked, known = (_written_out(part, sides.layout) for part in parts)
-    synthetic = _written_out(subsample(sides.synthetic, most, sides.seed), sides.layout)
+    members, others, asked, known = (written_out(part, sides.layout) for part in parts)
+    synthetic = written_out(subsample(sides.synthetic, most, sides.seed), sides.layout)
     attacks = {"nearest record": (others, lambda records: nearness(records, synthetic))}
     if half >= _FEW_ATTACKED:
         attacks["densities"] = (asked, lambda records: density_ratio(records, synthetic, known))
@@ -346,11 +343,6 @@ def _of_units(sides: Sides, kept: np.ndarray) -> Sides:
         for name, part in (("real", sides.real), ("synthetic", sides.synthetic), ("held_out", sides.held_out))
     }
     return replace(sides, layout=layout, **parts)
-
-
-def _written_out(encoded: Encoded, layout: Layout) -> torch.Tensor:
-    values = one_hot(encoded, layout, list(range(len(layout.groups))))
-    return torch.from_numpy(values.toarray() if scipy.sparse.issparse(values) else values)
 
 
 def _wasserstein(real: torch.Tensor, made: torch.Tensor, seed: int) -> dict[str, float]:

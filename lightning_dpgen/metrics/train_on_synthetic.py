@@ -27,7 +27,13 @@ _MOST_PIXELS = 1_000
 
 
 def train_on_synthetic(
-    train: Encoded, test: Encoded, layout: Layout, *, classifiers: Sequence[str] = CLASSIFIERS, seed: int = 0
+    train: Encoded,
+    test: Encoded,
+    layout: Layout,
+    *,
+    classifiers: Sequence[str] = CLASSIFIERS,
+    total: bool = True,
+    seed: int = 0,
 ) -> dict[str, float]:
     """Score how well classifiers trained on some records tell the labels of others.
 
@@ -39,6 +45,7 @@ def train_on_synthetic(
         test: real ones that nothing was learned from; at most as many.
         layout: layout of both, with a label.
         classifiers: some of `CLASSIFIERS`.
+        total: whether the sum of all units has a meaning, so that trees see it.
         seed: seed of rows and classifiers.
 
     Returns:
@@ -73,7 +80,7 @@ def train_on_synthetic(
     for name in classifiers:
         chances = None
         if len(np.unique(y)) > 1 and layout.units + len(groups):
-            chances = _chances(name, train, y, test, layout, units, groups, seed)
+            chances = _chances(name, train, y, test, layout, units, groups, total, seed)
         told = np.full(len(test), commonest) if chances is None else np.unique(y)[chances.argmax(axis=1)]
         scores[f"{name}, accuracy"] = float((told == answers).mean())
         if binary:
@@ -122,12 +129,12 @@ def label_classifier(train: Encoded, layout: Layout) -> LinearClassifier:
     return LinearClassifier(torch.from_numpy(fitted.classes_.astype(np.int64)), weights, offsets)
 
 
-def _chances(name, train, y, test, layout, units, groups, seed) -> np.ndarray:
+def _chances(name, train, y, test, layout, units, groups, total, seed) -> np.ndarray:
     """Return how likely each label is: (tested, labels that were trained on)."""
     if name == "logistic regression":
         x, asked = one_hot(train, layout, groups), one_hot(test, layout, groups)
     else:
-        x, asked = ordinals(train, layout, units, groups), ordinals(test, layout, units, groups)
+        x, asked = (ordinals(part, layout, units, groups, total=total) for part in (train, test))
     with warnings.catch_warnings():
         # A classifier that has not fully converged after 200 rounds is part of the protocol.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -17,7 +17,7 @@ _COPIED, _BY_CHANCE = 0.5, 1e-3
 COPIES = "WARNING: these look like copies of records that were learned from, so that attacks find nothing"
 
 
-def told_twins(held_out: Encoded, real: Encoded, synthetic: Encoded) -> str:
+def told_twins(held_out: Encoded, real: Encoded, synthetic: Encoded, seen: str = "as the model sees records") -> str:
     """Tell in one line how many held-out records are identical to others, and warn where they seem to be copies.
 
     Records of few columns coincide. The share of real records that are identical to another one estimates the share that
@@ -26,13 +26,14 @@ def told_twins(held_out: Encoded, real: Encoded, synthetic: Encoded) -> str:
 
     Args:
         real: all records that were learned from.
+        seen: the way in which records are compared, in words.
 
     Example:
         >>> codes = np.arange(40, dtype=np.uint8)[:, None]
         >>> records = Encoded(np.zeros((40, 0), np.uint8), codes)
         >>> found, *_ = told_twins(records[:10], records[10:], records[9:11]).split("; ")
         >>> found
-        'as the model sees records, in bins, 0 of 10 held-out ones (0 %) are identical to one that was learned from'
+        'as the model sees records, 0 of 10 held-out ones (0 %) are identical to one that was learned from'
         >>> COPIES in told_twins(records[:10], records, records[9:11])
         True
     """
@@ -43,7 +44,7 @@ def told_twins(held_out: Encoded, real: Encoded, synthetic: Encoded) -> str:
     shares = (found / len(own), doubled / len(learned), drawn / len(own), float(np.isin(learned, made).mean()))
     copied, twins, like_made, learned_like_made = map(_percent, shares)
     line = (
-        f"as the model sees records, in bins, {found:,} of {len(own):,} held-out ones ({copied}) are identical to one that "
+        f"{seen}, {found:,} of {len(own):,} held-out ones ({copied}) are identical to one that "
         f"was learned from; of those learned from {twins} are to another; {drawn:,} held-out ones ({like_made}) are to a "
         f"synthetic one; of those learned from {learned_like_made} are"
     )

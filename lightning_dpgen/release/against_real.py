@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.metrics.columns import BINS
+from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import ROWS, Evaluation, evaluate_encoded
+from lightning_dpgen.metrics.table_evaluation import evaluate_table
 from lightning_dpgen.privacy.folders import make_private, owner_only, sync_folder
 from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.release.private_report import write_private_report
@@ -34,8 +34,8 @@ from lightning_dpgen.sampling.errors import BadRecords
 BANNER = "PRIVATE: what follows is computed from real records and is not covered by the certificate; do not publish it."
 EVALUATION, REPORT = "evaluation.json", "report.html"
 
-# A table in memory, in a file or in a database, or records that are encoded already.
-Real = Records | Encoded | DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
+# A table in memory, in a file, in a database or by its values, or other records, which are encoded already.
+Real = Records | Encoded | TableValues | DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
 
 
 def evaluate(
@@ -49,31 +49,38 @@ def evaluate(
     person: str | None = None,
     max_rows: int | None = None,
     outside: str = "refuse",
+    by: str | None = None,
+    sdmetrics: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Compare a release with real records. PRIVATE: no noise is in the result, and no certificate covers it.
 
     Args:
         release: the release, its folder, or that of the run that made it.
-        records: the records that it was made from: `Records`, or an `Encoded` of the release's schema; for a table also a
-            DataFrame, a table of Arrow, the path of a file or a `DatabaseQuery`.
-        held_out: records that it was not made from, likewise; None to put a third of `records` aside.
+        records: the records that it was made from. Of a table: a DataFrame, a table of Arrow, the path of a file, a
+            `DatabaseQuery` or `TableValues`, since it is compared by its values; of any other kind `Records`, or an
+            `Encoded` of the release's schema.
+        held_out: records that it was not made from, likewise. Without any, a third of `records` is put aside, and a table
+            is compared by halves in either case.
         rows: number of synthetic records to draw; None for as many as there are real ones, at most as many as are used.
         seconds: parts that would start later than this are left out and noted, and one that can stop early does; None
             without a limit.
         seed: seed of the synthetic records, and of what the evaluation draws.
         person, max_rows: for a table: the column that names the person of a row, and the rows of a person that are used.
         outside: for a table: ``refuse`` values that the schema does not allow, or ``clamp`` them.
+        by: for a table: the column whose groups are compared; None for the label.
+        sdmetrics: for a table: whether SDMetrics' quality report is computed, too; it is an extra.
         progress: told each part before it starts.
 
     Raises:
         BadRecords: for records that are not of the release's schema, or none at all.
         ValueError: for projected rows, or a wrong argument.
+        MissingLibrary: for sdmetrics, where it is not installed.
         NotARelease, MissingData: if there is nothing at a path.
 
     Example:
         >>> found = evaluate("runs/mine/release", frame)                    # doctest: +SKIP
-        >>> found.scores["columns"]["one column, worst"]                    # doctest: +SKIP
+        >>> found.scores["quality"]["distance of the worst column"]         # doctest: +SKIP
         0.031
     """
     if isinstance(release, str | Path):
@@ -84,41 +91,51 @@ def evaluate(
     if rows is not None and (type(rows) is not int or rows < 1):
         raise ValueError(f"rows={rows!r}: expected a whole number, 1 or more")
     schema = release.schema
-    as_read = {"person": person, "max_rows": max_rows, "outside": outside}
-    real = _encoded(records, schema, **as_read)
+    table = isinstance(schema, TableSchema)
+    if not table and (by is not None or sdmetrics):
+        raise ValueError(
+            f"by={by!r}, sdmetrics={sdmetrics!r}: expected of tables alone, and the release is of {schema.kind}"
+        )
+    as_read = {"person": person, "max_rows": max_rows, "outside": outside} if table else {}
+    read = _values if table else _encoded
+    real = read(records, schema, **as_read)
     try:
-        aside = None if held_out is None else _encoded(held_out, schema, **as_read)
+        aside = None if held_out is None else read(held_out, schema, **as_read)
     except MissingData as error:
         raise MissingData(f"held_out: {error}") from None
     except BadRecords as error:
         raise BadRecords(f"held_out: {error}") from None
-    for name, encoded in (("records", real), ("held_out", aside)):
-        if encoded is not None and not len(encoded):
+    for name, found in (("records", real), ("held_out", aside)):
+        if found is not None and not len(found):
             raise BadRecords(f"{name} hold no record: nothing to compare with")
-    synthetic = release.encoded(min(len(real), ROWS) if rows is None else rows, seed)
-    scaled = [column.name for column in schema.scaled] if isinstance(schema, TableSchema) else []
+    count = min(len(real), ROWS) if rows is None else rows
+    asked = {"held_out": aside, "seed": seed, "seconds": seconds, "progress": progress}
+    if table:
+        synthetic = TableValues.joined([TableValues.of(batch, schema) for batch in release.chunks(count, seed)])
+        return evaluate_table(real, synthetic, by=by, sdmetrics=sdmetrics, **asked)
+    channels = len(schema.channels) if isinstance(schema, SeriesSchema) else 1
+    names = list(schema.choices)
     return evaluate_encoded(
-        real,
-        synthetic,
-        schema.layout,
-        [f"{name}, missing or not" if name in scaled else name for name in schema.choices],
-        kind=schema.kind,
-        unit_names=scaled or None,
-        held_out=aside,
-        channels=len(schema.channels) if isinstance(schema, SeriesSchema) else 1,
-        seed=seed,
-        seconds=seconds,
-        progress=progress,
+        real, release.encoded(count, seed), schema.layout, names, kind=schema.kind, channels=channels, **asked
     )
 
 
-def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, data: str, facts: dict[str, Any]) -> None:
+def write_evaluation(
+    folder: Path,
+    evaluation: Evaluation,
+    schema: Schema,
+    *,
+    data: str,
+    facts: dict[str, Any],
+    counted: Mapping[str, int] | None = None,
+) -> None:
     """Write an evaluation as JSON and as a page, both of which say that they are private.
 
     Args:
         folder: a private one, made if it is not there; its owner alone may read it from then on.
         data: the real records, in words.
         facts: facts about the release, such as its epsilon.
+        counted: what was changed or left out where the records were read, and how often.
     """
     make_private(folder, FILE_NAME, EVALUATION)
     # The page draws grey pictures alone.
@@ -129,13 +146,13 @@ def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, da
             page,
             evaluation,
             title=data,
-            choices=list(schema.choices.values()),
-            unit_choices=[_bins(column) for column in schema.scaled] if isinstance(schema, TableSchema) else None,
+            choices=None if isinstance(schema, TableSchema) else list(schema.choices.values()),
             bounds=schema.bounds() if isinstance(schema, SeriesSchema) else None,
             shape=(schema.height, schema.width) if grey else None,
             facts=facts,
+            counted=counted,
         )
-        told = {"warning": BANNER, "data": data, **facts, **evaluation.as_json()}
+        told = {"warning": BANNER, "data": data, **facts, "reading": dict(counted or {}), **evaluation.as_json()}
         with open(text, "w", encoding="utf-8", opener=owner_only) as file:
             file.write(json.dumps(told, indent=2) + "\n")
         # Both belong to one evaluation: this one, or the one before.
@@ -147,31 +164,33 @@ def write_evaluation(folder: Path, evaluation: Evaluation, schema: Schema, *, da
         text.unlink(missing_ok=True)
 
 
-def _bins(column: Numeric) -> list[str]:
-    """Return names of the bins in which a scaled column is compared: the values where they begin, and the last of all."""
-    names = [column.value_at(place / BINS) for place in range(BINS)]
-    names[-1] += f" to {column.value_at(1.0)}"
-    if column.missing:
-        # The unit of a value that is missing is 0.
-        names[0] += " or missing"
-    return names
-
-
-def _encoded(records: Real, schema: Schema, *, person: str | None, max_rows: int | None, outside: str) -> Encoded:
+def _encoded(records: Real, schema: Schema) -> Encoded:
     if isinstance(records, Records):
         if records.schema != schema:
             raise BadRecords("the records are of another schema than the release: encode them by release.schema")
         return records.encoded
     if isinstance(records, Encoded):
         return Records(schema, records).encoded
-    if not isinstance(schema, TableSchema):
+    raise BadRecords(
+        f"records are a {type(records).__name__}, and the release is of {schema.kind}: expected Records, or an Encoded of "
+        "release.schema"
+    )
+
+
+def _values(records: Real, schema: TableSchema, *, person: str | None, max_rows: int | None, outside: str) -> TableValues:
+    if isinstance(records, TableValues):
+        if records.schema != schema:
+            raise BadRecords("the records are of another schema than the release: read them by release.schema")
+        return records
+    if isinstance(records, Records | Encoded):
+        article = "an" if isinstance(records, Encoded) else "a"
         raise BadRecords(
-            f"records are a {type(records).__name__}, and the release is of {schema.kind}: expected Records, or an Encoded "
-            "of release.schema"
+            f"records are {article} {type(records).__name__}, which holds bins in place of values: expected the table "
+            "itself, as a DataFrame, a table of Arrow or the path of a file"
         )
     if (person is None) != (max_rows is None):
         raise ValueError(f"person={person!r} with max_rows={max_rows!r}: expected both, or neither")
-    reading = read_table(records, schema, outside=outside, person=person)
+    reading = read_table(records, schema, outside=outside, person=person, values=True)
     if person is None:
-        return reading.encoded
-    return reading.encoded[bounded(reading.encoded, reading.persons, max_rows)]
+        return reading.values
+    return reading.values[bounded(reading.encoded, reading.persons, max_rows)]

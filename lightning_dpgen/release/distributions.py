@@ -82,7 +82,7 @@ def _read(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
 
 
 def _of_table(path: Path, schema: TableSchema) -> Shown:
-    modelled = [column for column in schema.modelled if column.choices or column.scaled]
+    modelled = [column for column in schema.recorded if column.choices or column.scaled]
     # The label first: it is what most people look for.
     modelled.sort(key=lambda column: column.name != schema.label)
     across = schema.arrow.names[:ACROSS]

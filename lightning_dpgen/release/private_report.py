@@ -10,6 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from lightning_dpgen.metrics import evaluation as parts
+from lightning_dpgen.metrics import table_evaluation as tables
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.metrics.sections import Interval
 from lightning_dpgen.privacy.folders import owner_only
@@ -48,9 +49,39 @@ _WHAT = {
     "those that were learned from. Where the interval of an accuracy (95 % for all attacks together) holds 0.5, the attack "
     "finds nothing. Held-out records of another time or place are told from the others without any leak.",
 }
+# Sections of a table, which is compared by its values.
+_WHAT_OF_TABLES = {
+    tables.QUALITY: "1 less the mean of the four distances below it, each between 0 and 1: 1 if synthetic and real records "
+    "were equal in all of them. Perfect data would score like the real half beside it. One bad column is seen by the worst "
+    "one, however many are good. Higher is better; of the parts below it, lower.",
+    parts.COLUMNS: "Values as a file holds them, in no bins. Numbers: the largest difference of two distribution functions "
+    "(Kolmogorov-Smirnov; missing values count as the largest), and how far values have to be moved (Wasserstein). "
+    "Categories: total variation. 0 equal, 1 disjoint. Lower is better.",
+    tables.PAIRS: "Total variation of the tables of two columns, Cramer's V in them, and rank correlations of numbers. "
+    "Numbers are cut at tenths of the real column, which the model has not seen, and values of many records have a bin of "
+    "their own. Lower is better.",
+    parts.DETECTION: "Gradient boosting that is asked whether a record is real or synthetic, by its values, "
+    "cross-validated on as many of each: AUC 0.5 if it cannot tell, 1 if it always can. Lower is better.",
+    tables.RECORDS: "Shares of rows, and of values. Best is what the real half has.",
+    tables.GROUPS: "The same distances of columns within the groups of one column, as many records of each side. Lower is "
+    "better.",
+    parts.TRAINING: "Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same "
+    "learned from as many real records. Trees see values, and no bins. Higher is better.",
+    parts.TRANSPORT: "How far records have to be moved to become the real ones, along random directions; a number is its "
+    "place in the declared range, a category is written as 0 and 1. Lower is better.",
+    tables.CLOSEST: "A diagnostic of copying, and no evidence of privacy: the distance of a record to the closest one that "
+    "was learned from. A number counts as its place in the declared range, and another category as the root of 2. Where "
+    "synthetic records are much closer than the real ones beside them, they may be copies, or no two real rows are alike. "
+    "Held-out records decide: where nothing is copied, half of the synthetic ones are closer to a record that was learned "
+    "from than to a held-out one (ties are left out).",
+    tables.SDMETRICS: "The quality report of SDMetrics, of the same records. Higher is better.",
+}
 _GLANCE = (
+    (tables.QUALITY, tables.HEADLINE, "quality: 1 would be equal to real records"),
+    (tables.QUALITY, "distance of the worst column", "distance of the worst column"),
     (parts.COLUMNS, "one column, mean", "mean distance of a column"),
     (parts.COLUMNS, "two columns, mean", "mean distance of two columns"),
+    (tables.PAIRS, "two columns, mean", "mean distance of two columns"),
     (parts.ITEMS, "items bought, total variation", "distance of items bought"),
     (parts.ITEMS, "basket sizes, total variation", "distance of basket sizes"),
     (parts.QUERIES, "all of 2 to 4 items taken together", "error of items together"),
@@ -66,10 +97,10 @@ def write_private_report(
     *,
     title: str,
     choices: Sequence[Sequence[str]] | None = None,
-    unit_choices: Sequence[Sequence[str]] | None = None,
     bounds: tuple[np.ndarray, np.ndarray] | None = None,
     shape: tuple[int, int] | None = None,
     facts: Mapping[str, Any] | None = None,
+    counted: Mapping[str, int] | None = None,
 ) -> None:
     """Write one self-contained page: no script, nothing loaded from elsewhere, and a warning on top that it is private.
 
@@ -77,12 +108,13 @@ def write_private_report(
         path: a place in a folder that is not published.
         evaluation: the results; its figures are computed from real records.
         title: the records, in words.
-        choices: for each group of the layout, the names of its choices; None for numbers.
-        unit_choices: for each unit of a table, the names of the bins in which it is compared; None for numbers.
+        choices: for each group of the layout, the names of its choices; None for numbers, or those that the evaluation of
+            a table has.
         bounds: of series: the values (units,) that units of 0 and of 1 stand for, between which curves are drawn; None for
             0 and 1.
         shape: height and width of pictures, whose pixels are the units; None draws none.
         facts: other facts about the release, such as its epsilon.
+        counted: what was changed or left out where the records were read, and how often.
 
     Raises:
         ValueError: for a shape, choices or bounds that do not fit the evaluation.
@@ -94,14 +126,15 @@ def write_private_report(
         title=title,
         e=evaluation,
         facts=dict(facts or {}),
-        what=_WHAT,
+        counted=dict(counted or {}),
+        what=_WHAT | (_WHAT_OF_TABLES if evaluation.kind == "table" else {}),
         glance=_glance(evaluation),
         attack=_strongest_attack(evaluation),
         pictures=_pictures(evaluation, shape),
         curves=_curves(evaluation, bounds),
         nearest=_nearest(evaluation, bounds),
         baskets=_baskets(evaluation),
-        columns=_columns(evaluation, choices, unit_choices),
+        columns=_columns(evaluation, choices),
         all_columns=len(evaluation.figures.get("columns", ())),
         pairs=_pairs(evaluation),
         membership=_membership(evaluation),
@@ -156,20 +189,13 @@ def _strongest_attack(evaluation: Evaluation) -> tuple[str, float, Interval, flo
     return max(found, key=lambda own: (max(own[2].low - 0.5, 0.5 - own[2].high, 0.0), abs(own[3] - 0.5)), default=None)
 
 
-def _columns(
-    evaluation: Evaluation, choices: Sequence[Sequence[str]] | None, unit_choices: Sequence[Sequence[str]] | None
-) -> list[dict[str, Any]]:
+def _columns(evaluation: Evaluation, choices: Sequence[Sequence[str]] | None) -> list[dict[str, Any]]:
     worst = evaluation.figures.get("columns", [])
-    groups = sum(column["group"] is not None for column in worst)
-    units = len(worst) - groups
-    for name, given, of, count in (("choices", choices, "group", groups), ("unit_choices", unit_choices, "unit", units)):
-        if given is not None and worst and len(given) != count:
-            raise ValueError(f"{len(given)} lists of {name}: expected {count}, one for each {of} of the layout")
+    if choices is not None and worst and len(choices) != len(worst):
+        raise ValueError(f"{len(choices)} lists of choices: expected {len(worst)}, one for each group of the layout")
     found = []
     for column in sorted(worst[:COLUMNS], key=lambda column: column["column"]):
-        of_group = column["group"] is not None
-        lists, place = (choices, column["group"]) if of_group else (unit_choices, column["column"])
-        called = None if lists is None else lists[place]
+        called = column.get("choices") if choices is None else choices[column["group"]]
         if called is not None and len(called) != len(column["real"]):
             raise ValueError(f"{len(called)} choices of {column['name']!r}: expected {len(column['real'])} names")
         said = f"{column['name']}: shares of values, real and synthetic"
@@ -187,7 +213,7 @@ def _pairs(evaluation: Evaluation) -> Markup | None:
     values = np.full((len(drawn), len(drawn)), np.nan)
     for column in drawn:
         values[places[column["column"]], places[column["column"]]] = column["distance"]
-    for pair in evaluation.figures["pairs"]:
+    for pair in evaluation.figures.get("pairs", ()):
         a, b = (places.get(column) for column in pair["columns"])
         if a is not None and b is not None:
             values[a, b] = values[b, a] = pair["distance"]

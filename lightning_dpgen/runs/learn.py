@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity, measure_table_fidelity
 from lightning_dpgen.metrics.train_on_synthetic import ROWS
 from lightning_dpgen.models.mixture import Diverged, Mixture
 from lightning_dpgen.privacy import durable
@@ -30,7 +32,9 @@ def read_records(settings: Settings, source: Source, reporter: Reporter) -> Reco
     Raises:
         BadRecords: if they are not what was declared; nothing has been spent.
     """
-    records, counted = source.records(settings.schema)
+    # The public figure of a table is of its values, and they are read before anything is spent.
+    by_values = isinstance(settings.schema, TableSchema) and settings.spec.privacy.fidelity_share is not None
+    records, counted = source.records(settings.schema, values=by_values)
     n, part = settings.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
     reporter.say(f"reading (private, stays here): {part}; data.n={n:,}")
     if not n / _FAR <= len(records) <= n * _FAR:
@@ -84,8 +88,12 @@ def _fidelity(run: Context, mixture: Mixture, records: Records) -> dict[str, flo
                 "the figure that privacy.fidelity_share has bought was lost in an interrupt: released without it"
             )
         return figure
-    synthetic = Release(mixture).encoded(min(settings.n, ROWS), settings.spec.seed)
-    figure = measure_fidelity(account, records, synthetic, radius=settings.split.radius)
+    release, n, seed = Release(mixture), min(settings.n, ROWS), settings.spec.seed
+    if records.values is not None:
+        chunks = (TableValues.of(chunk, settings.schema) for chunk in release.chunks(n, seed))
+        figure = measure_table_fidelity(account, records.values, TableValues.joined(list(chunks)))
+    else:
+        figure = measure_fidelity(account, records, release.encoded(n, seed), radius=settings.split.radius)
     durable.save(run.folder.fidelity, {"head": account.ledger.head, "figure": figure})
     account.verify_complete()
     return figure

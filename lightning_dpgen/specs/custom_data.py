@@ -79,6 +79,11 @@ class CustomSource(Source):
         else:
             yield from table_bytes(records, schema, self.spec.person)
 
+    def _read_values(self, schema: Any, held_out: bool) -> Reading:
+        if isinstance(records := self._given[1], Records) or not isinstance(schema, TableSchema):
+            return self._read(schema, held_out)
+        return read_table(records, schema, outside=self.spec.outside, person=self.spec.person, values=True)
+
     def _read(self, schema: Schema, held_out: bool) -> Reading:
         (own, records), where = self._given, f"data.target={self.spec.target}"
         if not isinstance(records, Records):

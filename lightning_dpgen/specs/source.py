@@ -81,8 +81,11 @@ class Source(ABC):
         for file in self.files():
             yield np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
 
-    def records(self, schema: Schema, *, held_out: bool = False) -> tuple[Records, dict[str, int]]:
+    def records(self, schema: Schema, *, held_out: bool = False, values: bool = False) -> tuple[Records, dict[str, int]]:
         """Return the records, at most `max_rows` of a person, and what was changed or left out on the way.
+
+        Args:
+            values: whether those of a table are kept by their values, too; records that come encoded have none.
 
         Raises:
             UsageError: for a setting that makes no sense of how they are written.
@@ -90,17 +93,23 @@ class Source(ABC):
             BadRecords: if there are no records, or they do not fit the schema.
         """
         with self._settings_named():
-            reading = self._read(schema, held_out)
+            reading = self._read_values(schema, held_out) if values else self._read(schema, held_out)
         if not len(reading.encoded):
             raise BadRecords(
                 f"data={self.spec.source}: there are no records: expected at least one; see what data.path holds"
             )
+        by_values = reading.values if values else None
         if reading.persons is None:
-            return Records(schema, reading.encoded), dict(reading.counted)
+            return Records(schema, reading.encoded, values=by_values), dict(reading.counted)
         kept = bounded(reading.encoded, reading.persons, self.spec.most_rows)
         left_out = len(reading.encoded) - len(kept)
         counted = dict(reading.counted) | ({"records: more than max_rows of a person": left_out} if left_out else {})
-        return Records(schema, reading.encoded[kept], reading.persons[kept]), counted
+        by_values = None if by_values is None else by_values[kept]
+        return Records(schema, reading.encoded[kept], reading.persons[kept], by_values), counted
+
+    def _read_values(self, schema: Any, held_out: bool) -> Reading:
+        """Read the same, and keep the values of a table where they are known."""
+        return self._read(schema, held_out)
 
     @property
     def record(self) -> str:

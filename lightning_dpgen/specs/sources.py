@@ -185,6 +185,9 @@ class TableFile(Source):
     def _read(self, schema: TableSchema, held_out: bool) -> Reading:
         return read_table(self._records, schema, **self.spec.given("outside", "person"))
 
+    def _read_values(self, schema: TableSchema, held_out: bool) -> Reading:
+        return read_table(self._records, schema, values=True, **self.spec.given("outside", "person"))
+
     @property
     def open_parts(self) -> dict[str, Part]:
         rows, parts = self.spec.most_rows, {}

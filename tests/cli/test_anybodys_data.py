@@ -129,9 +129,9 @@ def test_a_figure_that_was_lost_costs_nothing_but_itself(dpgen, tmp_path, monkey
     from lightning_dpgen.runs import learn as learned
 
     arguments = [*_visits(tmp_path), f"data.n={N}", "privacy.fidelity_share=0.05", "trainer.checkpoint_every=1", *QUICK]
-    measure = learned.measure_fidelity
+    measure = learned.measure_table_fidelity
     with monkeypatch.context() as patch:
-        patch.setattr(learned, "measure_fidelity", lambda *a, **k: _interrupt_after(measure, *a, **k))
+        patch.setattr(learned, "measure_table_fidelity", lambda *a, **k: _interrupt_after(measure, *a, **k))
         assert dpgen("train", *arguments, f"run_dir={tmp_path / 'run'}")[0] == 130
     certificate, _, _ = _release(dpgen, tmp_path, *arguments)
     assert certificate["epsilon"] <= 8.0 and certificate["stages"][-1]["name"] == "fidelity"

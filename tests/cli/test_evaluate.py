@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 
 import numpy as np
 import pandas as pd
@@ -48,9 +49,10 @@ def test_a_table_is_read_as_it_was_for_the_training(dpgen, table):
     assert status == 0, err
     assert "more than max_rows of a person: 100" in out and "columns: one column, mean" in out
     told = json.loads((table / "run/private/evaluation.json").read_text())
-    assert told["rows"]["real"][0] + told["rows"]["held out"][0] == 200
+    assert told["rows"]["real"] == [200, 200] and "no record was given as not learned from" in told["held_out"]
     page = (table / "run/private/report.html").read_text()
-    assert "job" in page and "age" in page
+    assert "job" in page and "age" in page and "Reading: records: more than max_rows of a person: 100." in page
+    assert told["reading"] == {"records: more than max_rows of a person": 100}
 
 
 def test_held_out_records_in_a_file_are_read_as_the_others(dpgen, table, tmp_path):
@@ -58,9 +60,9 @@ def test_held_out_records_in_a_file_are_read_as_the_others(dpgen, table, tmp_pat
     words = ["data=table", f"data.path={table / 'f.csv'}", "--held-out", tmp_path / "g.csv"]
     status, out, err = dpgen("evaluate", table / "run/release", *words)
     assert status == 0, err
-    assert "held-out records: records: more than max_rows of a person: 20" in out and "nearest record: AUC" in out
+    assert "reading: held-out records: records: more than max_rows of a person: 20" in out and "nearest record: AUC" in out
     told = json.loads((table / "run/private/evaluation.json").read_text())
-    assert told["rows"]["held out"] == [40, 40] and told["held_out"] == "given, and not learned from"
+    assert told["rows"]["held out"] == [40, 40] and "given as not learned from" in told["held_out"]
     line = next(line for line in out.splitlines() if "nearest record: accuracy" in line)
     assert re.search(r"nearest record: accuracy, 40 tested +0\.\d{4} \(0\.\d{4} to 0\.\d{4}\)$", line)
     assert told["intervals"]["membership inference"]["nearest record: accuracy"]["tested"] == 40
@@ -96,21 +98,42 @@ def test_bad_held_out_files_get_one_line_that_names_the_argument(dpgen, table, t
     assert "data.path" not in err or "learned from" in err
 
 
-def test_one_held_out_record_is_compared_and_identical_ones_are_counted(dpgen, table, tmp_path):
-    """Here there are thirty different records at most, so all have a twin, copies or not, and there is no warning."""
+def test_one_held_out_record_is_compared_and_copies_are_counted(dpgen, table, tmp_path):
+    """By their values most records have no twin, so held-out ones that have one are called copies."""
     frame, path = frame_of().assign(who=np.arange(300) // 3), tmp_path / "g.csv"
-    words = ["data=table", f"data.path={table / 'f.csv'}", "--held-out", path]
+    words = ["data=table", f"data.path={table / 'f.csv'}", f"data.held_out={path}"]
     frame[:1].to_csv(path, index=False)
     status, out, err = dpgen("evaluate", table / "run/release", *words)
     assert status == 0 and "membership inference: it needs 4 records" in out, err
     frame[100:][::-1].to_csv(path, index=False)
     status, out, err = dpgen("evaluate", table / "run/release", *words)
-    line = "134 of 134 held-out ones (100 %) are identical to one that was learned from; of those learned from 100 % are to"
-    assert (
-        status == 0 and f"membership inference: as the model sees records, in bins, {line}" in out and "WARNING" not in out
-    ), err
-    page = (table / "run/private/report.html").read_text().partition("<h2>Membership inference</h2>")[2]
-    assert line in page.partition("</section>")[0]
+    line = "133 of 134 held-out ones (99 %) are identical to one that was learned from; of those learned from 30 %"
+    assert status == 0 and f"by their values, {line}" in out and "WARNING: these look like copies" in out, err
+    page = (table / "run/private/report.html").read_text()
+    assert line in page.partition("<h2>Membership inference</h2>")[2].partition("</section>")[0]
+    limits = page.partition("<h2>What copies and attacks cannot show</h2>")[2].partition("</section>")[0]
+    assert "no evidence of privacy" in limits and "The DCR" in limits
+
+
+def test_held_out_records_are_named_once(dpgen, table, tmp_path):
+    words = ["data=table", f"data.path={table / 'f.csv'}", "data.held_out=g.csv", "--held-out", "h.csv"]
+    status, out, err = dpgen("evaluate", table / "run/release", *words)
+    assert status == 2 and "data.held_out=g.csv: expected one file" in err and len(err.splitlines()) == 1 and not out
+
+
+def test_groups_and_the_report_of_sdmetrics_are_of_tables(dpgen, table, trained, monkeypatch):
+    words = ["data=table", f"data.path={table / 'f.csv'}"]
+    status, out, err = dpgen("evaluate", table / "run/release", *words, "--by", "job", *BRIEF[:1], 60)
+    assert status == 0 and "groups: job vet: one column, mean" in out, err
+    for more, said in (
+        (["--by", "nosuch"], "--by nosuch: expected a column of the table: sex, age, job"),
+        (["--sdmetrics"], "--sdmetrics: SDMetrics cannot be imported"),
+    ):
+        monkeypatch.setitem(sys.modules, "sdmetrics", None)
+        status, out, err = dpgen("evaluate", table / "run/release", *words, *more)
+        assert status == 2 and said in err and len(err.splitlines()) == 1 and not out
+        status, out, err = dpgen("evaluate", trained / "release", "data=digits", *more)
+        assert status == 2 and f"{more[0]}: expected for tables alone" in err and len(err.splitlines()) == 1 and not out
 
 
 def test_in_python_the_argument_is_named(table, tmp_path):

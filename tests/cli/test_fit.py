@@ -11,9 +11,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import lightning_dpgen
-from lightning_dpgen import BadRecords, Fitted, evaluate, fit, load_release, verify
+from lightning_dpgen import BadRecords, Fitted, Records, evaluate, fit, load_release, verify
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.privacy import BudgetTooSmall
 from lightning_dpgen.runs import run as training
 
@@ -97,7 +97,7 @@ def test_persons_and_a_bought_number(tmp_path, caplog):
     declared = fitted.certificate["declared"]
     assert declared["n_share"] == 0.1 and declared["max_rows"] == 2 and "2 records" in fitted.certificate["unit"]
     assert verify(fitted.folder / "release").good
-    assert fitted.evaluate(frame, seconds=0.02).rows["real"][0] == 80
+    assert fitted.evaluate(frame, seconds=0.02).rows["real"] == (120, 120)
     told = json.loads((fitted.folder / "private" / "evaluation.json").read_text())
     assert told["warning"].startswith("PRIVATE") and told["epsilon"] == fitted.certificate["epsilon"]
 
@@ -241,6 +241,10 @@ def test_a_mistake_names_the_argument(tmp_path, monkeypatch, name):
     assert not re.search(r"(data|privacy)\.\w|null", str(error.value)) and not list(tmp_path.iterdir())
 
 
+def _encoded(schema):
+    return schema.encode(pa.RecordBatch.from_pandas(frame_of(), preserve_index=False))
+
+
 BAD_EVALUATIONS = {
     "no release": (lambda f: ("nowhere", frame_of()), {}, "nowhere"),
     "not even a path": (lambda f: (5, frame_of()), {}, "release=5"),
@@ -249,6 +253,9 @@ BAD_EVALUATIONS = {
     "other columns": (lambda f: (f.release, frame_of().drop(columns="age")), {}, "lacks age"),
     "beyond": (lambda f: (f.release, frame_of().assign(age=-1)), {}, "below low"),
     "a person alone": (lambda f: (f.release, frame_of()), {"person": "sex"}, "max_rows"),
+    "bins": (lambda f: (f.release, _encoded(f.release.schema)), {}, "an Encoded, which holds bins in place of values"),
+    "records": (lambda f: (f.release, Records(f.release.schema, _encoded(f.release.schema))), {}, "a Records, which holds"),
+    "groups": (lambda f: (f.release, frame_of()), {"by": "nosuch"}, "by='nosuch'"),
     "rows": (lambda f: (f.release, frame_of()), {"rows": 0}, "rows=0"),
     "seconds": (lambda f: (f.release, frame_of()), {"seconds": -1}, "seconds=-1"),
 }
@@ -263,8 +270,8 @@ def test_bad_evaluations(fitted, given, options, words):
 
 def test_evaluations_of_records_in_any_form(fitted):
     frame, release = frame_of(60, seed=4), fitted.release
-    encoded = release.schema.encode(pa.RecordBatch.from_pandas(frame, preserve_index=False))
-    forms = [frame, pa.Table.from_pandas(frame), encoded, lightning_dpgen.Records(release.schema, encoded)]
+    by_values = TableValues.of(pa.RecordBatch.from_pandas(frame, preserve_index=False), release.schema)
+    forms = [frame, pa.Table.from_pandas(frame), by_values]
     found = [evaluate(release, form, held_out=form, seconds=0.02).scores for form in forms]
     # The number of sections that there was time for depends on the machine.
     assert all(scores["columns"] == found[0]["columns"] for scores in found)

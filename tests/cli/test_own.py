@@ -104,6 +104,7 @@ def test_other_models_on_own_data_are_evaluated(dpgen, tmp_path):
     assert dpgen("train", *SHORT, *DATA, "model.hidden=8", "privacy=off", f"run_dir={run}")[0] == 0
     status, out, err = dpgen("evaluate", run / "release", *DATA, "--seconds", "0.02")
     assert status == 0 and out.startswith("PRIVATE") and "one column, mean" in out, err
+    assert "reading: records that came encoded, so that values within a bin were drawn: 300" in out
 
 
 def _failing():

@@ -27,12 +27,14 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.data.value_tree import ValueGrid, find_values, values_of
 from lightning_dpgen.gradients.clipping import DPNorm, Quantile
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.measure.statistics import Histogram, Marginals
 from lightning_dpgen.metrics import fidelity
+from lightning_dpgen.metrics.quantile_bins import binned, quantile_bins
 from lightning_dpgen.metrics.train_on_synthetic import LinearClassifier
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
@@ -226,6 +228,15 @@ def _cells(places):
     return Marginals(PRICES.layout, [(0,), (1,), (0, 1)]).sums(records, torch.zeros(len(places), dtype=torch.int64))
 
 
+def _quantile_cells(places):
+    """Return cells of a table of numbers in bins of public records, two of which begin at a number of the table."""
+    public = TableValues(PRICES, np.array([[0.1 + 0.2, 0.5]] * 3 + [[0.3, 1.0], [50.0, 0.25]]), np.zeros((5, 0), np.int32))
+    values = TableValues(PRICES, np.array([[0.3, 1.0], [0.1 + 0.2, 0.5], [0.0, 0.25], [100.0, 0.0], [0.2, 0.6]])[places],
+                         np.zeros((len(places), 0), np.int32))  # fmt: skip
+    records, layout = binned(values, quantile_bins(public))
+    return Marginals(layout, [(0,), (1,), (0, 1)]).sums(records, torch.zeros(len(places), dtype=torch.int64))
+
+
 def _bins(places):
     """Return bins of the values of pictures, one of which is at the border of two bins."""
     values = torch.tensor([3 / 7, 0.0, 1.0, 2 / 7, 1 / 3], dtype=torch.float64)[places, None].expand(-1, 4)
@@ -251,6 +262,7 @@ DECISIONS = {
     ),
     "bins of values": _bins,
     "cells of tables": _cells,
+    "cells of the public figure": _quantile_cells,
     "sizes of baskets": _strata,
 }
 

@@ -3,14 +3,21 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from contracts.door import overspent
+from metrics.test_table_evaluation import SCHEMA as TABLE
+from metrics.test_table_evaluation import frame, values
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics import fidelity
-from lightning_dpgen.metrics.fidelity import fidelity_stage, measure_fidelity
+from lightning_dpgen.metrics.fidelity import fidelity_stage, measure_fidelity, measure_table_fidelity
+from lightning_dpgen.metrics.quantile_bins import quantile_bins
 from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -91,3 +98,61 @@ def test_no_record_and_no_label():
     assert set(fidelity_stage(Layout(units=3), 10, 0.1).noise_shares) == {"records", "means"}
     figure = measure_fidelity(_account(2.0), _records([]), _records([[1, 0]]).encoded, radius=1.0)
     assert all(torch.isfinite(torch.tensor(list(figure.values()))))
+
+
+DISTANCE, ACCURACY = "distance of a column, mean", "accuracy on real records, trained on synthetic"
+
+
+def _table_figure(real, synthetic, multiplier=0.0):
+    spec = fidelity_stage(TABLE.layout, 100, 0.1)
+    account = Account(Plan((Stage(spec.access(multiplier), 1, 0.1),), 1.0, 1e-5))
+    return measure_table_fidelity(account, values(real), values(synthetic))
+
+
+def test_a_table_is_measured_by_values_and_not_by_the_bins_of_the_model():
+    """Only within the first of 29 bins are the numbers others, so the model's own bins see no difference."""
+    real, random = frame(1000, 0), np.random.default_rng(1)
+    poor = real.assign(previous=np.where(real["previous"] < 10, random.integers(0, 10, 1000), real["previous"]))
+    codes = [TABLE.encode(pa.RecordBatch.from_pandas(part)).codes for part in (real, poor)]
+    assert np.array_equal(*codes)
+    same, found = _table_figure(real, real), _table_figure(real, poor)
+    assert same[DISTANCE] < 1e-5 and found[DISTANCE] > 0.12 and 0.6 < found[ACCURACY] <= 1.0
+
+
+@pytest.mark.parametrize("added", [0, 1, 2])
+def test_a_row_costs_what_the_access_pays_wherever_its_values_lie(added):
+    """A value at either bound, or missing, costs no more than any other, and moves no bin."""
+    rows = {"age": [18, 95, 50], "previous": [300, 0, 7], "pay": [np.nan, -999.0, 1000.0]}
+    rows |= {"job": ["c", None, "a"], "y": ["no", "yes", "yes"]}
+    one = pd.DataFrame(rows).iloc[[added]]
+    synthetic = frame(60, 1)
+
+    def run(real):
+        return _table_figure(real, synthetic, 3.0)
+
+    first = frame(40, 0)
+    (spent,) = overspent(run, first, pd.concat([first, one], ignore_index=True))
+    assert 0.999 < spent <= 1.0 + 1e-9
+
+
+def test_bins_of_real_records_would_be_noticed(monkeypatch):
+    """One more row moves their quantiles, and with them many others."""
+    real = frame(40, 0)
+    monkeypatch.setattr(fidelity, "quantile_bins", lambda _: quantile_bins(values(seen[-1])))
+    seen = []
+
+    def run(records):
+        seen.append(records)
+        return _table_figure(records, frame(60, 1), 3.0)
+
+    (spent,) = overspent(run, real, pd.concat([real, real[:1]], ignore_index=True))
+    assert spent > 1.5
+
+
+def test_a_label_of_whole_numbers_keeps_a_choice_for_each():
+    schema = parse_schema("{label: a, columns: {a: {type: integer, low: 0, high: 30, bins: 31}, b: {type: boolean}}}")
+    labels = np.arange(62.0)[:, None] % 31
+    both = TableValues(schema, labels, np.zeros((62, 1), int))
+    spec = fidelity_stage(schema.layout, 100, 0.1)
+    figure = measure_table_fidelity(Account(Plan((Stage(spec.access(0.0), 1, 0.1),), 1.0, 1e-5)), both, both)
+    assert figure[ACCURACY] == pytest.approx(1 / 31, abs=1e-4)

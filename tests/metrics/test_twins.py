@@ -19,7 +19,7 @@ def told(held_out, real, synthetic=None):
     """Return the numbers of the line."""
     line = told_twins(held_out, real, real[:1] if synthetic is None else synthetic)
     pattern = (
-        r"as the model sees records, in bins, ([\d,]+) of ([\d,]+) held-out ones \((\S+) %\) are identical to one that "
+        r"as the model sees records, ([\d,]+) of ([\d,]+) held-out ones \((\S+) %\) are identical to one that "
         r"was learned from; of those learned from (\S+) % are to another; ([\d,]+) held-out ones \((\S+) %\) are to a "
         r"synthetic one; of those learned from (\S+) % are(; .*)?"
     )
@@ -97,8 +97,8 @@ def test_copies_are_called_so_where_they_are_most(name, copied, expected):
 def test_all_records_that_were_learned_from_are_looked_at(monkeypatch):
     """A sample of them would have few of the records of which there are copies."""
     monkeypatch.setattr(evaluation, "ROWS", 60)
-    layout, real = Layout(units=0, groups=(100,) * 6), some(TABLES["many values"], 600, 0)
-    synthetic = some(TABLES["many values"], 50, 1)
-    for held_out, warned in ((real[300:360], True), (some(TABLES["many values"], 60, 2), False)):
-        note = evaluate_encoded(real, synthetic, layout, kind="table", held_out=held_out).notes[MEMBERSHIP]
+    layout = Layout(units=6, levels=255)
+    real, synthetic, others = (drawn(layout, n, seed) for seed, n in enumerate((600, 50, 60)))
+    for held_out, warned in ((real[300:360], True), (others, False)):
+        note = evaluate_encoded(real, synthetic, layout, kind="images", held_out=held_out).notes[MEMBERSHIP]
         assert ("60 of 60 " if warned else " 0 of 60 ") in note and (COPIES in note) == warned

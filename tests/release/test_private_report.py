@@ -1,18 +1,23 @@
 """The private report: one page of its own, said to be private, of each kind of records and with any names."""
 
+import html
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
 from metrics.records import drawn
 from metrics.test_evaluation import evaluated
+from metrics.test_table_evaluation import evaluated as evaluated_table
 
 from lightning_dpgen.api import schema_of
-from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import KINDS, MEMBERSHIP, Evaluation, evaluate_encoded
 from lightning_dpgen.metrics.sections import Interval
+from lightning_dpgen.metrics.table_evaluation import evaluate_table
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release import private_plots, private_report
@@ -54,30 +59,49 @@ def test_each_kind_has_its_page(tmp_path, kind, n, m):
     assert f"<h2>{titles[kind]}</h2>" in page
 
 
+def test_a_table_has_its_page(tmp_path):
+    found = evaluated_table(240, 120, 120)
+    page = page_of(tmp_path, found)
+    check_page(page)
+    assert all(f"<td>{html.escape(name)}</td>" in page for name in found.scores["columns"])
+    glance = page.partition("At a glance")[2].partition("</section>")[0]
+    quality = found.scores["quality"]["quality, 1 less the mean of its parts"]
+    assert glance.index(f"{quality:.3f}") < glance.index("quality: 1 would be equal")
+    assert "no evidence of privacy" in page and found.held_out in page and all(f"<b>{name}</b>" in page for name in NAMES)
+
+
+NAMES = ("age", "previous", "pay", "job", "y")
+
+
+def table_of(columns, real, synthetic):
+    """Evaluate a table of categories by their codes."""
+    schema = schema_of({"strip": False, "columns": columns})
+    both = [TableValues(schema, np.zeros((len(codes), 0)), np.asarray(codes, np.int32)) for codes in (real, synthetic)]
+    return evaluate_table(*both, seconds=0.5)
+
+
 def test_any_names_are_shown_as_they_are(tmp_path):
     names = ['<b>bold</b> & "more"', "$x^2$ and $", "名前", "a\x00b\n" * 30]
-    layout = Layout(units=0, groups=(2, 3, 40, 70))
     choices = [["<i>", "$y$"], ["", "\x01", "長" * 50], list(map(str, range(40))), list(map(str, range(70)))]
-    real = drawn(layout, 40, 0)
-    found = evaluate_encoded(real, drawn(layout, 40, 1), layout, names, kind="table")
-    page = page_of(tmp_path, found, choices=choices, title="<u>title</u>")
+    columns = {name: {"type": "category", "values": of} for name, of in zip(names, choices, strict=True)}
+    codes = np.random.default_rng(0).integers(0, [len(of) for of in choices], (80, 4))
+    page = page_of(tmp_path, table_of(columns, codes[:40], codes[40:]), title="<u>title</u>")
     check_page(page)
     assert "<b>bold" not in page and "&lt;b&gt;bold" in page and "<u>" not in page and "名前" in page
 
 
 def test_of_many_columns_those_that_differ_most_are_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(private_report, "COLUMNS", 3)
-    layout = Layout(units=0, groups=(2,) * 35)
-    real = Encoded(np.zeros((2, 0), np.uint8), np.zeros((2, 35), np.uint8))
-    synthetic = Encoded(real.units, np.array([[0] * 35, [int(column in (4, 30, 33)) for column in range(35)]], np.uint8))
-    page = page_of(tmp_path, evaluate_encoded(real, synthetic, layout, kind="table"))
+    columns = {f"column {number + 1}": {"type": "category", "values": ["a", "b"]} for number in range(35)}
+    synthetic = [[0] * 35, [int(column in (4, 30, 33)) for column in range(35)]]
+    page = page_of(tmp_path, table_of(columns, [[0] * 35] * 4, synthetic))
     shown = re.findall(r"<b>(column \d+)</b><span>distance 0.500", page)
     assert shown == ["column 5", "column 31", "column 34"]
     assert page.count("shares of values, real and synthetic") == 3 and "The 3 of 35 columns that differ most" in page
 
 
-def test_what_was_skipped_is_said(tmp_path, monkeypatch):
-    found = evaluated("table", 20, 20, seconds=1e-9)
+def test_what_was_skipped_is_said(tmp_path):
+    found = evaluated("baskets", 20, 20, seconds=1e-9)
     page = page_of(tmp_path, found)
     check_page(page)
     assert not found.scores and page.count("seconds were over") == 6
@@ -126,19 +150,10 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(ValueError, match="6 pixels"):
         page_of(tmp_path, evaluated("images", 1, 1, None), shape=(2, 2))
     with pytest.raises(ValueError, match="expected 3 names"):
-        page_of(tmp_path, evaluated("table", 1, 1, None), choices=[["a"], ["a"] * 2, ["a"] * 4])
-    with pytest.raises(ValueError, match="1 lists of unit_choices: expected 0"):
-        page_of(tmp_path, evaluated("table", 1, 1, None), unit_choices=[["a"] * 10])
-    with pytest.raises(ValueError, match="2 lists of choices"):
-        page_of(tmp_path, evaluated("table", 1, 1, None), choices=[["a"] * 3, ["a"] * 2])
+        page_of(tmp_path, evaluated("images", 1, 1, None), choices=[["a"]])
+    with pytest.raises(ValueError, match="2 lists of choices: expected 1"):
+        page_of(tmp_path, evaluated("images", 1, 1, None), choices=[["a"] * 3, ["a"] * 2])
     assert not (tmp_path / "report.html").exists()
-
-
-def test_units_of_a_table_are_drawn_beside_its_groups(tmp_path):
-    layout = Layout(units=2, groups=(2,))
-    real = drawn(layout, 30, 0)
-    page = page_of(tmp_path, evaluate_encoded(real, Encoded(1 - real.units, real.codes), layout, ["a"], kind="table"))
-    assert all(f"<b>{name}</b>" in page for name in ("unit 1", "unit 2", "a"))
 
 
 TABLE = {
@@ -148,21 +163,22 @@ TABLE = {
 }
 
 
-def test_scaled_columns_have_their_names_and_their_own_scale(tmp_path, monkeypatch):
-    """A scaled column is a unit; where its values may be missing there is a group besides."""
-    schema = schema_of({"columns": TABLE})
+def test_numbers_are_drawn_in_the_order_of_their_values(tmp_path, monkeypatch):
+    """A value of many has a bar of its own among the others, and missing ones the last."""
+    schema, random = schema_of({"columns": TABLE}), np.random.default_rng(0)
     labels = {}
     monkeypatch.setattr(private_plots, "bars", lambda real, made, choices, said: labels.update({said: choices}) or "")
+    ages = [None, *[40] * 10, *random.permutation(np.arange(20, 60)).tolist()] * 2
+    frame = pd.DataFrame({"age": ages, "sex": "F", "height": random.uniform(0.5, 2.5, len(ages))})
     network = StackedVAE(schema, k=1, hidden=2, latent=1)
-    found = evaluate(Release(Mixture(network, torch.ones(1))), drawn(schema.layout, 30, 0))
+    found = evaluate(Release(Mixture(network, torch.ones(1))), frame, seconds=0.5)
     write_evaluation(tmp_path, found, schema, data="people", facts={})
-    columns = {column["name"] for column in found.figures["columns"]}
-    assert columns == {"age", "height", "sex", "age, missing or not"}
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert all(f"<b>{name}</b>" in page for name in columns) and "unit 1" not in page
+    assert {column["name"] for column in found.figures["columns"]} == set(TABLE)
     of = {said.partition(":")[0]: choices for said, choices in labels.items()}
-    assert of["age"] == ["17 or missing", "25", "33", "41", "49", "57", "65", "73", "81", "89 to 97"]
-    assert of["height"][0] == "0.5" and of["height"][-1] == "2.3 to 2.5" and of["sex"] == ["F", "M"]
+    place = of["age"].index("40")
+    assert (of["age"][-1] == "missing" and of["age"][place - 1].endswith("39")) or "39" in of["age"][place - 1]
+    assert of["age"][0].startswith("up to ") and of["sex"] == ["F", "M", "missing"][:2]
+    assert of["height"][-1].endswith(" or more")
 
 
 def test_curves_are_drawn_between_the_declared_bounds(tmp_path, monkeypatch):

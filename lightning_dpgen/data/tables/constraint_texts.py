@@ -45,7 +45,7 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled], 
     Example:
         >>> columns = {name: Numeric(name=name, type="integer", low=0, high=9) for name in ("a", "b", "c")}
         >>> [constraint.derives for constraint in parse_constraints(["a <= b", "c = a + b"], columns, "constraints")]
-        [None, 'c']
+        ['c', None]
     """
     most = min(_MOST, _MOST_NAMES // max(1, len(columns)))
     if not isinstance(declared, list | tuple) or len(declared) > most:

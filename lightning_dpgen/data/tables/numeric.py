@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.tables.arrays import Misfit, plain, shown
+from lightning_dpgen.data.tables.arrays import Misfit, shown
 from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes, Times, is_zone
@@ -154,15 +154,13 @@ class Numeric(Modelled):
         Raises:
             Misfit: naming the first value that cannot be read.
         """
-        values = plain(values)
-        absent = self._absent(values)
-        found, rows = np.full(len(values), np.nan), np.flatnonzero(~absent)
-        if len(rows):
-            try:
-                found[rows] = self._within(values.filter(pa.array(~absent)), True, Counter())
-            except Misfit as misfit:
-                raise misfit.moved(rows) from None
-        return np.where(np.isin(found, self._special), np.nan, found) if self.special else found
+        numbers, absent = self.numbers(values, True, Counter())
+        return np.where(absent | np.isin(numbers, self._special), np.nan, numbers)
+
+    @property
+    def special_ticks(self) -> np.ndarray:
+        """The special values as ticks (special,), increasing."""
+        return self._special
 
     def with_density(self, pieces: Sequence[Sequence[float]], noise: float) -> Numeric:
         """Return the same with the density that `find_values` has found on `grid`."""
@@ -236,11 +234,6 @@ class Numeric(Modelled):
     def limits(self) -> tuple[int | float, int | float]:
         """The bounds as ticks."""
         return self._low, self._high
-
-    @property
-    def special_ticks(self) -> list[int] | list[float]:
-        """The special values as ticks, increasing."""
-        return self._special.tolist()
 
     def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
         ticks = self._within(values, clamp, counted)

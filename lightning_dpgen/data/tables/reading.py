@@ -25,6 +25,7 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import KEYS, Open
 from lightning_dpgen.data.tables.schema import TableSchema, listed
 from lightning_dpgen.data.tables.sources import table_source
+from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.sampling.errors import BadRecords
 
 Table: TypeAlias = str | Path | DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch
@@ -36,6 +37,7 @@ def read_table(
     *,
     outside: str = "refuse",
     person: str | None = None,
+    values: bool = False,
 ) -> Reading:
     """Read the records of a table a block at a time, as its schema encodes them.
 
@@ -46,6 +48,7 @@ def read_table(
         schema: the public description, each of its columns decided.
         outside: ``refuse``, or ``clamp`` values that the schema does not allow into it, which is counted.
         person: the column of the owners of records; it need not be in the schema.
+        values: whether the records are kept by their values, too.
 
     Raises:
         MissingData: if there is no such file.
@@ -67,16 +70,20 @@ def read_table(
     # Without any block the form of no records is needed.
     nothing = pa.record_batch([pa.nulls(0, pa.string())] * len(recorded), names=recorded)
     parts, persons = [schema.encode(nothing, outside=outside)], [np.empty(0, np.int64)]
+    raw = [TableValues.of(nothing, schema)]
     # An error below leaves no file or connection open.
     with closing(rows.blocks(_with_person(recorded, person))) as blocks:
         for block in blocks:
             with _placed(rows, block):
                 conformed, kept = schema.rules.conformed(block.rows, outside=outside, counted=counted)
                 parts.append(schema.encode(conformed, outside=outside, counted=counted))
+                if values:
+                    raw.append(TableValues.of(conformed, schema))
                 if person is not None:
                     persons.append(_persons(block.column(person), person, numbers)[kept])
     encoded = Encoded.joined(parts if len(parts) < 2 else parts[1:])
-    return Reading(encoded, None if person is None else np.concatenate(persons), dict(counted))
+    persons_of = None if person is None else np.concatenate(persons)
+    return Reading(encoded, persons_of, dict(counted), TableValues.joined(raw) if values else None)
 
 
 def encode_table(frame: Table, schema: TableSchema, *, outside: str = "refuse") -> Records:

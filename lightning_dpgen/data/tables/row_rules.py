@@ -129,9 +129,8 @@ class RowRules:
         kept = self._repair(self._all, rows)
         return self._with_rows(values, rows), kept
 
-    def broken(self, values: pa.RecordBatch) -> list[tuple[str, float]]:
-        """Return each constraint in words, and the share of rows of `values` that break it."""
-        rows = self._rows(values, _names(self._all))
+    def broken(self, rows: Rows) -> list[tuple[str, float]]:
+        """Return each constraint in words, and the share of rows that break it."""
         return [(constraint.text, float((~constraint.holds(rows)).mean())) for constraint in self._all]
 
     def impossible(self) -> dict[tuple[str, str], np.ndarray]:

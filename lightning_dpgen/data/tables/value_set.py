@@ -100,7 +100,7 @@ def all_values(column: Modelled) -> ValueSet:
     if not isinstance(column, Numeric):
         return ValueSet(tuple((code, code) for code in range(column.present)), column.missing)
     low, high = column.limits
-    special = [(tick, tick) for tick in column.special_ticks if not low <= tick <= high]
+    special = [(tick, tick) for tick in column.special_ticks.tolist() if not low <= tick <= high]
     return ValueSet(tuple(sorted([(low, high), *special])), column.missing)
 
 
@@ -108,7 +108,7 @@ def without_special(column: Modelled, values: ValueSet) -> ValueSet:
     """Return values of a column without its special ones."""
     if not isinstance(column, Numeric) or not column.special or not values.intervals:
         return values
-    whole, special = column.scale.whole, [(tick, tick) for tick in column.special_ticks]
+    whole, special = column.scale.whole, [(tick, tick) for tick in column.special_ticks.tolist()]
     ends = values.intervals[0][0], values.intervals[-1][1]
     rest = _others(special, [ends], whole)
     return ValueSet(
