@@ -16,6 +16,7 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -45,14 +46,16 @@ class _Frame(Protocol):
     def shape(self) -> tuple[int, int]: ...
 
 
-Table: TypeAlias = _Frame | str | Path
+Table: TypeAlias = _Frame | DatabaseQuery | str | Path
 # Settings that have an argument of their own.
 _ARGUMENTS = {
-    "data": "frame", "data.source": "frame", "data.path": "frame", "data.schema": "schema", "data.n": "n",
+    "data": "frame", "data.source": "frame", "data.path": "frame", "data.url": "frame.url", "data.query": "frame.query",
+    "data.rows_independent": "rows_independent", "data.schema": "schema", "data.n": "n",
     "data.n_share": "n_share", "data.person": "person", "data.max_rows": "max_rows", "data.outside": "outside",
     "data.discovery_share": "discovery_share", "privacy.epsilon": "epsilon", "privacy.delta": "delta",
     "privacy.fidelity_share": "fidelity_share", "run_dir": "run_dir",
 }  # fmt: skip
+_IN_MEMORY = {"data.path": "in memory"}
 _SPOKEN = {"data=table": "frame", "privacy=off": "overrides=['privacy=off']"}
 
 
@@ -143,7 +146,8 @@ def fit(
     `run_dir`. Prints nothing but a bar of progress; what there is to say goes to the logger ``lightning_dpgen``.
 
     Args:
-        frame: the private records: a DataFrame, a table of Arrow, or the path of a file.
+        frame: the private records: a DataFrame, a table of Arrow, the path of a file or of a folder of Parquet files, or
+            a `DatabaseQuery`.
         schema: their public description: a `TableSchema`, what a schema file says as a dict, or its path. Nothing is read
             off the records.
         epsilon, delta: the budget, one record (or person) added or removed; a delta of None follows from n. An epsilon of
@@ -171,8 +175,10 @@ def fit(
         >>> fitted = fit(frame, "people.schema.yaml", epsilon=2.0, n=5000)       # doctest: +SKIP
         >>> fitted.sample(1000, seed=1, where={"sex": "F"})                      # doctest: +SKIP
     """
-    if not isinstance(frame, pd.DataFrame | pa.Table | pa.RecordBatch | str | Path):
-        raise ValueError(f"frame={shortened(frame)}: expected a DataFrame, a table of Arrow, or the path of a file")
+    if not isinstance(frame, DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path):
+        raise ValueError(
+            f"frame={shortened(frame)}: expected a DataFrame, a table of Arrow, the path of a file, or a DatabaseQuery"
+        )
     if n is None and n_share is None:
         raise ValueError(
             "n: expected the declared number of records, such as n=5000; it becomes public, so it is never taken from "
@@ -193,10 +199,10 @@ def fit(
         raise ValueError(f"run_dir={shortened(run_dir)}: expected the path of a folder, or None for a fresh one")
     if not isinstance(progress, bool):
         raise ValueError(f"progress={shortened(progress)}: expected True or False")
-    in_file, described = isinstance(frame, str | Path), schema_of(schema)
+    place, described = _place_of(frame), schema_of(schema)
     try:
         words = ["data=table", *_checked(overrides)]
-        own = {"data.path": str(frame) if in_file else "in memory", "data.schema": "given", "data.person": person}
+        own = place | {"data.schema": "given", "data.person": person}
         spec = read_run(words, given=numbers_given | own | {"data.outside": outside})
         if spec.trainer.devices != 1 or spec.trainer.num_nodes != 1:
             raise ValueError(
@@ -204,7 +210,7 @@ def fit(
                 "one process; dpgen train data=table starts one for each device"
             )
         assert isinstance(spec.data, TableSpec), "data=table is one"
-        source = TableFile(spec.data, None if in_file else frame, described)
+        source = TableFile(spec.data, frame if place == _IN_MEMORY else None, described)
         folder = run_folder.choose(run_dir)
         with Interrupts().caught() as interrupts:
             train(spec, source, folder, interrupts, LogReporter(progress))
@@ -243,6 +249,15 @@ def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> Tabl
     if not isinstance(columns, Mapping):
         raise BadSchema(f"{shortened(columns)}: expected a dict of names and what is declared of each", key="columns")
     return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields)
+
+
+def _place_of(frame: Table) -> dict[str, Any]:
+    """Return the settings that say where records are."""
+    if isinstance(frame, DatabaseQuery):
+        return {
+            "data.url": frame.url, "data.query": frame.query, "data.rows_independent": frame.rows_independent or None,
+        }  # fmt: skip
+    return {"data.path": str(frame)} if isinstance(frame, str | Path) else _IN_MEMORY
 
 
 def _number(name: str, value: Any) -> int | float | None:

@@ -138,19 +138,21 @@ def table(evaluation: Evaluation) -> str:
 
 def _beside(source: Source, path: str, release: Path) -> Source:
     """Return the source of held-out records in a file, or folder, of the form of the others."""
-    own = getattr(source.spec, "path", None)
-    if own is None:
+    own, of_database = getattr(source.spec, "path", None), getattr(source.spec, "url", None) is not None
+    if own is None and not of_database:
         known = " has held-out records of its own" if source.held_out else ": its records are in no file"
         raise UsageError(f"--held-out {path}: data={source.spec.source}{known}; leave it out")
     place = place_of(path)
     if not path or not place.exists():
         raise UsageError(f"--held-out {path or repr(path)}: there is no such file")
     made = release / SYNTHETIC
-    for other, what in ((Path(own), "of the records that were learned from (data.path)"), (made, "of synthetic records")):
+    learned = [] if own is None else [(Path(own), "of the records that were learned from (data.path)")]
+    for other, what in (*learned, (made, "of synthetic records")):
         # Copies under other names, too.
         if other.exists() and (place.samefile(other) or (place.is_file() and other.is_file() and cmp(place, other, False))):
             raise UsageError(f"--held-out {path}: is the file {what}; expected real ones that nothing was learned from")
-    return source_of(source.spec.changed(path=str(place)))
+    changed = {"url": None, "query": None, "rows_independent": None} if of_database else {}
+    return source_of(source.spec.changed(path=str(place), **changed))
 
 
 def _without_held_out(words: Sequence[str], file: str | None) -> tuple[list[str], str | None]:

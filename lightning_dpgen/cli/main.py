@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from lightning_dpgen.cli import verbose
 from lightning_dpgen.cli.arguments import HelpPrinted
 from lightning_dpgen.privacy.nearest_word import suggest
+from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 
@@ -96,7 +97,7 @@ def _status(error: Exception) -> int:
 
 
 def _complain(text: str, status: int) -> int:
-    print(f"dpgen: {' '.join(text.split())}", file=sys.stderr)
+    print(f"dpgen: {without_passwords(' '.join(text.split()))}", file=sys.stderr)
     return status
 
 

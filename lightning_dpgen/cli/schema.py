@@ -5,22 +5,30 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
+from lightning_dpgen.data.files.database import DatabaseQuery
+from lightning_dpgen.data.files.kinds import KNOWN
+from lightning_dpgen.data.files.rows import rows_of
+from lightning_dpgen.data.tables.arrays import BadValue
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.reading import read_table
-from lightning_dpgen.data.tables.schema import BadValue, TableSchema
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_advice import explained, warnings_of, warnings_of_sample
-from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_text
+from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_of_rows, draft_text
 from lightning_dpgen.data.tables.schema_file import read_schema, read_yaml
 from lightning_dpgen.data.tables.schema_keys import json_schema
 from lightning_dpgen.privacy.epsilon_range import check_epsilon
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.nearest_word import suggest, suggest_file
+from lightning_dpgen.privacy.passwords import without_passwords
+from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compose import written
 from lightning_dpgen.specs.defaults import FEWEST_FOR_BINS
 from lightning_dpgen.specs.privacy import default_delta
@@ -38,6 +46,25 @@ _BINS = 20
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 
 
+def _asked(arguments: Namespace) -> DatabaseQuery | None:
+    """Return the query that is to be described; None where there is a file.
+
+    Raises:
+        UsageError: if one of URL and query is given without the other, or the URL has a password.
+    """
+    of_url = "://" in arguments.file
+    if of_url != (arguments.query is not None) or (arguments.rows_independent and not of_url):
+        raise UsageError(
+            f"{without_passwords(arguments.file)}: expected the URL of a database with --query, or a file without it"
+        )
+    if not of_url:
+        return None
+    try:
+        return DatabaseQuery(arguments.file, arguments.query, arguments.rows_independent)
+    except ValueError as error:
+        raise UsageError(f"{without_passwords(arguments.file)}: {error}") from None
+
+
 def make_parser() -> Parser:
     parser = Parser(
         prog="dpgen schema",
@@ -47,7 +74,15 @@ def make_parser() -> Parser:
     parser.add_argument(
         "file",
         nargs="?",
-        help="a .csv, .tsv, .csv.gz or .parquet file; with --from, a file of that program; or a schema (.yaml) to check",
+        help=f"a file whose name ends in {KNOWN}; the URL of a database, with --query; with --from, a file of that "
+        "program; or a schema (.yaml) to check",
+    )
+    parser.add_argument("--table", help="the sheet of a workbook, or the table of a database, where there are several")
+    parser.add_argument("--query", help="in SQL, where the file is the URL of a database (postgresql://ann@host/db)")
+    parser.add_argument(
+        "--rows-independent",
+        action="store_true",
+        help="declares that each row of the query depends on one record alone, where its form does not show that",
     )
     parser.add_argument("-o", dest="output", help="a new file (FILE.schema.yaml)")
     parser.add_argument(
@@ -75,12 +110,13 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if arguments.file is None:
         raise UsageError("expected a file of records, or a schema (.yaml): dpgen schema FILE")
-    path = place_of(arguments.file)
-    if not path.is_file():
+    asked = _asked(arguments)
+    path = place_of(asked.system if asked else arguments.file)
+    if asked is None and (not path.exists() or (arguments.origin and not path.is_file())):
         raise UsageError(f"{path}: expected a file{suggest_file(path)}")
     of_schema = {"--explain": arguments.explain, "--n": arguments.n, "--epsilon": arguments.epsilon}
     of_schema["--public-sample"] = arguments.public_sample
-    if path.suffix in _SCHEMAS and arguments.origin is None:
+    if asked is None and path.suffix in _SCHEMAS and arguments.origin is None:
         try:
             return _explain(path, arguments.explain) if arguments.explain is not None else _check(path, arguments)
         except (BadSchema, BadValue) as error:
@@ -88,20 +124,26 @@ def run(argv: Sequence[str]) -> int:
     for option, value in of_schema.items():
         if value is not None:
             raise UsageError(f"{option} {value}: goes with a schema, whose name ends in .yaml, and {path.name} is none")
-    if arguments.origin and arguments.no_header:
-        raise UsageError("--no-header is about a file of records: leave it out with --from")
+    for word, given in (("--no-header", arguments.no_header), ("--table", arguments.table)):
+        beside = "--from" if arguments.origin else "a URL"
+        if (arguments.origin or asked) and given:
+            raise UsageError(f"{word} is about a file of records: leave it out with {beside}")
     output = place_of(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.schema.yaml")
     if output.exists():
         raise UsageError(f"-o {output}: exists already; choose another name")
-    about = {}
+    about: dict[str, Any] = {}
     try:
-        if arguments.origin:
+        if asked:
+            columns = draft_of_rows(rows_of(asked))
+        elif arguments.origin:
             columns = _IMPORTERS[arguments.origin](path)
         else:
-            columns, about = draft_of_file(path, header=not arguments.no_header)
+            columns, about = draft_of_file(path, header=not arguments.no_header, table=arguments.table)
     except BadSchema as error:
         raise UsageError(str(error)) from None
-    text = draft_text(columns, " ".join(path.name.split()), about, _NOTES)
+    except BadRecords as error:
+        raise UsageError(str(error).replace("rows_independent=True", "--rows-independent")) from None
+    text = draft_text(columns, "a query" if asked else " ".join(path.name.split()), about, _NOTES)
     try:
         with open(output, "x", encoding="utf-8") as file:
             file.write(text)
@@ -109,8 +151,12 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"-o {output}: cannot be written ({error.strerror or error})") from None
     unfilled = sum(f": {OPEN}" in line for line in text.splitlines() if not line.startswith("#"))
     print(f"{output}: {len(columns)} columns, {unfilled} lines to fill in in place of {OPEN}")
-    file = "data.path=FILE" if arguments.origin else written("data.path", path)
-    told = shlex.join(["dpgen", "train", "data=table", file, written("data.schema", output), "data.n=NUMBER"])
+    if asked:
+        where = [f"data.url={asked.url}", f"data.query={asked.query}"]
+        where += ["data.rows_independent=true"] * asked.rows_independent
+    else:
+        where = ["data.path=FILE" if arguments.origin else written("data.path", path)]
+    told = shlex.join(["dpgen", "train", "data=table", *where, written("data.schema", output), "data.n=NUMBER"])
     print(f"next, once they are filled in: {told}")
     return 0
 

@@ -1,4 +1,5 @@
 from .baskets.schema import BasketSchema as BasketSchema
+from .files.database import DatabaseQuery as DatabaseQuery
 from .layout import Encoded as Encoded
 from .layout import Layout as Layout
 from .pictures.schema import ImageSchema as ImageSchema

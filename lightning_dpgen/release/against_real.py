@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -35,8 +36,8 @@ BANNER = "PRIVATE: what follows is computed from real records and is not covered
 EVALUATION, REPORT = "evaluation.json", "report.html"
 _LARGEST_WARNINGS = 1 << 16
 
-# A table in memory, in a file or by its values, or other records, which are encoded already.
-Real = Records | Encoded | TableValues | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
+# A table in memory, in a file, in a database or by its values, or other records, which are encoded already.
+Real = Records | Encoded | TableValues | DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
 
 
 def evaluate(
@@ -58,9 +59,9 @@ def evaluate(
 
     Args:
         release: the release, its folder, or that of the run that made it.
-        records: the records that it was made from. Of a table: a DataFrame, a table of Arrow, the path of a file or
-            `TableValues`, since it is compared by its values; of any other kind `Records`, or an `Encoded` of the release's
-            schema.
+        records: the records that it was made from. Of a table: a DataFrame, a table of Arrow, the path of a file, a
+            `DatabaseQuery` or `TableValues`, since it is compared by its values; of any other kind `Records`, or an
+            `Encoded` of the release's schema.
         held_out: records that it was not made from, likewise. Without any, a third of `records` is put aside, and a table
             is compared by halves in either case.
         rows: number of synthetic records to draw; None for as many as there are real ones, at most as many as are used.

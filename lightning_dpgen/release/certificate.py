@@ -215,7 +215,7 @@ def statement(certificate: dict[str, Any]) -> str:
         f"anybody, whatever else they know, and {reach}. It does not "
         f"promise that nothing can be learned about the population, or about a person from others. "
         f"{_several_records(declared)} {_chosen(certificate['selection'])}{_other_releases(certificate)} "
-        f"{_assumed(certificate)} {_started(declared)}"
+        f"{_assumed(certificate)} {_independent(declared)}{_started(declared)}"
         f"{_randomness(certificate)} 'dpgen verify' "
         f"shows that this certificate is consistent with itself and with the files beside it; it cannot show that the run "
         f"took place as described."
@@ -318,6 +318,16 @@ def _assumed(certificate: dict[str, Any]) -> str:
     return (
         f"The following was assumed to be public knowledge and is not protected: {number}the description of a record"
         f"{apart}, and {settings}."
+    )
+
+
+def _independent(declared: dict[str, Any]) -> str:
+    """Say what is declared of the query by which records were read, where its form does not show it."""
+    if declared.get("rows_independent") is not True:
+        return ""
+    return (
+        "The records are rows of a query of a database, and it is declared that one record more or less changes no row but "
+        "its own; the guarantee rests on that. "
     )
 
 

@@ -33,6 +33,8 @@ GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experimen
 _CHOSEN = ("data.source", "model.name", "clipping.rule")
 # Paths that Hydra reads as they stand.
 _BARE = re.compile(r"/[\w./-]*", re.ASCII)
+# Settings whose text may hold any sign, which is taken as it stands.
+_TEXTS = ("data.url", "data.query")
 # Combinations of a grid.
 _MOST = 10_000
 
@@ -114,6 +116,13 @@ def replaced(words: Sequence[str], name: str, value: object) -> list[str]:
     return [*(word for word in words if name_of(word) != name), written(name, value)]
 
 
+def _quoted(word: str) -> str:
+    """Return a word whose text Hydra would read as its own language in quotes, unless it has them."""
+    name, _, value = word.partition("=")
+    bare = name_of(word) in _TEXTS and value[:1] not in ("'", '"', "") and value != "null"
+    return written(name, value) if bare else word
+
+
 def _set(word: str) -> str:
     """Return a word by which Hydra sets what a file may not hold."""
     return word if word.partition("=")[0] in GROUPS else f"++{word}"
@@ -165,7 +174,7 @@ def _check_word(word: str) -> str:
             raise UsageError(f"{word}: there is none; expected one of {', '.join(known)}{near}")
     if (why := NEVER.get(setting)) is not None:
         raise UsageError(f"{setting}: {why}")
-    return f"{setting}={value}"
+    return _quoted(f"{setting}={value}")
 
 
 def _explain(error: Exception) -> str:
@@ -200,7 +209,7 @@ def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
         if word.startswith("-"):
             raise _unknown_option(word)
     try:
-        parsed: list[Override] = OverridesParser.create().parse_overrides(list(words))
+        parsed: list[Override] = OverridesParser.create().parse_overrides(list(map(_quoted, words)))
         choices = [_values(own) if own.is_sweep_override() else [str(own.input_line)] for own in parsed]
     except OverrideParseException as error:
         raise UsageError(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from lightning_dpgen.privacy.passwords import check_url, without_passwords
 from lightning_dpgen.specs.spec import AnyText, Name, Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -128,14 +129,38 @@ class PicturesSpec(_InFile):
 
 
 class TableSpec(_InFile, _OfPersons):
-    """Anybody's table: .csv, .tsv (also .gz) or .parquet, described by a public schema (`dpgen schema FILE` drafts one)."""
+    """Anybody's table: a file (text, Parquet, JSON lines, Excel, SQLite, DuckDB) with a schema by `dpgen schema FILE`."""
 
     kind = "table"
     source: Literal["table"]
+    path: Place | None = setting("the file, or the folder of Parquet files; a database has url and query in its place")
+    url: AnyText | None = setting("of a database, without a password: the driver finds that in its own way")
+    query: AnyText | None = setting("in SQL, with url: the records, each of which is one row")
+    rows_independent: bool | None = setting(
+        "a declaration, for a query whose form does not show it: adding or removing one record (of a person all rows of "
+        "the person) adds or removes exactly its own rows of the query, and changes no other row"
+    )
     schema_: Place | None = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
     discovery_share: float | None = setting("the share of the budget for what is `private` in the schema", **_SHARE)
     bins_share: float | None = _bins_share()
     bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.url is not None:
+            try:
+                check_url(self.url)
+            except ValueError as error:
+                raise UsageError(f"data.url={without_passwords(self.url)}: {error}") from None
+            if self.path is not None:
+                raise UsageError(f"data.path={self.path} with data.url: expected one of them, a file or a database")
+        if (self.url is None) != (self.query is None):
+            raise UsageError(
+                f"data.{'query' if self.query is None else 'url'}: must be given, as in data.url=postgresql://ann@host/db "
+                'data.query="select age, sex from visits"'
+            )
+        if self.rows_independent is not None and self.query is None:
+            raise UsageError("data.rows_independent: declares something of data.query: leave it out where there is none")
 
 
 class _OfFiles(_InFile, _OfPersons):

@@ -54,8 +54,10 @@ FIRST_PASS = "first pass"
 _MIXTURES = {TableSchema.kind: "tables", BasketSchema.kind: "baskets"}
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
-# Settings of the data that a certificate does not show: places, and what its schema says.
-_NOT_SHOWN = {"source", "n", "path", "schema_", "bins", "items"}
+# Settings of the data that say where something is, and those that a certificate does not show: these, and what its schema
+# says. Records are told by their fingerprint.
+_PLACES = {"path", "url", "query", "schema_", "items"}
+_NOT_SHOWN = _PLACES | {"source", "n", "bins"}
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def read_as(spec: RunSpec, source: Source) -> dict[str, Any]:
     """Return all that decides what a record is, and what is bought before the rest can be planned."""
     data, privacy = spec.data.given(), spec.privacy
     return {
-        "data": {name: value for name, value in data.items() if name not in ("path", "schema_", "items")},
+        "data": {name: value for name, value in data.items() if name not in _PLACES},
         "schema": source.description,
         "privacy": {name: getattr(privacy, name) for name in ("epsilon", "delta", "noise", "unit", "study")},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,9 @@ from lightning_dpgen.data.baskets.keys import basket_keys
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE, read_items
+from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files.database import DatabaseQuery
+from lightning_dpgen.data.files.kinds import is_database
 from lightning_dpgen.data.names import is_name, public_names, shown
 from lightning_dpgen.data.pictures.form import MOST_CLASSES
 from lightning_dpgen.data.pictures.reading import read_pictures
@@ -25,9 +29,10 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, PRIVATE, VALUES, Open
-from lightning_dpgen.data.tables.reading import read_open_columns, read_table, table_bytes
+from lightning_dpgen.data.tables.reading import read_open_columns, read_table, row_digests, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.custom_data import CustomSource
 from lightning_dpgen.specs.data import (
@@ -46,6 +51,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 # Settings of the form of files of baskets and series.
 _BASKETS = ("form", "separator", "columns", "label")
 _SERIES = (*_BASKETS, "header", "by", "day")
+# Settings of a table in a database.
+_DATABASE = ("url", "query", "rows_independent")
 
 
 class PublicSource(Source):
@@ -145,15 +152,35 @@ class TableFile(Source):
 
     @property
     def _records(self) -> Any:
-        return self.spec.path if self._frame is None else self._frame
+        if self._frame is not None:
+            return self._frame
+        return self.spec.path if self.spec.url is None else DatabaseQuery(**self.spec.given(*_DATABASE))
 
     def files(self, held_out: bool = False) -> list[Path]:
-        return super().files() if self._frame is None else []
+        if self._frame is not None or self.spec.url is not None:
+            return []
+        if self.spec.path is None:
+            raise MissingData("data.path: must be given, the file of the records; or data.url and data.query, a database")
+        if re.search(r"/[a-z+\d]+:/", self.spec.path):
+            raise MissingData(
+                f"data.path={without_passwords(self.spec.path)}: names a database: expected a file, or the database by "
+                "data.url=URL data.query=SQL"
+            )
+        return super().files()
+
+    @cached_property
+    def _digests(self) -> np.ndarray:
+        with self._settings_named():
+            return row_digests(self._records, self.described, self.spec.person)
 
     def contents(self) -> Iterator[np.ndarray]:
         if self._frame is not None:
             yield from table_bytes(self._frame, self.described, self.spec.person)
-        yield from super().contents()
+        elif self.spec.url is not None or is_database(self.spec.path):
+            # Rows of a database have no order, and its file changes though its records do not.
+            yield self._digests
+        else:
+            yield from super().contents()
 
     def _read(self, schema: TableSchema, held_out: bool) -> Reading:
         return read_table(self._records, schema, **self.spec.given("outside", "person"))

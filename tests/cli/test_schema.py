@@ -122,7 +122,7 @@ def test_domains_of_dpsynth_and_mbi(dpgen, tmp_path):
 MISTAKES = {
     "no file": (["no.csv"], "no.csv: expected a file"),
     "no arguments": ([], "file"),
-    "suffix": (["a.txt"], "expected a name that ends in"),
+    "suffix": (["a.txt"], "a.txt is not read: rename it to .csv or .tsv"),
     "unknown program": (["--from", "other", "a.txt"], "--from"),
     "a record for a header": (["bare.csv"], "the first line has a field like an integer.*--no-header"),
     "an empty name": (["gap.csv"], "an empty field"),

@@ -201,7 +201,7 @@ def test_files_that_are_fine(tmp_path):
 FRAME = pd.DataFrame({"a": [1, 2], "b": [True, False]})
 BAD_SOURCES = {
     "list": ([1, 2], "a list: expected"),
-    "suffix": ("a.xlsx", "expected a name that ends in"),
+    "suffix": ("a.xls", "a.xls is not read: open it in its program and save it as .xlsx or .csv"),
     "mixed": (FRAME.assign(a=[1, "x"]), "column 'a' of the frame holds int, str: expected values of one type"),
     "odd mixture": (FRAME.assign(a=pd.Series([np.datetime64("2020-01-01"), np.float32(3)], dtype=object)), "holds .*float"),
     "names": (FRAME.rename(columns={"a": 0}), "lacks a and has 0, not in the schema"),
@@ -221,7 +221,7 @@ BAD_SOURCES = {
 @pytest.mark.parametrize(("source", "words"), BAD_SOURCES.values(), ids=BAD_SOURCES.keys())
 def test_bad_sources(tmp_path, monkeypatch, source, words):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.xlsx").write_bytes(b"x")
+    (tmp_path / "a.xls").write_bytes(b"x")
     with pytest.raises(BadRecords, match=words):
         read_table(source, LONE)
 

@@ -400,6 +400,7 @@ def _parsed(content: bytes) -> Any:
 
 _KINDS: dict[str, Callable[[Random, bytes, list[bytes]], bytes]] = {
     ".json": of_json, ".jsonl": of_chain, ".safetensors": of_safetensors, ".npy": of_npy, ".npz": of_zip, ".zip": of_zip,
+    ".xlsx": of_zip, ".ndjson": of_text,
     ".gz": of_packed, ".csv": of_text, ".tsv": of_text, ".dat": of_text, ".txt": of_text, ".yaml": of_text,
 }  # fmt: skip
 

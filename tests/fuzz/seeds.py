@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import sqlite3
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -159,6 +160,14 @@ def _studies(folder: Path) -> dict[str, bytes]:
     return {"study/seed_added.zip": own, "study/seed_mixed.zip": packed(folder)}
 
 
+def _database(table: pd.DataFrame) -> bytes:
+    with sqlite3.connect(":memory:") as connection:
+        table.to_sql("t", connection, index=False)
+        content = connection.serialize()
+    connection.close()
+    return content
+
+
 def _written(write: Callable) -> bytes:
     file = io.BytesIO()
     write(file)
@@ -189,6 +198,9 @@ def _rows(folder: Path) -> dict[str, bytes]:
         "rows/table_seed.tsv": table.to_csv(index=False, sep="\t").encode(),
         "rows/table_seed.csv.gz": gzip.compress(csv, mtime=0),
         "rows/table_seed.parquet": _written(lambda file: pa.parquet.write_table(frame, file)),
+        "rows/table_seed.ndjson": table.to_json(orient="records", lines=True).encode(),
+        "rows/table_seed.xlsx": _written(lambda file: table.to_excel(file, index=False)),
+        "rows/table_seed.sqlite": _database(table),
         "rows/draft_seed.csv": csv,
         "rows/draft_seed.parquet": _written(lambda file: pa.parquet.write_table(frame, file)),
         "baskets/seed.npz": _written(lambda file: scipy.sparse.save_npz(file, few)),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,19 +65,20 @@ class RowSource(ABC):
                 raise BadRecords(f"{where}: two columns are named {shown(name)}: expected each name once; rename one{hint}")
 
     @abstractmethod
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         """Yield the rows in their order, with these columns, at least one; raise BadRecords for what cannot be read."""
 
     def place(self, row: int) -> str:
         """Return the place of a row, counted from 0, within the source."""
         return f"row {row} (from 0)"
 
-    def blocks(self, columns: Sequence[str] | None = None) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str] | None = None) -> Generator[Block]:
         """Yield the rows in their order, with these columns, or all."""
         done = 0
-        for batch in self.batches(self.columns if columns is None else list(columns)):
-            yield Block(batch, lambda i, start=done: f"{self.where}, {self.place(start + i)}")
-            done += batch.num_rows
+        with closing(self.batches(self.columns if columns is None else list(columns))) as batches:
+            for batch in batches:
+                yield Block(batch, lambda i, start=done: f"{self.where}, {self.place(start + i)}")
+                done += batch.num_rows
 
     def check_has(self, names: Collection[str]) -> None:
         """Raise BadRecords if one of these columns is not there."""

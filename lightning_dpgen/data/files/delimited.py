@@ -1,11 +1,11 @@
-"""Files of delimited text, CSV or TSV, plain or gzipped: Arrow reads them, and a fault is found by reading once more."""
+"""Files of delimited text, CSV or TSV, plain or packed: Arrow reads them, and a fault is found by reading once more."""
 
 from __future__ import annotations
 
 import csv
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from lightning_dpgen.data.files.blocks import RowSource
-from lightning_dpgen.data.files.text import UNREADABLE, damaged, decoded, opened
+from lightning_dpgen.data.files.text import UNREADABLE, UTF8, bare_name, damaged, decoded, opened
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -26,13 +26,14 @@ class DelimitedText(RowSource):
     """A file of text with one row a line, unless a line break is in quotes. An empty field is null.
 
     Args:
-        path: the file; ``.gz`` is unpacked.
+        path: the file; ``.gz``, ``.bz2`` and ``.zst`` are unpacked.
         names: of the columns, where no header says them; else None.
         separator: between fields, one character; None for what goes with the ending.
         strip: whether blanks around fields are cut off.
         skip_empty: whether empty lines are no rows, where there are several columns.
         drop_ragged: whether rows with another number of fields are left out and counted, not refused.
         headless: the words by which a reader is told that there is no header, for advice; none where it cannot be.
+        charset: the encoding of the text, one of `data.files.text.CHARSETS`.
 
     Attributes:
         has_header: whether the file says the names of its columns.
@@ -52,20 +53,21 @@ class DelimitedText(RowSource):
         skip_empty: bool = False,
         drop_ragged: bool = False,
         headless: str = "",
+        charset: str = UTF8,
     ) -> None:
-        self._path, self._strip, self._drop_ragged = path, strip, drop_ragged
+        self._path, self._strip, self._drop_ragged, self._charset = path, strip, drop_ragged, charset
         self._separator = separator or default_separator(path)
         if len(self._separator.encode()) != 1 or self._separator in '"\r\n':
             raise ValueError(f"separator={shown(separator)}: expected one character")
         self.has_header, self._header_line = names is None, 0
         if names is None:
-            self._header_line, names = header_of(path, self._separator)
+            self._header_line, names = header_of(path, self._separator, charset)
             names = [name.strip() for name in names] if strip else names
         hint = f", or say that the first line is no header ({headless})" if headless and self.has_header else ""
         super().__init__(str(path), names, hint)
         self._skips_empty = skip_empty and len(self.columns) > 1
 
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         self.ragged = 0
         read = pa.csv.ReadOptions(
             use_threads=False,
@@ -75,7 +77,7 @@ class DelimitedText(RowSource):
             skip_rows=max(self._header_line - 1, 0),
             skip_rows_after_names=int(self.has_header),
             # Arrow warns of rows that it cannot hand to `_left_out` as text, so all is decoded before.
-            encoding="utf-8-sig" if self._drop_ragged else "utf-8",
+            encoding=_with_mark(self._charset) if self._drop_ragged else self._charset,
         )
         parse = pa.csv.ParseOptions(
             delimiter=self._separator,
@@ -108,7 +110,7 @@ class DelimitedText(RowSource):
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the rows below the header as fields, each with its line."""
-        for line, fields in _records(self._path, self._separator):
+        for line, fields in _records(self._path, self._separator, self._charset):
             if line > self._header_line and (fields or not self._skips_empty):
                 yield line, fields
 
@@ -137,31 +139,41 @@ class DelimitedText(RowSource):
 
 def default_separator(path: Path) -> str:
     """Return the separator that goes with the ending of a name: a tab for ``.tsv``, else a comma."""
-    return "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
+    return "\t" if bare_name(path).endswith(".tsv") else ","
 
 
-def header_of(path: Path, separator: str) -> tuple[int, list[str]]:
+def header_of(path: Path, separator: str, charset: str = UTF8) -> tuple[int, list[str]]:
     """Return the number, from 1, and the fields of the first line that is not empty; raise BadRecords if there is none."""
-    for line, fields in _records(path, separator):
+    for line, fields in _records(path, separator, charset):
         if fields:
             return line, fields
     raise BadRecords(f"{path} is empty: expected a header line with the names of the columns")
 
 
-def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, separator: str, charset: str) -> Iterator[tuple[int, list[str]]]:
     """Yield lines as fields (none of an empty one), each with its number, from 1; raise BadRecords for a damaged file."""
+    line = 1
     try:
-        with opened(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
-            reader, line = csv.reader(_lines(text), delimiter=separator), 1
+        with opened(path) as raw, io.TextIOWrapper(raw, _with_mark(charset), newline="") as text:
+            reader = csv.reader(_lines(text), delimiter=separator)
             for fields in reader:
                 yield line, fields
                 line = reader.line_num + 1
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         # A damaged archive may be found out by its checksum alone, behind what it holds.
-        _refuse_bytes(path)
-        raise damaged(path, error) from None
+        if charset == UTF8:
+            _refuse_bytes(path)
+            raise damaged(path, error) from None
+        raise BadRecords(
+            f"{path}, at line {line} or below it, is not {charset}: correct the charset that is declared"
+        ) from None
     except (csv.Error, *UNREADABLE) as error:
         raise damaged(path, error) from None
+
+
+def _with_mark(charset: str) -> str:
+    """Return the encoding that also takes the mark away by which some programs begin a file of UTF-8."""
+    return "utf-8-sig" if charset == UTF8 else charset
 
 
 def _lines(text: TextIO) -> Iterator[str]:

@@ -1,52 +1,29 @@
-"""The one way to rows: files of text, Parquet files, tables of Arrow and DataFrames, a block at a time."""
+"""The one way to rows: files of text and of other programs, tables of Arrow and DataFrames, a block at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet
 
 from lightning_dpgen.data.files.blocks import RowSource
+from lightning_dpgen.data.files.database import DatabaseQuery, QueryRows
 from lightning_dpgen.data.files.delimited import DelimitedText
-from lightning_dpgen.data.files.text import UNREADABLE, check_there, damaged
+from lightning_dpgen.data.files.duckdb_file import DuckdbRows
+from lightning_dpgen.data.files.json_lines import JsonLines
+from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET, WORKBOOK, is_database
+from lightning_dpgen.data.files.parquet import ParquetFolder, ParquetRows
+from lightning_dpgen.data.files.sqlite import MAGIC, SqliteRows
+from lightning_dpgen.data.files.text import bare_name, check_there
+from lightning_dpgen.data.files.workbook import WorkbookRows
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
 
 _ROWS_AT_ONCE = 1 << 16
 _IN_MEMORY = "the table"
-
-
-class ParquetRows(RowSource):
-    """A Parquet file.
-
-    Attributes:
-        types: those of its columns, which the file declares.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            # Arrow would read a path in its own way.
-            with open(path, "rb") as file:
-                schema = pa.parquet.read_schema(file)
-            names = schema.names
-        # Names may not be UTF-8, too.
-        except UNREADABLE as error:
-            raise damaged(path, error, " as Parquet") from None
-        super().__init__(str(path), names)
-        self.types = schema.types
-
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        try:
-            with open(self._path, "rb") as opened, pa.parquet.ParquetFile(opened) as file:
-                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False):
-                    yield batch.select(columns)
-        except UNREADABLE as error:
-            raise damaged(self._path, error, " as Parquet") from None
 
 
 class ArrowRows(RowSource):
@@ -56,7 +33,7 @@ class ArrowRows(RowSource):
         super().__init__(_IN_MEMORY, table.column_names)
         self._table = table
 
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         yield from self._table.select(columns).to_batches(max_chunksize=_ROWS_AT_ONCE)
 
 
@@ -67,7 +44,7 @@ class FrameRows(RowSource):
         super().__init__(_IN_MEMORY, list(map(str, frame.columns)))
         self._frame = frame
 
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         places = {name: at for at, name in enumerate(self.columns)}
         places = {name: places[name] for name in columns}
         for name, at in places.items():
@@ -77,13 +54,24 @@ class FrameRows(RowSource):
             yield pa.record_batch([_array(self._frame.iloc[rows, at], name) for name, at in places.items()], names=columns)
 
 
-def rows_of(source: Any, names: Sequence[str] | None = None, separator: str | None = None, **options: Any) -> RowSource:
-    """Return the rows of a source, of which only the names of columns are read.
+def rows_of(
+    source: Any,
+    names: Sequence[str] | None = None,
+    separator: str | None = None,
+    *,
+    table: str | None = None,
+    keys: Sequence[str] = (),
+    **options: Any,
+) -> RowSource:
+    """Return the rows of a source, of which only the names of columns are read (and of JSON lines the first thousand).
 
     Args:
-        source: the path of a ``.parquet`` file, or of one of text, also with ``.gz``; a DataFrame; a table or record batch
-            of Arrow.
-        names, separator, options: of a file of text, see `DelimitedText`.
+        source: the path of a file, whose ending says its kind (`data.files.kinds`; any other is text); a folder of Parquet
+            files; a query of a database; a DataFrame; a table or record batch of Arrow.
+        names: of the columns, where a file of text or a workbook does not say them; else None.
+        table: the sheet of a workbook, or the table of a database; None for the only one.
+        keys: those that JSON lines may have, beside those of the first lines.
+        separator, options: of a file of text, see `DelimitedText`.
 
     Raises:
         MissingData: if there is no such file.
@@ -96,11 +84,29 @@ def rows_of(source: Any, names: Sequence[str] | None = None, separator: str | No
         return ArrowRows(pa.Table.from_batches([source]))
     if isinstance(source, pa.Table):
         return ArrowRows(source)
+    if isinstance(source, DatabaseQuery):
+        return QueryRows(source)
     if not isinstance(source, str | Path):
         raise BadRecords(f"a {type(source).__name__}: expected the path of a file, a DataFrame, or a table of Arrow")
     path = Path(source)
+    if path.is_dir():
+        return ParquetFolder(path)
     check_there(path)
-    return ParquetRows(path) if path.suffix == ".parquet" else DelimitedText(path, names, separator, **options)
+    kind = path.suffix.lower()
+    if kind == PARQUET:
+        return ParquetRows(path)
+    if kind == WORKBOOK:
+        return WorkbookRows(path, table, names)
+    if is_database(path):
+        return SqliteRows(path, table) if _begins_with(path, MAGIC) else DuckdbRows(path, table)
+    if bare_name(path).endswith(JSON_LINES):
+        return JsonLines(path, keys)
+    return DelimitedText(path, names, separator, **options)
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(magic)) == magic
 
 
 def _check_alike(values: pd.Series, name: str) -> None:

@@ -1,9 +1,11 @@
-"""Files of text, plain or gzipped, which must be there and be UTF-8: the one encoding that is never guessed."""
+"""Files of text, plain or packed, in UTF-8 or the encoding that is declared: none is ever guessed."""
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
+import io
 import zlib
 from pathlib import Path
 from typing import BinaryIO
@@ -16,11 +18,51 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 # The errors by which Python and Arrow refuse a damaged file.
 UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zlib.error, pa.ArrowException)
+# Endings of packed files of text.
+PACKED = (".gz", ".bz2", ".zst")
+UTF8 = "utf-8"
+# The encodings that may be declared, by the names that Python has for them: those of one or two bytes a letter in which
+# programs have written tables. A schema may be anyone's, and other codecs unpack or run what they are given.
+CHARSETS = (
+    UTF8, "utf-16", "utf-16-le", "utf-16-be", "iso8859-1", "iso8859-2", "iso8859-9", "iso8859-15", "cp1250", "cp1251",
+    "cp1252", "cp1253", "cp1254", "cp437", "cp850", "cp852", "mac-roman", "koi8-r", "shift_jis", "euc_jp", "euc_kr", "big5",
+    "gb18030",
+)  # fmt: skip
 
 
 def opened(path: Path) -> BinaryIO:
-    """Open a file for its bytes, unpacked where its name ends in .gz."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+    """Open a file for its bytes, unpacked where its name ends in .gz, .bz2 or .zst."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix == ".bz2":
+        return bz2.open(path, "rb")
+    if path.suffix == ".zst":
+        return io.BufferedReader(pa.CompressedInputStream(open(path, "rb"), "zstd"))
+    return open(path, "rb")
+
+
+def bare_name(path: Path) -> str:
+    """Return the name of a file in small letters, without the ending that says how it is packed.
+
+    Example:
+        >>> bare_name(Path("Visits.CSV.gz"))
+        'visits.csv'
+    """
+    return path.name.removesuffix(path.suffix).lower() if path.suffix in PACKED else path.name.lower()
+
+
+def charset_of(name: str) -> str | None:
+    """Return the name that Python has for an encoding; None for one that is not among `CHARSETS`.
+
+    Example:
+        >>> charset_of("latin-1"), charset_of("UTF8"), charset_of("zip")
+        ('iso8859-1', 'utf-8', None)
+    """
+    try:
+        found = codecs.lookup(name).name
+    except (LookupError, ValueError):
+        return None
+    return found if found in CHARSETS else None
 
 
 def decoded(line: bytes, place: str) -> str:
@@ -35,10 +77,10 @@ def decoded(line: bytes, place: str) -> str:
         return line.decode()
     except UnicodeDecodeError as error:
         utf16 = line[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        kind, name = ("; it looks like UTF-16", "utf-16") if utf16 else ("", "latin1")
+        kind, name = ("; it looks like UTF-16", "utf-16") if utf16 else ("", "latin-1")
         raise BadRecords(
             f"{place}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8{kind}: save the file as UTF-8 "
-            f"(iconv -f {name} -t utf-8)"
+            f"(iconv -f {name} -t utf-8), or declare its encoding where it has a schema, as in charset: {name}"
         ) from None
 
 

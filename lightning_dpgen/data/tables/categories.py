@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.names import one_of
 from lightning_dpgen.data.tables.arrays import Misfit, shown, wrong_type
-from lightning_dpgen.data.tables.column import Modelled, is_text
+from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.scales import Integers
 
 _TRUTH = {False: ("false", "f", "no", "n", "0"), True: ("true", "t", "yes", "y", "1")}
@@ -27,6 +27,7 @@ class Category(Modelled):
     Args:
         values: all values there can be: different texts, whole numbers, or true and false. A synthetic table has them as
             string, int64 or bool.
+        words: the texts for false and for true in files, where there are no other values; None for any of the usual ones.
         other: the one of them that stands for unlisted values when these are clamped; None if none does.
 
     Example:
@@ -38,6 +39,7 @@ class Category(Modelled):
 
     values: tuple[str, ...] | tuple[int, ...] | tuple[bool, ...] = ()
     other: str | int | bool | None = None
+    words: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,6 +55,8 @@ class Category(Modelled):
             twice = next(value for value, count in Counter(values).items() if count > 1)
             self.refuse("values", twice, "each value once")
         object.__setattr__(self, "values", values)
+        if self.words is not None:
+            self._check_words(kind)
         if self.other is not None and (type(self.other) is not kind or self.other not in values):
             self.refuse("other", self.other, "one of the values")
         for text in self.missing_values if self.missing else ():
@@ -82,11 +86,18 @@ class Category(Modelled):
             what = {"type": "boolean"}
         if self.other is not None:
             what["other"] = self.other
+        if self.words is not None:
+            what["words"] = list(self.words)
         return what | self.missing_fields() | ({"description": self.description} if self.description else {})
 
     @property
     def present_names(self) -> list[str]:
         return [str(value).lower() if self.kind is bool else str(value) for value in self.values]
+
+    def asked(self, value: Any) -> Any:
+        # Conditions are written with true and false, too, whatever words files have for them.
+        said = self.words is not None and isinstance(value, str) and value.lower() in ("true", "false")
+        return value.lower() == "true" if said else value
 
     def alone(self, code: int) -> bool:
         return True
@@ -125,7 +136,7 @@ class Category(Modelled):
             else:
                 advice = "list it, or declare other: one of the values, and use outside=clamp"
             row = int(unlisted.argmax())
-            expected = "true or false" if self.kind is bool else one_of(self.values)
+            expected = one_of(self.values) if self.kind is not bool else " or ".join(self.words or ("true", "false"))
             raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
         counted[f"{self.name}: not listed"] += int(unlisted.sum())
         codes[unlisted] = moves_to
@@ -138,6 +149,16 @@ class Category(Modelled):
     def _choices(self) -> pa.Array:
         return pa.array([*self.values, None], self.arrow)
 
+    def _check_words(self, kind: type) -> None:
+        words = self.words
+        if kind is not bool:
+            raise BadSchema("expected only with type: boolean", self.name, "words")
+        if not isinstance(words, list | tuple) or len(words) != 2 or not all(is_text(word) and word for word in words):
+            self.refuse("words", words, "the two words for false and for true, as in [no, yes]")
+        if words[0].lower() == words[1].lower() or any(word != word.strip() for word in words):
+            self.refuse("words", words, "two words that differ in more than capitals, without spaces around them")
+        object.__setattr__(self, "words", tuple(words))
+
     def _codes(self, values: pa.Array) -> np.ndarray:
         """Return places (n,) int64, -1 for what is not listed."""
         if self.kind is str:
@@ -148,18 +169,20 @@ class Category(Modelled):
             numbers = pa.array(Integers().ticks(values))
             found = pc.index_in(numbers, self._choices[:-1].cast(numbers.type))
         else:
-            found = pc.index_in(_truths(values), self._choices[:-1])
+            found = pc.index_in(_truths(values, self.words), self._choices[:-1])
         return found.fill_null(-1).to_numpy().astype(np.int64)
 
 
 _KINDS = {str: "texts", int: "whole numbers below 2^53", bool: "true and false"}
 
 
-def _truths(values: pa.Array) -> pa.Array:
-    """Return true and false, and null for what is neither."""
+def _truths(values: pa.Array, declared: tuple[str, str] | None = None) -> pa.Array:
+    """Return true and false, and null for what is neither; texts by the declared words, or else the usual ones."""
     if pa.types.is_boolean(values.type):
         return values
     if pa.types.is_string(values.type):
+        if declared is not None:
+            return pc.equal(pc.index_in(pc.utf8_lower(values), pc.utf8_lower(pa.array(declared))), 1)
         words = pa.array(_TRUTH[False] + _TRUTH[True])
         found = pc.index_in(pc.utf8_lower(values), words)
         return pc.greater_equal(found, len(_TRUTH[False]))

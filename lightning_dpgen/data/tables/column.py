@@ -158,6 +158,10 @@ class Modelled(Column):
         lost = self.lost(numbers) & ~absent
         return np.where(lost, 0, numbers), absent | lost
 
+    def asked(self, value: Any) -> Any:
+        """Return the value that a condition asks for, as `numbers` reads it."""
+        return value
+
     @abstractmethod
     def places(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
         """Return `numbers` of values none of which is missing."""

@@ -59,11 +59,28 @@ class Dates(Scale):
 
 @dataclass(frozen=True)
 class Datetimes(Scale):
-    """Seconds, minutes, hours or days since 1970, of whatever time zone, since none is kept; what is finer is cut off."""
+    """Seconds, minutes, hours or days since 1970 as clocks show them; what is finer is cut off.
+
+    Args:
+        zone: the zone of the clocks, where values have an offset; None where they have none, in whatever zone.
+
+    Example:
+        >>> times = Datetimes("hour", "Europe/Berlin")
+        >>> times.declared(times.ticks(pa.array(["2024-07-31 22:30Z"]))[0])
+        '2024-08-01 00:00:00'
+    """
 
     resolution: str
-    expected: ClassVar[str] = "a date and time as YYYY-MM-DD HH:MM:SS, without a time zone"
-    arrow: ClassVar[pa.DataType] = pa.timestamp("s")
+    zone: str | None = None
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        without = "a date and time as YYYY-MM-DD HH:MM:SS"
+        return f"{without}, without a time zone" if self.zone is None else f"{without}+HH:MM, with its offset"
+
+    @property
+    def arrow(self) -> pa.DataType:  # type: ignore[override]
+        return pa.timestamp("s", self.zone)
 
     @property
     def unit(self) -> int:
@@ -83,6 +100,8 @@ class Datetimes(Scale):
 
     def ticks(self, values: pa.Array) -> np.ndarray:
         texts = values
+        if self.zone is not None:
+            return _seconds(self._local(values), self.expected, texts) // RESOLUTIONS[self.resolution]
         if pa.types.is_string(values.type):
             values = parsed(values, pa.timestamp("us"), self.expected)
         elif pa.types.is_date(values.type):
@@ -90,7 +109,21 @@ class Datetimes(Scale):
         return _seconds(values, self.expected, texts) // RESOLUTIONS[self.resolution]
 
     def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
-        return pa.array(ticks * RESOLUTIONS[self.resolution], mask=absent).view(self.arrow)
+        local = pa.array(ticks * RESOLUTIONS[self.resolution], mask=absent).view(pa.timestamp("s"))
+        if self.zone is None:
+            return local
+        # An hour that clocks show twice is the first one, and one that they skip is the end of the gap.
+        return pc.assume_timezone(local, self.zone, ambiguous="earliest", nonexistent="latest")
+
+    def _local(self, values: pa.Array) -> pa.Array:
+        """Return moments as the clocks of the zone show them."""
+        if pa.types.is_string(values.type):
+            values = parsed(values, pa.timestamp("us", "UTC"), self.expected)
+        if not pa.types.is_timestamp(values.type):
+            raise wrong_type(values, self.expected)
+        if values.type.tz is None:
+            raise Misfit(None, f"holds times without a zone: expected {self.expected}", "leave zone out of the schema")
+        return pc.local_timestamp(values.cast(pa.timestamp("us", self.zone)))
 
 
 @dataclass(frozen=True)
@@ -136,6 +169,22 @@ class Times(Scale):
         return pa.array((ticks * RESOLUTIONS[self.resolution]).astype(np.int32), mask=absent).view(self.arrow)
 
 
+def is_zone(name: Any) -> bool:
+    """Tell whether there is a time zone of this name.
+
+    Example:
+        >>> is_zone("Europe/Berlin"), is_zone("Mars/Olympus")
+        (True, False)
+    """
+    if not isinstance(name, str) or not name.replace("/", "").replace("_", "").replace("-", "").replace("+", "").isalnum():
+        return False
+    try:
+        pc.local_timestamp(pa.array([0], pa.timestamp("s", name)))
+    except (pa.ArrowException, ValueError):
+        return False
+    return True
+
+
 def _whole(seconds: float, resolution: str) -> int:
     ticks = seconds / RESOLUTIONS[resolution]
     if not math.isfinite(ticks) or ticks != int(ticks):
@@ -151,6 +200,8 @@ def _seconds(values: pa.Array, expected: str, texts: pa.Array) -> np.ndarray:
         raise wrong_type(texts, expected)
     if values.type.tz is not None:
         raise Misfit(
-            None, f"holds times of the zone {values.type.tz}: expected {expected}", "take local times, without their zone"
+            None,
+            f"holds times of the zone {values.type.tz}: expected {expected}",
+            "take local times, without their zone, or declare type: datetime and zone: that whose clocks count",
         )
     return values.cast(pa.int64()).to_numpy() // _PER_SECOND[values.type.unit]

@@ -16,15 +16,18 @@ import pyarrow as pa
 from lightning_dpgen.data.tables.arrays import Misfit, shown
 from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
-from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes, Times
+from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes, Times, is_zone
 from lightning_dpgen.data.tables.density import Density
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
+from lightning_dpgen.data.tables.written_form import MomentForm, WrittenForm, form_of, problem_of_signs
 from lightning_dpgen.data.value_tree import ValueGrid
 
 TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000
 _MOST_SPECIAL = 1000
 _MOST_PIECES, _MOST_COUNT = 10_000, 1e15
+# Keys of how values are written in text, where that is not as programs do.
+_WRITTEN = ("decimal", "thousands", "format", "zone")
 # A unit is a multiple of 1 / 2^24, which float32 holds exactly.
 _GRID = 2**24
 
@@ -50,6 +53,11 @@ class Numeric(Modelled):
             Bins that are left open are cut by it, and values of a bin are drawn by it. Found privately (`find_values`) or
             public; empty for evenly.
         density_noise: the standard deviation of the noise in a count.
+        decimal, thousands: of text that stands for numbers, the sign before decimals and the one between thousands; None
+            for those of the table.
+        format: of text that stands for dates or times, as in ``%d.%m.%Y``; None for ISO 8601.
+        zone: of ``datetime``, a name such as ``Europe/Berlin``: values have an offset, and are read and written as what the
+            clocks of this zone show.
         encoding: ``bins``, or ``scaled`` for one unit in [0, 1], exact for up to 2^24 + 1 whole values, else on a
             grid of as many.
 
@@ -74,12 +82,17 @@ class Numeric(Modelled):
     encoding: str = "bins"
     density: tuple = ()
     density_noise: float = 0.0
+    decimal: str | None = None
+    thousands: str | None = None
+    format: str | None = None
+    zone: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.type not in TYPES:
             self.refuse("type", self.type, f"one of {', '.join(TYPES)}")
         self._check_kind()
+        self._check_written()
         if self.type == "time":
             full = {"second": "23:59:59", "minute": "23:59", "hour": "23:00"}
             self._set("low", "00:00" if self.low is None else self.low)
@@ -102,7 +115,11 @@ class Numeric(Modelled):
     @cached_property
     def scale(self) -> Scale:
         """The scale on which its values are numbers."""
-        return scale_of(self.type, self.decimals, self.resolution)
+        return scale_of(self.type, self.decimals, self.resolution, self.zone)
+
+    def form(self, decimal: str = ".", thousands: str = "") -> WrittenForm | None:
+        """Return the declared form of its texts, by these signs of the table; None where it is that of programs."""
+        return form_of({key: getattr(self, key) for key in ("type", *_WRITTEN)}, decimal, thousands)
 
     @property
     def scaled(self) -> bool:
@@ -164,7 +181,8 @@ class Numeric(Modelled):
 
     def fields(self) -> dict[str, Any]:
         what: dict[str, Any] = {"type": self.type, "low": self.low, "high": self.high}
-        for key, default in (("decimals", None), ("bins", None), ("transform", "linear"), ("encoding", "bins")):
+        for key, default in (("decimals", None), ("bins", None), ("transform", "linear"), ("encoding", "bins"),
+                             *((key, None) for key in _WRITTEN)):  # fmt: skip
             if getattr(self, key) != default:
                 what[key] = getattr(self, key)
         if self.resolution not in (None, "second"):
@@ -350,6 +368,22 @@ class Numeric(Modelled):
         if self.resolution not in known:
             self.refuse("resolution", self.resolution, f"one of {', '.join(known)}")
 
+    def _check_written(self) -> None:
+        if self.format is not None:
+            if self.type not in ("date", "datetime", "time") or self.zone is not None:
+                raise BadSchema("expected only with type: date, datetime without a zone, or time", self.name, "format")
+            try:
+                MomentForm(self.format if isinstance(self.format, str) else "", self.type)
+            except ValueError as error:
+                self.refuse("format", self.format, str(error))
+        if self.zone is not None and (self.type != "datetime" or not is_zone(self.zone)):
+            self.refuse("zone", self.zone, "the name of a zone, such as Europe/Berlin or UTC, with type: datetime")
+        if (self.decimal, self.thousands) != (None, None):
+            if self.type not in ("integer", "number"):
+                raise BadSchema("expected only with type: integer or number", self.name, "decimal")
+            if problem := problem_of_signs(self.decimal or ".", self.thousands or ""):
+                raise BadSchema(problem, self.name, "decimal")
+
     def _check_choices(self) -> None:
         if self.encoding not in ("bins", "scaled"):
             self.refuse("encoding", self.encoding, "bins or scaled")
@@ -393,10 +427,12 @@ def _is_count(value: Any) -> bool:
     return type(value) in (int, float) and 0.0 <= value <= _MOST_COUNT
 
 
-def scale_of(kind: str, decimals: int | None = None, resolution: str | None = None) -> Scale:
+def scale_of(kind: str, decimals: int | None = None, resolution: str | None = None, zone: str | None = None) -> Scale:
     """Return the scale on which values of a type are numbers."""
     if kind == "integer":
         return Integers()
     if kind == "number":
         return Decimals(decimals)
-    return Dates() if kind == "date" else {"datetime": Datetimes, "time": Times}[kind](resolution)
+    if kind == "datetime":
+        return Datetimes(resolution, zone)
+    return Dates() if kind == "date" else Times(resolution)

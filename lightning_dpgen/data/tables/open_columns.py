@@ -15,6 +15,7 @@ from lightning_dpgen.data.tables.bins import Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.numeric import MOST_BINS, scale_of
 from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
+from lightning_dpgen.data.tables.written_form import WrittenForm, form_of
 
 # The word of a schema in the place of what is to be found.
 PRIVATE = "private"
@@ -44,6 +45,12 @@ class Open(Modelled):
     def scale(self) -> Scale:
         """The scale on which its values are numbers, where bounds are to be found."""
         return scale_of(self.described["type"], self.described.get("decimals"))
+
+    def form(self, decimal: str = ".", thousands: str = "") -> WrittenForm | None:
+        """Return the declared form of its texts; see `Numeric.form`."""
+        if self.find == KEYS:
+            return None
+        return form_of(self.described, decimal, thousands)
 
     @property
     def present(self) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.blocks import Block, RowSource
+from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import Numbering, Reading
 from lightning_dpgen.data.records import Records
@@ -29,9 +32,11 @@ from lightning_dpgen.sampling.errors import BadRecords
 # Columns of which a message asks whether they are other ones.
 _MOST_ASKED = 3
 
+Table: TypeAlias = str | Path | DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch
+
 
 def read_table(
-    source: str | Path | pd.DataFrame | pa.Table | pa.RecordBatch,
+    source: Table,
     schema: TableSchema,
     *,
     outside: str = "refuse",
@@ -41,7 +46,7 @@ def read_table(
     """Read the records of a table a block at a time, as its schema encodes them.
 
     Args:
-        source: the path of a ``.csv``, ``.tsv`` or ``.data`` file, each also with ``.gz``, or of a ``.parquet`` file; a
+        source: the path of a file of a kind of `data.files.kinds`, or of a folder of Parquet files; a `DatabaseQuery`; a
             DataFrame; a table or record batch of Arrow. Columns may be in any order, and be of any type that can be
             understood as the schema's. Those of type drop or fake may be missing.
         schema: the public description, each of its columns decided.
@@ -70,22 +75,22 @@ def read_table(
     nothing = pa.record_batch([pa.nulls(0, pa.string())] * len(recorded), names=recorded)
     parts, persons = [schema.encode(nothing, outside=outside)], [np.empty(0, np.int64)]
     raw = [TableValues.of(nothing, schema)]
-    for block in rows.blocks(_with_person(recorded, person)):
-        with _placed(rows, block):
-            conformed, kept = schema.rules.conformed(block.rows, outside=outside, counted=counted)
-            parts.append(schema.encode(conformed, outside=outside, counted=counted))
-            if values:
-                raw.append(TableValues.of(conformed, schema))
-            if person is not None:
-                persons.append(_persons(block.column(person), person, numbers)[kept])
+    # An error below leaves no file or connection open.
+    with closing(rows.blocks(_with_person(recorded, person))) as blocks:
+        for block in blocks:
+            with _placed(rows, block):
+                conformed, kept = schema.rules.conformed(block.rows, outside=outside, counted=counted)
+                parts.append(schema.encode(conformed, outside=outside, counted=counted))
+                if values:
+                    raw.append(TableValues.of(conformed, schema))
+                if person is not None:
+                    persons.append(_persons(block.column(person), person, numbers)[kept])
     encoded = Encoded.joined(parts if len(parts) < 2 else parts[1:])
     persons_of = None if person is None else np.concatenate(persons)
     return Reading(encoded, persons_of, dict(counted), TableValues.joined(raw) if values else None)
 
 
-def encode_table(
-    frame: str | Path | pd.DataFrame | pa.Table | pa.RecordBatch, schema: TableSchema, *, outside: str = "refuse"
-) -> Records:
+def encode_table(frame: Table, schema: TableSchema, *, outside: str = "refuse") -> Records:
     """Return the records of a table, as networks and recipes take them; arguments and errors are those of `read_table`.
 
     Example:
@@ -98,7 +103,7 @@ def encode_table(
 
 
 def read_open_columns(
-    source: str | Path | pd.DataFrame | pa.Table | pa.RecordBatch,
+    source: Table,
     schema: TableSchema,
     names: Sequence[str] | None = None,
     *,
@@ -121,16 +126,17 @@ def read_open_columns(
     ]
     parts: dict[str, list] = {column.name: [] for column in columns}
     persons, numbers = [np.empty(0, np.int64)], Numbering()
-    for block in rows.blocks(_with_person(list(parts), person)):
-        with _placed(rows, block):
-            for column in columns:
-                read = column.raw if isinstance(column, Open) else column.ticks
-                try:
-                    parts[column.name].append(read(block.column(column.name)))
-                except Misfit as misfit:
-                    raise BadValue.of(column.name, misfit) from None
-            if person is not None:
-                persons.append(_persons(block.column(person), person, numbers))
+    with closing(rows.blocks(_with_person(list(parts), person))) as blocks:
+        for block in blocks:
+            with _placed(rows, block):
+                for column in columns:
+                    read = column.raw if isinstance(column, Open) else column.ticks
+                    try:
+                        parts[column.name].append(read(block.column(column.name)))
+                    except Misfit as misfit:
+                        raise BadValue.of(column.name, misfit) from None
+                if person is not None:
+                    persons.append(_persons(block.column(person), person, numbers))
     raw = {
         column.name: pa.chunked_array(parts[column.name], pa.string())
         if isinstance(column, Open) and column.find == KEYS
@@ -157,6 +163,33 @@ def table_bytes(
         with pa.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)
         yield np.frombuffer(sink.getvalue(), np.uint8)
+
+
+def row_digests(source: Table, schema: TableSchema, person: str | None = None) -> np.ndarray:
+    """Return what `read_table` reads of each row as 16 bytes, sorted, for a fingerprint that no order of rows changes.
+
+    Returns:
+        np.ndarray: (n, 16) uint8.
+
+    Raises:
+        MissingData, BadRecords: as `read_table`.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 10}}")
+        >>> one, other = (row_digests(pd.DataFrame({"age": ages}), schema) for ages in ([7, 42], [42, 7]))
+        >>> one.shape, (one == other).all()
+        ((2, 16), np.True_)
+    """
+    rows = table_source(source, schema)
+    _check_columns(rows, schema, person)
+    wanted = _with_person([column.name for column in schema.recorded], person)
+    found = []
+    with closing(rows.batches(wanted)) as batches:
+        for batch in batches:
+            values = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            found += [hashlib.blake2b(repr(row).encode(), digest_size=16).digest() for row in values]
+    return np.frombuffer(b"".join(sorted(found)), np.uint8).reshape(-1, 16)
 
 
 def _with_person(columns: list[str], person: str | None) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.conditions import Condition, Said, quoted, quoted_name
+from lightning_dpgen.data.files.text import CHARSETS, UTF8, charset_of
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit
@@ -24,6 +25,7 @@ from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, RowRules
 from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.data.tables.value_set import value_set, without_special
+from lightning_dpgen.data.tables.written_form import NumberForm, WrittenForm, problem_of_signs
 from lightning_dpgen.privacy.nearest_word import suggest
 
 _MOST_COLUMNS = 10_000
@@ -33,9 +35,13 @@ _MOST_LABELS = 1000
 _DEFAULTS = {
     "description": "",
     "label": None,
+    "table": None,
     "header": True,
     "strip": True,
     "separator": None,
+    "charset": UTF8,
+    "decimal": ".",
+    "thousands": "",
     "constraints": (),
     "found_constraints": (),
 }
@@ -52,6 +58,9 @@ class TableSchema:
         header: whether a file of text begins with the names of columns; else they are told by their positions.
         strip: whether spaces around the fields of a file of text are no part of them.
         separator: of fields in a file of text; None for a tab in a ``.tsv`` file, and a comma in any other.
+        table: the sheet of a workbook, or the table of a database; None for the only one.
+        charset: the encoding of a file of text, by the name that Python has for it.
+        decimal, thousands: where numbers are text, the sign before their decimals and the one between thousands, if any.
         constraints: statements about several columns that hold of every record and every synthetic row: texts such as
             ``start <= end`` or ``pdays = -1 if and only if previous = 0``, and mappings; see `constraints`.
         found_constraints: the same, of synthetic rows alone: those that noisy tables of the records show.
@@ -79,6 +88,10 @@ class TableSchema:
     header: bool = True
     strip: bool = True
     separator: str | None = None
+    table: str | None = None
+    charset: str = UTF8
+    decimal: str = "."
+    thousands: str = ""
     constraints: tuple = ()
     found_constraints: tuple = ()
 
@@ -94,6 +107,21 @@ class TableSchema:
         cut = self.separator
         if cut is not None and (not isinstance(cut, str) or len(cut) != 1 or not cut.isascii() or cut in '"\r\n'):
             raise BadSchema(f"{shortened(cut)}: expected one character, such as ';'", key="separator")
+        if type(self.table) is int:
+            # Most people write a year without quotes.
+            object.__setattr__(self, "table", str(self.table))
+        if self.table is not None and not (is_text(self.table) and self.table):
+            raise BadSchema(f"{shortened(self.table)}: expected the name of a sheet or of a table", key="table")
+        charset = charset_of(self.charset) if isinstance(self.charset, str) else None
+        if charset is None:
+            raise BadSchema(f"{shortened(self.charset)}: expected an encoding: {', '.join(CHARSETS)}", key="charset")
+        object.__setattr__(self, "charset", charset)
+        if problem := problem_of_signs(self.decimal, self.thousands):
+            raise BadSchema(problem, key="decimal")
+        for column in self.columns:
+            form = self.forms.get(column.name)
+            if isinstance(form, NumberForm) and (problem := problem_of_signs(form.decimal, form.thousands)):
+                raise BadSchema(f"{problem}, which the table declares", column.name, "decimal")
         names = Counter(column.name for column in self.columns)
         twice = [name for name, count in names.items() if count > 1]
         if twice:
@@ -150,6 +178,13 @@ class TableSchema:
     def open(self) -> list[Open]:
         """The columns of which something is to be found privately."""
         return [column for column in self.columns if isinstance(column, Open)]
+
+    @cached_property
+    def forms(self) -> dict[str, WrittenForm]:
+        """The forms of columns whose texts are written otherwise than programs do, by name."""
+        signs = {"decimal": self.decimal, "thousands": self.thousands}
+        columns = [column for column in self.modelled if isinstance(column, Numeric | Open)]
+        return {column.name: form for column in columns if (form := column.form(**signs)) is not None}
 
     def undecided(self, bins: int) -> list[Numeric]:
         """Return the columns of numbers whose bins are left open and which have more values than so many bins.

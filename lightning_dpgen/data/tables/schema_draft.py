@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.delimited import default_separator, header_of
-from lightning_dpgen.data.files.rows import ParquetRows, rows_of
+from lightning_dpgen.data.files.kinds import TEXT
+from lightning_dpgen.data.files.parquet import ParquetFolder, ParquetRows
+from lightning_dpgen.data.files.rows import rows_of
+from lightning_dpgen.data.files.text import UTF8, bare_name
+from lightning_dpgen.data.names import plain
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.columns import KINDS
-from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times
+from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times, is_zone
+from lightning_dpgen.data.tables.likely_form import likely_charset, likely_moments, likely_signs, likely_words
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.schema_keys import KINDS as DECIDED
-from lightning_dpgen.data.tables.sources import check_suffix
+from lightning_dpgen.data.tables.sources import check_kind
+from lightning_dpgen.data.tables.written_form import NumberForm
 from lightning_dpgen.sampling.errors import BadRecords
 
 OPEN = UNFILLED[0]
@@ -31,6 +39,13 @@ _FAKES = {
     "surname": "name", "mail": "email", "email": "email",
 }  # fmt: skip
 _WORDS = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")
+_ZONE = "whose clocks count, such as Europe/Berlin; bounds are local times"
+_TOLD = {
+    "charset": "told from the first bytes: check a name with accents",
+    "decimal": "told from the first rows: check that 1,234 is not a thousand",
+    "thousands": "told from the first rows: check it",
+}
+_PLAIN = NumberForm()
 _ROWS = 1000
 # A person fills in a draft column by column.
 _MOST_COLUMNS = 20_000
@@ -70,6 +85,10 @@ class ColumnDraft:
             fields[key] = value
         return cls(name, fields, why)
 
+    def because(self, key: str, comment: str) -> ColumnDraft:
+        """Return the same with a comment on what is declared under a key."""
+        return replace(self, why=self.why | {key: comment})
+
 
 def draft_text(
     columns: list[ColumnDraft], origin: str, about: dict[str, Any] | None = None, notes: Sequence[str] = ()
@@ -101,7 +120,8 @@ def draft_text(
         *(f"# {note}" for note in notes),
         f"# label: {OPEN}   # the column that says of which class a record is, if there is one",
     ]
-    lines += [f"{key}: {_text(value)}" for key, value in (about or {}).items()]
+    for key, value in (about or {}).items():
+        lines.append(f"{key}: {_text(value)}{f'   # {_TOLD[key]}' if key in _TOLD else ''}")
     lines.append("columns:")
     for column in columns:
         lines.append(f"  {_text(column.name)}:")
@@ -113,57 +133,115 @@ def draft_text(
     return "\n".join(lines) + "\n"
 
 
-def draft_of_file(path: str | Path, *, header: bool = True) -> tuple[list[ColumnDraft], dict[str, Any]]:
+def draft_of_file(
+    path: str | Path, *, header: bool = True, table: str | None = None
+) -> tuple[list[ColumnDraft], dict[str, Any]]:
     """Draft the columns of a file by their types, and the whole table; the draft holds no value of the file.
 
-    A Parquet file declares its types. Those of a file of text are the ones that its first records can be read as.
+    A Parquet file declares its types. Those of a file of text are the ones that its first records can be read as, and those
+    of other files the ones of their first values.
 
     Args:
-        header: whether a file of text begins with the names of its columns.
+        header: whether a file of text or a workbook begins with the names of its columns.
+        table: the sheet of a workbook, or the table of a database; None for the only one.
 
     Raises:
         MissingData, BadRecords: if it cannot be read, or its header looks like a record.
     """
     path = Path(path)
-    check_suffix(path)
-    if path.suffix == ".parquet":
-        file = ParquetRows(path)
-        _refuse_many(file.columns, path)
-        return [_of_arrow(name, kind) for name, kind in zip(file.columns, file.types, strict=True)], {}
+    check_kind(path)
+    if path.is_dir() or not bare_name(path).endswith(TEXT):
+        # A file without a header would have to be read for the number of its columns.
+        if not header:
+            raise BadRecords(f"{path}: a file without a header is one of text: leave --no-header out, or save it as .csv")
+        return draft_of_rows(rows_of(path, table=table)), {} if table is None else {"table": table}
+    if table is not None:
+        raise BadRecords(f"{path} is a file of text, with one table: leave --table out")
     about: dict[str, Any] = {}
     separator = default_separator(path)
-    found = header_of(path, separator)[1]
+    charset = likely_charset(path)
+    if charset != UTF8:
+        about["charset"] = charset
+    found = header_of(path, separator, charset)[1]
     others = [cut for cut in ";\t|" if len(found) == 1 and cut in found[0]]
     if others:
         about["separator"] = separator = others[0]
-        found = header_of(path, separator)[1]
+        found = header_of(path, separator, charset)[1]
     _refuse_many(found, path)
     if header:
         _refuse_record([name.strip() for name in found], path)
     else:
         about["header"] = False
     names = None if header else [f"column_{number}" for number in range(1, len(found) + 1)]
-    rows = rows_of(path, names, separator, skip_empty=True)
-    batch = next(rows.batches(rows.columns), None)
+    rows = rows_of(path, names, separator, skip_empty=True, charset=charset)
+    with closing(rows.batches(rows.columns)) as batches:
+        batch = next(batches, None)
     texts = [batch.column(name).slice(0, _ROWS) if batch else pa.array([], pa.string()) for name in rows.columns]
-    return [_of_texts(name, values) for name, values in zip(rows.columns, texts, strict=True)], about
+    signs = likely_signs([values.drop_null() for values in texts])
+    about |= {"decimal": signs.decimal} if signs.decimal != "." else {}
+    about |= {"thousands": signs.thousands} if signs.thousands else {}
+    return [_of_texts(name, values, signs) for name, values in zip(rows.columns, texts, strict=True)], about
+
+
+def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
+    """Draft the columns of a source that is no file of text, by the types that it declares, or of its first values."""
+    _refuse_many(rows.columns, rows.where)
+    if isinstance(rows, ParquetRows | ParquetFolder):
+        return [_of_arrow(name, kind) for name, kind in zip(rows.columns, rows.types, strict=True)]
+    batch = next(rows.batches(rows.columns), None)
+    arrays = (
+        [plain(array.slice(0, _ROWS)) for array in batch.columns]
+        if batch
+        else [pa.array([], pa.string())] * len(rows.columns)
+    )
+    return [
+        _of_texts(name, values) if pa.types.is_string(values.type) else _of_values(name, values)
+        for name, values in zip(rows.columns, arrays, strict=True)
+    ]
 
 
 def _text(value: Any) -> str:
     return OPEN if value == OPEN else value_text(value)
 
 
-def _of_texts(name: str, values: pa.Array) -> ColumnDraft:
-    """Draft a column of the first type that fits all texts."""
+def _of_texts(name: str, values: pa.Array, signs: NumberForm = _PLAIN) -> ColumnDraft:
+    """Draft a column of the first type that fits all texts, with numbers by these signs."""
     values = values.drop_null()
     if not len(values):
         return ColumnDraft(name, {"type": OPEN}, {"type": f"one of {', '.join(KINDS)}"})
     if pc.all(pc.is_in(pc.utf8_lower(values), pa.array(["true", "false"]))).as_py():
         return ColumnDraft.of_type(name, "boolean")
+    if words := likely_words(values):
+        return ColumnDraft.of_type(name, "boolean", words=words)
+    numbers = signs.read(values) if signs.fits(values).all() else None if signs != _PLAIN else values
     for kind, scale in _TESTS.items():
-        if _reads(scale, values):
+        read = numbers if kind in ("integer", "number") else values
+        if read is not None and _reads(scale, read):
             return ColumnDraft.of_type(name, kind)
-    return ColumnDraft.of_type(name, "category")
+    return _of_moments(name, values) or ColumnDraft.of_type(name, "category")
+
+
+def _of_moments(name: str, values: pa.Array) -> ColumnDraft | None:
+    """Draft a column of dates or times in another form than that of ISO 8601, or with offsets; None where it has none."""
+    if _reads(Datetimes("second", "UTC"), values):
+        return ColumnDraft.of_type(name, "datetime", zone=OPEN).because("zone", _ZONE)
+    if not (forms := likely_moments(values)):
+        return None
+    if len(forms) == 1:
+        return ColumnDraft.of_type(name, forms[0].kind, format=forms[0].format)
+    either = " or ".join(f'"{form.format}"' for form in forms)
+    return ColumnDraft.of_type(name, forms[0].kind, format=OPEN).because("format", f"{either}: both read the first rows")
+
+
+def _of_values(name: str, values: pa.Array) -> ColumnDraft:
+    # A workbook has dates as times at midnight.
+    if (
+        pa.types.is_timestamp(values.type)
+        and values.type.tz is None
+        and pc.all(pc.equal(pc.floor_temporal(values), values)).as_py()
+    ):
+        return ColumnDraft.of_type(name, "date")
+    return _of_arrow(name, values.type)
 
 
 def _of_arrow(name: str, kind: pa.DataType) -> ColumnDraft:
@@ -174,17 +252,20 @@ def _of_arrow(name: str, kind: pa.DataType) -> ColumnDraft:
         "integer": pa.types.is_integer,
         "number": lambda kind: pa.types.is_floating(kind) or pa.types.is_decimal(kind),
         "date": pa.types.is_date,
-        "datetime": lambda kind: pa.types.is_timestamp(kind) and kind.tz is None,
+        "datetime": pa.types.is_timestamp,
         "time": pa.types.is_time,
         "category": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
     }
     for found, test in tests.items():
+        if test(kind) and getattr(kind, "tz", None) is not None:
+            zone = kind.tz if is_zone(kind.tz) and kind.tz[0].isalpha() else OPEN
+            return ColumnDraft.of_type(name, found, zone=zone).because("zone", _ZONE)
         if test(kind):
             return ColumnDraft.of_type(name, found)
     return ColumnDraft(name, {"type": "drop"}, {"type": f"{kind} cannot be modelled: convert it, or leave it out"})
 
 
-def _refuse_many(names: list[str], path: Path) -> None:
+def _refuse_many(names: list[str], path: Path | str) -> None:
     if len(names) > _MOST_COLUMNS:
         raise BadRecords(
             f"{path}: {len(names):,} columns: expected at most {_MOST_COLUMNS:,}; keep those that are to be modelled"

@@ -17,6 +17,7 @@ from lightning_dpgen.data.tables.unmodelled import FAKES
 
 _TEXT, _FLAG, _VALUE = {"type": "string"}, {"type": "boolean"}, {"type": ["number", "string"]}
 _PRIVATE = {"const": PRIVATE}
+_DECIMAL, _THOUSANDS = {"enum": [".", ","]}, {"enum": ["", ".", ",", "'", " "]}
 _BOUND = {"anyOf": [{"type": "number"}, {"type": "string", "description": "a date or time, as 2021-12-31"}, _PRIVATE]}
 
 
@@ -84,6 +85,30 @@ TABLE_KEYS = (
         "what stands between the fields of a file of text",
         "a tab in a .tsv file, else a comma",
         {"type": "string", "minLength": 1, "maxLength": 1},
+    ),
+    Key(
+        "charset",
+        "the encoding of a file of text, such as `latin-1`, `cp1252` or `utf-16`",
+        "utf-8",
+        _TEXT,
+    ),
+    Key(
+        "decimal",
+        "where numbers are text: the sign before their decimals",
+        "`.`",
+        _DECIMAL,
+    ),
+    Key(
+        "thousands",
+        "where numbers are text: the sign between thousands (`.`, `,`, `'` or a space)",
+        "none",
+        _THOUSANDS,
+    ),
+    Key(
+        "table",
+        "the sheet of a workbook, or the table of a database",
+        "the only one",
+        _TEXT,
     ),
     Key(
         "strip",
@@ -194,6 +219,36 @@ COLUMN_KEYS = (
         {"enum": ["bins", "scaled"]},
     ),
     Key(
+        "words",
+        "the texts for false and for true, such as `[no, yes]`, in any capitals",
+        "true, yes, t, y, 1 and their opposites",
+        {"type": "array", "minItems": 2, "maxItems": 2, "items": _TEXT},
+    ),
+    Key(
+        "decimal",
+        "where numbers are text: the sign before their decimals, of this column",
+        "that of the table",
+        _DECIMAL,
+    ),
+    Key(
+        "thousands",
+        "where numbers are text: the sign between thousands, of this column",
+        "that of the table",
+        _THOUSANDS,
+    ),
+    Key(
+        "format",
+        'how dates or times are written in text: `%Y %m %d %H %M %S`, as in `"%d.%m.%Y"`',
+        "ISO 8601, as in 2024-01-31",
+        _TEXT,
+    ),
+    Key(
+        "zone",
+        "the zone, such as `Europe/Berlin`, whose clocks count: values have an offset, bounds are local times without one",
+        "none: values have no offset",
+        _TEXT,
+    ),
+    Key(
         "missing",
         "whether values may be missing, which is a choice of its own",
         "false",
@@ -225,7 +280,7 @@ COLUMN_KEYS = (
     ),
 )
 _CUT = ("low", "high", "bins", "edges", "transform", "special", "density", "density_noise", "encoding")
-_MISSING = ("missing", "missing_values")
+_MISSING, _SIGNS = ("missing", "missing_values"), ("decimal", "thousands")
 _RANGE = "between which values can any record lie? Wide is fine: bins that are left open follow the records"
 KINDS: dict[str, Kind] = {
     "category": Kind(
@@ -233,14 +288,24 @@ KINDS: dict[str, Kind] = {
         ("values", "other", *_MISSING),
         "which values can there be, rare ones among them? Few records may share one (other)",
     ),
-    "boolean": Kind("true and false", _MISSING, "may it be missing?"),
-    "integer": Kind("whole numbers within bounds", (*_CUT, *_MISSING), f"{_RANGE}. Is there a code, as 999? (special)"),
-    "number": Kind("numbers within bounds", (*_CUT, "decimals", *_MISSING), f"{_RANGE}. To how many decimals? (decimals)"),
-    "date": Kind("days within bounds", (*_CUT, *_MISSING), f"{_RANGE}. Is there a code for none? (special)"),
-    "datetime": Kind(
-        "times within bounds", (*_CUT, "resolution", *_MISSING), f"{_RANGE}. How fine must it be? (resolution)"
+    "boolean": Kind("true and false", ("words", *_MISSING), "may it be missing?"),
+    "integer": Kind(
+        "whole numbers within bounds",
+        (*_CUT, "decimal", "thousands", *_MISSING),
+        f"{_RANGE}. Is there a code, as 999? (special)",
     ),
-    "time": Kind("times of day", (*_CUT, "resolution", *_MISSING), "how fine must it be? (resolution)"),
+    "number": Kind(
+        "numbers within bounds",
+        (*_CUT, "decimals", "decimal", "thousands", *_MISSING),
+        f"{_RANGE}. To how many decimals? (decimals)",
+    ),
+    "date": Kind("days within bounds", (*_CUT, "format", *_MISSING), f"{_RANGE}. Is there a code for none? (special)"),
+    "datetime": Kind(
+        "times within bounds",
+        (*_CUT, "resolution", "format", "zone", *_MISSING),
+        f"{_RANGE}. How fine must it be? (resolution)",
+    ),
+    "time": Kind("times of day", (*_CUT, "resolution", "format", *_MISSING), "how fine must it be? (resolution)"),
     "drop": Kind("the column is left out", (), "nothing: the column is not in the synthetic table"),
     "fake": Kind(
         "the column is made up, and owes nothing to the records", ("fake", "constant"), "what stands there in its place?"
@@ -255,7 +320,7 @@ def keys_of(kind: str) -> list[Key]:
 
     Example:
         >>> [key.name for key in keys_of("boolean")]
-        ['missing', 'missing_values', 'description']
+        ['words', 'missing', 'missing_values', 'description']
     """
     return [key for key in COLUMN_KEYS if key.name in (*KINDS[kind].keys, *_OF_ALL)]
 

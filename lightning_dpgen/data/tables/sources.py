@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.files.formulas import begins_with_sign, doubtful, known_again
+from lightning_dpgen.data.files.kinds import is_known, unknown
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column, shortened
+from lightning_dpgen.data.tables.localized import Localized
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.sampling.errors import BadRecords
-
-SUFFIXES = (".csv", ".tsv", ".data")
 
 
 class Unescaped(RowSource):
@@ -42,7 +42,7 @@ class Unescaped(RowSource):
         self._rows, self._listed = rows, listed
         self._in_file = dict(zip(names, rows.columns, strict=True))
 
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         both = {
             name: doubtful(texts) for name in columns if (texts := self._listed.get(name)) is not None and self._escaped
         }
@@ -73,34 +73,47 @@ class Unescaped(RowSource):
         return plain, either
 
 
-def check_suffix(path: Path) -> None:
+def check_kind(path: Path) -> None:
     """Raise MissingData if there is no such file, and BadRecords for a name that no file of a table has."""
+    if path.is_dir():
+        return
     check_there(path)
-    if path.suffix != ".parquet" and not path.name.removesuffix(".gz").endswith(SUFFIXES):
-        raise BadRecords(f"{path}: expected a name that ends in {', '.join(SUFFIXES)} (or these with .gz) or .parquet")
+    if not is_known(path):
+        raise BadRecords(unknown(path))
 
 
 def table_source(source: Any, schema: TableSchema) -> RowSource:
     """Return what reads a source; no record is read yet.
 
     Args:
-        source: the path of a ``.csv``, ``.tsv`` or ``.data`` file, each also with ``.gz``, or of a ``.parquet`` file; a
-            DataFrame; a table or record batch of Arrow.
-        schema: which says how a file of text is written.
+        source: the path of a file of a kind of `data.files.kinds`, or of a folder of Parquet files; a DataFrame; a table or
+            record batch of Arrow.
+        schema: which says how a file of text is written, and which table or sheet is read where there are several.
 
     Raises:
         MissingData: if there is no such file.
         BadRecords: for anything else.
     """
     if isinstance(source, str | Path):
-        check_suffix(Path(source))
-    names = None if schema.header else [column.name for column in schema.columns]
+        check_kind(Path(source))
+    columns = [column.name for column in schema.columns]
     rows = rows_of(
-        source, names, schema.separator, strip=schema.strip, skip_empty=True, headless="header: false in its schema"
+        source,
+        None if schema.header else columns,
+        schema.separator,
+        table=schema.table,
+        keys=columns,
+        strip=schema.strip,
+        skip_empty=True,
+        headless="header: false in its schema",
+        charset=schema.charset,
     )
-    if not isinstance(rows, DelimitedText):
+    if isinstance(rows, DelimitedText):
+        rows = Unescaped(rows, {column.name: _listed(column) for column in schema.columns})
+    forms = schema.forms
+    if not forms:
         return rows
-    return Unescaped(rows, {column.name: _listed(column) for column in schema.columns})
+    return Localized(rows, forms, {column.name: column.missing_values for column in schema.modelled if column.missing})
 
 
 def _listed(column: Column) -> pa.Array | None:

@@ -127,7 +127,7 @@ def value_of(column: Modelled, value: Any) -> int | float | None:
     if _is_missing(column, value):
         return None
     try:
-        numbers, absent = column.numbers(pa.array([value]), False, Counter())
+        numbers, absent = column.numbers(pa.array([column.asked(value)]), False, Counter())
     except Misfit as misfit:
         raise ValueError(f"column {column.name!r}: {misfit.problem}") from None
     except (pa.ArrowException, OverflowError, TypeError, ValueError):

@@ -1,0 +1,196 @@
+"""Rows of a database: a query of a URL, read by SQLAlchemy through a cursor on the server, a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from lightning_dpgen.data.files.extras import needs
+from lightning_dpgen.data.files.query_check import OneTable, check_reads, one_table
+from lightning_dpgen.data.files.values import ROWS_AT_ONCE, ValueRows
+from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy.passwords import check_url, without_passwords
+from lightning_dpgen.sampling.errors import BadRecords
+
+EXTRA = "database"
+
+
+@dataclass(frozen=True)
+class DatabaseQuery:
+    """Records of a database, each a row of a query.
+
+    A row must depend on one record alone. Of a query that says nothing else than ``select ... from TABLE where ...``, with
+    expressions of one row, its form shows that. Any other query needs the curator's word.
+
+    Args:
+        url: of the database, as SQLAlchemy has it, without a password: the driver finds that in its own way
+            (``PGPASSWORD`` or ``~/.pgpass`` of PostgreSQL).
+        query: in SQL.
+        rows_independent: a declaration: adding or removing one record (of a person all rows of the person) adds or removes
+            exactly its own rows, and changes no other row.
+
+    Raises:
+        ValueError: for a URL with a password, or what is no URL.
+
+    Example:
+        >>> DatabaseQuery("postgresql://ann@host/clinic", "select age, sex from visits where age >= 18").system
+        'postgresql'
+    """
+
+    url: str
+    query: str
+    rows_independent: bool = False
+
+    def __post_init__(self) -> None:
+        check_url(self.url)
+        if not self.query.strip():
+            raise ValueError("expected a query, such as select age, sex from visits")
+
+    @cached_property
+    def system(self) -> str:
+        """The kind of database, as the head of the URL names it."""
+        return urlsplit(self.url).scheme.partition("+")[0]
+
+
+class QueryRows(ValueRows):
+    """The rows of a query; see `DatabaseQuery`. Nothing is written to the database.
+
+    Raises:
+        BadRecords: for a query that would have to be declared, one that fails, a server that does not answer, or a library
+            that is missing.
+    """
+
+    def __init__(self, asked: DatabaseQuery) -> None:
+        self._asked = asked
+        self._where = f"the query of {without_passwords(asked.url)}"
+        for library in ("sqlalchemy", "sqlglot"):
+            needs(library, EXTRA, self._where)
+        table = self._checked()
+        with connected(asked.url) as connection:
+            if table is not None:
+                self._check_is_table(connection, table)
+            with self._executed(connection) as result:
+                names = list(result.keys())
+        super().__init__(self._where, names)
+
+    def value_blocks(self, columns: list[str]) -> Generator[list[tuple]]:
+        places = [self.columns.index(name) for name in columns]
+        with connected(self._asked.url) as connection, self._executed(connection) as result:
+            for rows in result.partitions(ROWS_AT_ONCE):
+                yield [tuple(row[place] for place in places) for row in rows]
+
+    def _checked(self) -> OneTable | None:
+        """Return the table whose rows are the records; None where their independence is declared."""
+        asked = self._asked
+        try:
+            if asked.rows_independent:
+                check_reads(asked.query, asked.system)
+                return None
+            return one_table(asked.query, asked.system)
+        except ValueError as error:
+            advice = (
+                "; or declare rows_independent=True, if one record more or less changes no row but its own"
+                if not asked.rows_independent
+                else ""
+            )
+            raise BadRecords(
+                f"{self._where} has {error}: expected select COLUMNS from TABLE where CONDITION, of expressions of one row"
+                f"{advice}"
+            ) from None
+
+    def _check_is_table(self, connection: Any, table: OneTable) -> None:
+        """Refuse a view, whose own query may join records, and a name that is none."""
+        import sqlalchemy
+
+        there = sqlalchemy.inspect(connection)
+        names = {name.lower() for name in there.get_table_names(schema=table.schema)}
+        if table.name.lower() not in names:
+            views = {name.lower() for name in there.get_view_names(schema=table.schema)}
+            if table.name.lower() not in views:
+                raise BadRecords(
+                    f"{self._where}: the schema that is looked into has no table {shown(table.name)}: it has "
+                    f"{shown(', '.join(sorted(names)) or 'none')}; name it with its own schema, as in clinic.visits"
+                )
+            raise BadRecords(
+                f"{self._where}: {shown(table.name)} is a view, so a row may depend on several records: name a table, or "
+                "declare rows_independent=True"
+            )
+
+    @contextmanager
+    def _executed(self, connection: Any) -> Iterator[Any]:
+        """Execute the query on a cursor of the server, where there is one."""
+        options = {"stream_results": True, "no_parameters": True, "max_row_buffer": ROWS_AT_ONCE}
+        result = connection.execution_options(**options).exec_driver_sql(self._asked.query.strip().rstrip(";"))
+        try:
+            if not result.returns_rows:
+                raise BadRecords(f"{self._where} gives no rows: expected one that begins with SELECT")
+            yield result
+        finally:
+            result.close()
+
+
+@contextmanager
+def connected(url: str) -> Iterator[Any]:
+    """Open a connection of SQLAlchemy that only reads: a file that is not there is not made, and a server is told.
+
+    Args:
+        url: without a password.
+
+    Raises:
+        BadRecords: for whatever the driver or the server refuses, in one line.
+    """
+    engine, where = engine_of(url), without_passwords(url)
+    from sqlalchemy.exc import SQLAlchemyError
+
+    system, file = engine.dialect.name, engine.url.database
+    if system == "sqlite" and not (file and Path(file).is_file()):
+        raise BadRecords(f"{where}: no file {file or 'is named'}: expected sqlite:///FILE, or sqlite:////FOLDER/FILE")
+    options = {"postgresql_readonly": True} if system == "postgresql" else {}
+    try:
+        with engine.connect().execution_options(**options) as connection:
+            if system == "sqlite":
+                connection.exec_driver_sql("PRAGMA query_only=ON")
+            yield connection
+    except SQLAlchemyError as error:
+        raise described_error(url, error) from None
+
+
+def engine_of(url: str) -> Any:
+    """Return an engine of SQLAlchemy, which keeps no connection open.
+
+    Raises:
+        BadRecords: for what is no URL of a database, or a driver that is missing.
+        ValueError: for a URL with a password.
+    """
+    where = without_passwords(url)
+    needs("sqlalchemy", EXTRA, where)
+    import sqlalchemy
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+    from sqlalchemy.pool import NullPool
+
+    check_url(url)
+    try:
+        return sqlalchemy.create_engine(url, poolclass=NullPool, hide_parameters=True)
+    except NoSuchModuleError:
+        raise BadRecords(f"{where}: no driver of this kind is installed: see the dialects of SQLAlchemy") from None
+    except ModuleNotFoundError as error:
+        raise BadRecords(f"{where}: the driver {error.name} is not installed: pip install {error.name}") from None
+    except (ArgumentError, ValueError) as error:
+        raise BadRecords(f"{where}: is no URL of a database: {_said(error)}") from None
+
+
+def described_error(url: str, error: Exception) -> BadRecords:
+    """Return the error for what a driver or a server has refused."""
+    return BadRecords(f"{without_passwords(url)}: {_said(getattr(error, 'orig', None) or error)}")
+
+
+def _said(error: Any) -> str:
+    """Return what a driver says, in one line, without an address of its pages or a password."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("(Background")]
+    text = without_passwords(" ".join(lines) or type(error).__name__)
+    return text if len(text) <= 200 else f"{text[:195]}..."

@@ -1,0 +1,55 @@
+"""Rows whose numbers, dates and times are texts in a declared form: handed on as all programs read them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_dpgen.data.files.blocks import RowSource
+from lightning_dpgen.data.names import plain
+from lightning_dpgen.data.tables.arrays import shown
+from lightning_dpgen.data.tables.column import shortened
+from lightning_dpgen.data.tables.written_form import WrittenForm
+from lightning_dpgen.sampling.errors import BadRecords
+
+
+class Localized(RowSource):
+    """A source in which some columns have a declared form, where they are text.
+
+    Args:
+        rows: as the file holds them.
+        forms: the form of each of these columns.
+        missing: the texts that stand for a missing value in each of them, which have no form.
+    """
+
+    def __init__(self, rows: RowSource, forms: Mapping[str, WrittenForm], missing: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(rows.where, rows.columns)
+        self._rows, self._forms, self._missing = rows, forms, missing
+
+    def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
+        done = 0
+        for batch in self._rows.batches(columns):
+            arrays = [self._read(name, column, done) for name, column in zip(columns, batch.columns, strict=True)]
+            yield pa.record_batch(arrays, names=columns)
+            done += batch.num_rows
+
+    def place(self, row: int) -> str:
+        return self._rows.place(row)
+
+    def _read(self, name: str, column: pa.Array, before: int) -> pa.Array:
+        form, values = self._forms.get(name), plain(column) if name in self._forms else column
+        if form is None or not pa.types.is_string(values.type):
+            return column
+        absent = pc.or_(pc.is_null(values), pc.is_in(values, pa.array(["", *self._missing.get(name, ())], pa.string())))
+        texts = values.fill_null("")
+        wrong = ~(absent.to_numpy(zero_copy_only=False) | form.fits(texts))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise BadRecords(
+                f"{self.where}, {self.place(before + row)}: column {shortened(name)}: {shown(values, row)}: expected the "
+                f"form that the schema declares, as in {form.example}; correct the value or the schema"
+            )
+        return pc.if_else(absent, values, form.read(texts))

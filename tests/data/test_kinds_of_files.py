@@ -1,0 +1,278 @@
+"""One table in files of every kind: each reads the same, is drafted alike, and says in one line what is wrong with it."""
+
+import bz2
+import datetime
+import gzip
+import json
+import sqlite3
+import zipfile
+
+import duckdb
+import openpyxl
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files import workbook
+from lightning_dpgen.data.files.values import array_of
+from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema_draft import draft_of_file
+from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.sampling.errors import BadRecords
+
+SCHEMA = """
+columns:
+  age: {type: integer, low: 0, high: 99, bins: 100, missing: true}
+  pay: {type: number, low: 0, high: 100, decimals: 2, bins: 10000}
+  sex: {type: category, values: [F, M]}
+  seen: {type: date, low: 2020-01-01, high: 2024-12-31, bins: 2000}
+  ok: {type: boolean}
+"""
+DAY = datetime.date(2021, 3, 4)
+ROWS = [
+    {"age": 41, "pay": 12.5, "sex": "F", "seen": DAY, "ok": True},
+    {"age": None, "pay": 99.99, "sex": "M", "seen": DAY + datetime.timedelta(days=40), "ok": False},
+    {"age": 7, "pay": 3.0, "sex": "M", "seen": DAY, "ok": True},
+]
+NAMES = list(ROWS[0])
+
+
+def in_table(name="t", more=""):
+    """Return SCHEMA for a named table or sheet."""
+    return parse_schema(f"table: {name}\n{more}{SCHEMA}")
+
+
+def write_text(path):
+    text = pd.DataFrame(ROWS).astype({"age": "Int64"}).to_csv(index=False).encode()
+    if path.suffix == ".zst":
+        with pa.CompressedOutputStream(pa.OSFile(str(path), "wb"), "zstd") as file:
+            file.write(text)
+    else:
+        path.write_bytes({".gz": gzip.compress, ".bz2": bz2.compress}.get(path.suffix, bytes)(text))
+
+
+def write_json(path):
+    lines = [json.dumps({key: value for key, value in row.items() if value is not None}, default=str) for row in ROWS]
+    text = ("\n\n".join(lines) + "\n").encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+
+
+def write_parquet(path):
+    table = pa.Table.from_pylist(ROWS)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+        return
+    path.mkdir()
+    pq.write_table(table.slice(0, 1), path / "part-0.parquet")
+    pq.write_table(table.slice(1), path / "part-1.parquet")
+    (path / "_SUCCESS").touch()
+
+
+def write_workbook(path, sheets=("t",), rows=ROWS):
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for sheet in sheets:
+        made = book.create_sheet(sheet)
+        made.append([*rows[0]])
+        for row in rows:
+            made.append([*row.values()])
+        # A used range beyond the records, as spreadsheets leave it.
+        made.cell(len(rows) + 5, len(NAMES) + 3).number_format = "0.00"
+    book.save(path)
+
+
+def write_sqlite(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (age INTEGER, pay REAL, sex TEXT, seen TEXT, ok INTEGER)")
+        rows = [[str(value) if isinstance(value, datetime.date) else value for value in row.values()] for row in ROWS]
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?)", rows)
+        connection.execute("CREATE VIEW v AS SELECT sex, count(*) AS age FROM t GROUP BY sex")
+    connection.close()
+
+
+def write_duckdb(path):
+    with duckdb.connect(str(path)) as connection:
+        connection.register("given", pa.Table.from_pylist(ROWS))
+        connection.execute("CREATE TABLE t AS SELECT * FROM given")
+        connection.execute("CREATE VIEW v AS SELECT * FROM t")
+
+
+KINDS = {
+    "a.csv": write_text, "a.csv.gz": write_text, "a.csv.bz2": write_text, "a.csv.zst": write_text,
+    "a.jsonl": write_json, "a.ndjson.gz": write_json, "a.parquet": write_parquet, "folder": write_parquet,
+    "a.xlsx": write_workbook, "a.sqlite": write_sqlite, "a.db": write_sqlite, "a.duckdb": write_duckdb,
+    "b.db": write_duckdb,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_reads_the_same(tmp_path, name):
+    schema = parse_schema(SCHEMA)
+    KINDS[name](tmp_path / name)
+    before = sorted(tmp_path.rglob("*"))
+    read = read_table(tmp_path / name, schema, person="sex")
+    expected = read_table(pa.Table.from_pylist(ROWS), schema)
+    assert read.encoded.codes.tolist() == expected.encoded.codes.tolist() and read.persons.tolist() == [0, 1, 1]
+    assert sorted(tmp_path.rglob("*")) == before
+    drafts, about = draft_of_file(tmp_path / name)
+    # SQLite has no type of true and false.
+    truth = "integer" if name in ("a.sqlite", "a.db") else "boolean"
+    assert [draft.fields["type"] for draft in drafts] == ["integer", "number", "category", "date", truth] and not about
+
+
+def test_a_table_is_named_where_there_are_several(tmp_path):
+    write_workbook(tmp_path / "a.xlsx", ("t", "other"))
+    write_sqlite(tmp_path / "a.sqlite")
+    write_duckdb(tmp_path / "a.duckdb")
+    with sqlite3.connect(tmp_path / "a.sqlite") as connection:
+        connection.execute("CREATE TABLE other (x)")
+    connection.close()
+    for name in ("a.xlsx", "a.sqlite", "a.duckdb"):
+        assert len(read_table(tmp_path / name, in_table()).encoded) == 3
+        assert draft_of_file(tmp_path / name, table="t")[1] == {"table": "t"}
+        with pytest.raises(BadRecords, match=r"has no (sheet|table) 'wards': it has 't"):
+            read_table(tmp_path / name, in_table("wards"))
+    for name in ("a.xlsx", "a.sqlite"):
+        with pytest.raises(
+            BadRecords, match=r"has 2 (sheets|tables): name one, as in table: t in its schema: (it has )?'t, ot"
+        ):
+            read_table(tmp_path / name, parse_schema(SCHEMA))
+    for name in ("a.sqlite", "a.duckdb"):
+        with pytest.raises(BadRecords, match="'v' is a view, whose rows may depend on several records"):
+            read_table(tmp_path / name, in_table("v"))
+
+
+def test_a_database_that_is_being_written_is_read_with_what_was_committed(tmp_path):
+    """A write-ahead log beside the file holds records that the file does not."""
+    connection = sqlite3.connect(tmp_path / "a.sqlite")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE t (sex TEXT)")
+    connection.execute("INSERT INTO t VALUES ('F')")
+    connection.commit()
+    schema = parse_schema("columns: {sex: {type: category, values: [F, M]}}")
+    assert len(read_table(tmp_path / "a.sqlite", schema).encoded) == 1
+    connection.execute("INSERT INTO t VALUES ('M')")
+    assert len(read_table(tmp_path / "a.sqlite", schema).encoded) == 1
+    connection.close()
+
+
+def spoilt_workbook(change):
+    def write(path):
+        write_workbook(path)
+        book = openpyxl.load_workbook(path)
+        change(book["t"])
+        book.save(path)
+
+    return write
+
+
+def set_cell(cell, value):
+    return spoilt_workbook(lambda sheet: sheet.__setitem__(cell, value))
+
+
+def written(content):
+    return lambda path: path.write_bytes(content)
+
+
+def two_types(path):
+    path.mkdir()
+    for number, type_ in enumerate((pa.int64(), pa.string())):
+        pq.write_table(pa.table({"age": pa.array([1], pa.int64()).cast(type_)}), path / f"{number}.parquet")
+
+
+def partitioned(path):
+    (path / "sex=F").mkdir(parents=True)
+
+
+LINE = json.dumps(ROWS[0], default=str)
+BAD = {
+    "a formula without its value": ("a.xlsx", set_cell("B2", "=1+1"), "sheet 't', cell B2 holds a formula without its"),
+    "an error": ("a.xlsx", set_cell("B3", "#DIV/0!"), r"cell B3 holds the error #DIV/0!: correct it"),
+    "merged": ("a.xlsx", spoilt_workbook(lambda sheet: sheet.merge_cells("A2:A3")), "has merged cells"),
+    "a title": ("a.xlsx", spoilt_workbook(lambda sheet: sheet.insert_rows(1)), "the first row is empty"),
+    "a nameless column": ("a.xlsx", set_cell("B1", None), "has no name in column 2: expected the names of all columns"),
+    "a value beside": ("a.xlsx", set_cell("G2", 5), "row 2: holds a value to the right of the last of 5 columns"),
+    "text among numbers": ("a.xlsx", set_cell("B3", "n/a"), "sheet 't', row 3: column 'pay': 'n/a': expected a number"),
+    "a password": ("a.xlsx", written(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"x" * 99), "has a password, or is an old"),
+    "no workbook": ("a.xlsx", written(b"PK"), "cannot be read as a workbook"),
+    "no cells": ("a.xlsx", lambda path: zipfile.ZipFile(path, "w").close(), "cannot be read as a workbook"),
+    "empty workbook": ("a.xlsx", written(b""), "cannot be read as a workbook"),
+    "no database": ("a.sqlite", written(b"SQLite format 3\0" + b"x" * 500), "cannot be read as SQLite"),
+    "no DuckDB": ("a.duckdb", written(b"x" * 500), "cannot be read as DuckDB"),
+    "empty database": ("a.db", written(b""), "cannot be read as DuckDB"),
+    "half an archive": ("a.csv.zst", written(b"\x28\xb5\x2f\xfd\x04\x00"), "a.csv.zst cannot be read"),
+    "half a bzip2": ("a.csv.bz2", written(bz2.compress(b"age,pay,sex,seen,ok\n1")[:-4]), "a.csv.bz2 cannot be read"),
+    "no JSON": ("a.jsonl", written(b'{"age": 1}\n{"age": }\n'), r"line 2: is not JSON \(Expecting value"),
+    "a list": ("a.jsonl", written(b'[{"age": 1}]\n'), "line 1: expected an object such as"),
+    "a key twice": ("a.jsonl", written(b'{"age": 1, "age": 2}\n'), "line 1: the key 'age' stands twice"),
+    "a key later": ("a.jsonl", written(f'{LINE}\n'.encode() * 1000 + b'{"x": 1}\n'), "line 1001: has the key 'x'"),
+    "a key never": ("a.jsonl", written(LINE.replace('"age": 41, ', "").encode()), "no line has the key 'age'"),
+    "nested": ("a.jsonl", written(LINE.replace("41", "[41]").encode()), r"column 'age': holds list"),
+    "nested and not": ("a.jsonl", written(f"{LINE}\n{LINE}".replace("41", "[41]", 1).encode()), "'age' holds a list be"),
+    "latin-1": ("a.jsonl", written('{"age": "é"}'.encode("latin-1")), r"line 1: byte 10 \(0xe9\) is not UTF-8"),
+    "no line": ("a.jsonl", written(b"\n"), "is empty: expected an object"),
+    "other types": ("folder", two_types, r"1.parquet has other columns than .*0.parquet: 'age' is string and not int64"),
+    "cut by a column": ("folder", partitioned, "the folder 'sex=F' holds values of a column in its name"),
+    "Stata": ("a.dta", written(b""), r"a.dta is not read: save it as Parquet \(python -c .*read_stata\('a.dta'\)"),
+    "a list of JSON": ("a.json", written(b"[]"), r"write one object a line \(jq -c '\.\[\]' a.json > NEW.jsonl\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "write", "words"), BAD.values(), ids=BAD)
+def test_a_fault_is_told_in_one_line(tmp_path, name, write, words):
+    write(tmp_path / name)
+    with pytest.raises(BadRecords, match=words) as told:
+        read_table(tmp_path / name, parse_schema(SCHEMA))
+    assert len(str(told.value).splitlines()) == 1 and str(tmp_path) in str(told.value)
+
+
+def test_a_folder_without_parquet_files_is_no_table(tmp_path):
+    with pytest.raises(MissingData, match="is a folder: expected a file"):
+        read_table(tmp_path, parse_schema(SCHEMA))
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    write_workbook(tmp_path / "a.xlsx")
+    monkeypatch.setattr(workbook, "_MOST_BYTES", 5000)
+    with pytest.raises(BadRecords, match=r"unpacks to [\d,]+ bytes, [\d,]+ of them texts: expected at most 5,000"):
+        read_table(tmp_path / "a.xlsx", parse_schema(SCHEMA))
+
+
+def test_a_formula_has_the_value_that_was_saved(tmp_path):
+    """A program that computes formulas writes their values beside them."""
+    write_workbook(tmp_path / "a.xlsx")
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    sheet = next(name for name in parts if name.startswith("xl/worksheets/"))
+    assert b"<v>12.5</v>" in parts[sheet]
+    parts[sheet] = parts[sheet].replace(b"<v>12.5</v>", b"<f>10+2.5</f><v>12.5</v>")
+    with zipfile.ZipFile(tmp_path / "b.xlsx", "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    schema = parse_schema(SCHEMA)
+    codes = read_table(tmp_path / "b.xlsx", schema).encoded.codes
+    assert codes.tolist() == read_table(tmp_path / "a.xlsx", schema).encoded.codes.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "read"),
+    [
+        ([2**70, 1], [str(2**70), "1"]),
+        ([True, 0], ["True", "0"]),
+        ([None, None], [None, None]),
+        ([datetime.datetime(2024, 1, 31), "x"], ["2024-01-31T00:00:00", "x"]),
+    ],
+)
+def test_values_of_several_types_are_text(values, read):
+    assert array_of(values).to_pylist() == read
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.duckdb"])
+def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("lightning_dpgen.data.files.extras.find_spec", lambda _: None)
+    KINDS[name](tmp_path / name)
+    extra = {"a.xlsx": "excel", "a.duckdb": "duckdb"}[name]
+    with pytest.raises(BadRecords, match=rf"{name} needs \w+: pip install 'lightning_dpgen\[{extra}\]'"):
+        read_table(tmp_path / name, parse_schema(SCHEMA))
