@@ -23,12 +23,14 @@ class MadeUp:
         label: the column that classifiers learn.
         schema: the public schema, with bounds and nothing else of numbers.
         rules: what all rows keep, by a name: each marks the rows that do.
+        constraints: the same as a schema may declare it.
     """
 
     draw: Callable[[int, int], pd.DataFrame]
     label: str
     schema: str
     rules: Mapping[str, Rule]
+    constraints: str
 
 
 def _choose(random: np.random.Generator, n: int, shares: Mapping[str, float]) -> np.ndarray:
@@ -135,7 +137,10 @@ columns:
 """, {
         "pdays = -1 iff previous = 0": lambda t: (t["pdays"] == -1) == (t["previous"] == 0),
         "outcome unknown iff previous = 0": lambda t: (t["outcome"] == "unknown") == (t["previous"] == 0),
-    }),
+    }, """constraints:
+  - pdays = -1 if and only if previous = 0
+  - outcome = unknown if and only if previous = 0
+"""),
     "hospital": MadeUp(hospital, "readmitted", """label: readmitted
 columns:
   age: {type: integer, low: 0, high: 110}
@@ -155,7 +160,16 @@ columns:
         "no icu, no lactate": lambda t: t["lactate"].isna() == (t["icu_days"] == 0),
         "newborns have chapter P": lambda t: (t["chapter"] == "P") == (t["age"] == 0),
         "icu after emergencies": lambda t: (t["icu_days"] == 0) | (t["emergency"] == "yes"),
-    }),
+    }, """constraints:
+  - admitted <= discharged
+  - lactate is missing if and only if icu_days = 0
+  - chapter = P if and only if age = 0
+  - sex = F if chapter = O
+  - emergency = yes if icu_days > 0
+  - column: chapter
+    of: code
+    mapping: {I10: I, I21: I, I50: I, J18: J, J44: J, O80: O, O82: O, S06: S, S72: S, P07: P}
+"""),
     "orders": MadeUp(orders, "loyal", """label: loyal
 columns:
   country: {type: category, values: [DE, FR, CH, SE, US]}
@@ -175,7 +189,14 @@ columns:
         "no tax in US": lambda t: (t["tax"] == 0) | (t["country"] != "US"),
         "cancelled are not shipped": lambda t: t["days_to_ship"].isna() == (t["status"] == "cancelled"),
         "refunds of returns": lambda t: (t["refund"] > 0) == (t["status"] == "returned"),
-    }),
+    }, """constraints:
+  - total = net + tax
+  - {column: currency, of: country, mapping: {DE: EUR, FR: EUR, CH: CHF, SE: SEK, US: USD}}
+  - tax = 0 if country = US
+  - days_to_ship is missing if and only if status = cancelled
+  - refund > 0 if and only if status = returned
+  - refund <= net
+"""),
     "loans": MadeUp(loans, "default", """label: default
 columns:
   income: {type: integer, low: 0, high: 2000000}
@@ -193,5 +214,12 @@ columns:
             [t["score"] >= 760, t["score"] >= 700, t["score"] >= 640, t["score"] >= 560], ["A", "B", "C", "D"], "E"
         ), index=t.index) == t["grade"],
         "no collateral of debts": lambda t: (t["collateral"] == 0) | (t["purpose"] != "debt"),
-    }),
+    }, """constraints:
+  - months_since_late = 999 if and only if late = 0
+  - grade = A if and only if score >= 760
+  - grade = B if and only if score = 700..759
+  - grade = C if and only if score = 640..699
+  - grade = D if and only if score = 560..639
+  - collateral = 0 if purpose = debt
+"""),
 }  # fmt: skip

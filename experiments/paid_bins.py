@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from kept import Kept
+from made_up_tables import TABLES
 from scipy.stats import ks_2samp
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
@@ -31,33 +32,7 @@ from lightning_dpgen.data.public_sets import find_public_set, public_set
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema_file import schema_text
 
-BANK = """label: y
-columns:
-  age: {type: integer, low: 18, high: 95}
-  job: {type: category, values: [a, b, c, d]}
-  balance: {type: integer, low: -8000, high: 100000}
-  duration: {type: integer, low: 0, high: 5000}
-  pdays: {type: integer, low: -1, high: 900}
-  previous: {type: integer, low: 0, high: 300}
-  y: {type: category, values: ["yes", "no"]}
-"""
 TOLD_APART = 8_000
-
-
-def bank(n: int, seed: int) -> pd.DataFrame:
-    """Draw a made-up table of a bank's calls."""
-    random = np.random.default_rng(seed)
-    age = np.clip(random.gamma(9, 4.5, n) + 18, 18, 95).astype(int)
-    previous = np.where(random.random(n) < 0.82, 0, random.geometric(0.35, n))
-    pdays = np.where(previous == 0, -1, random.integers(1, 870, n))
-    balance = (random.standard_t(2.2, n) * 900 + 700).round().clip(-8000, 100_000).astype(int)
-    duration = random.gamma(1.1, 230, n).astype(int).clip(0, 5000)
-    job = random.choice(list("abcd"), n)
-    score = duration / 300 - 1.5 + 0.8 * (previous > 0) - 0.5 * (job == "a") + 0.6 * (age > 60)
-    y = np.where(random.random(n) < 1 / (1 + np.exp(-score)), "yes", "no")
-    return pd.DataFrame(
-        {"age": age, "job": job, "balance": balance, "duration": duration, "pdays": pdays, "previous": previous, "y": y}
-    )
 
 
 def adult(held_out: bool) -> pd.DataFrame:
@@ -109,9 +84,9 @@ class Table:
 
 
 def tables() -> dict[str, Table]:
-    own = schema_text(replace(public_set("adult").schema, header=True))
+    bank, own = TABLES["bank"], schema_text(replace(public_set("adult").schema, header=True))
     return {
-        "bank": Table(lambda run: (bank(20_000, run), bank(20_000, 1000 + run)), "y", BANK),
+        "bank": Table(lambda run: (bank.draw(20_000, run), bank.draw(20_000, 1000 + run)), bank.label, bank.schema),
         "adult, bounds alone": Table(lambda _: (adult(False), adult(True)), "income", bounds_alone()),
         "adult, the package's schema": Table(lambda _: (adult(False), adult(True)), "income", own),
     }

@@ -19,7 +19,15 @@ from lightning_dpgen.data.tables.schema_keys import COLUMN_KEYS, KINDS, TABLE_KE
 ROOT = Path(__file__).parents[2]
 CHECK = jsonschema.Draft202012Validator(json_schema())
 # Keys that have a meaning for some types of numbers alone, though the class of all of them has them.
-_OF_SOME = {"decimals": {"number"}, "resolution": {"datetime", "time"}}
+_OF_SOME = {
+    "decimals": {"number"},
+    "resolution": {"datetime", "time"},
+    "decimal": {"integer", "number"},
+    "thousands": {"integer", "number"},
+    "format": {"date", "datetime", "time"},
+    "zone": {"datetime"},
+    "words": {"boolean"},
+}
 
 
 def test_the_declaration_is_a_json_schema():

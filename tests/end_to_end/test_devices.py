@@ -48,6 +48,7 @@ def _sound(run: Path) -> None:
     assert counted == _listed(run / "private" / "ledger.jsonl")
 
 
+@pytest.mark.slow
 def test_the_program_starts_a_process_for_each_device(tmp_path):
     status, out, err = _run(
         "-m", "lightning_dpgen", "train", *SETTINGS, "model.steps=30", *TWO, f"run_dir={tmp_path / 'run'}"

@@ -202,7 +202,7 @@ def test_other_ranks_leave_the_ledger_alone(monkeypatch, tmp_path, name):
 
 def test_an_account_goes_along_with_spawned_processes_once(tmp_path, monkeypatch):
     """It takes its ledger along, and is entered in its study; here it can only be looked at from then on."""
-    study = Study(tmp_path / "study.jsonl", epsilon=2000.0, delta=1e-5)
+    study = Study(tmp_path / "study.jsonl", epsilon=1000.0, delta=1e-5)
     account = Account(_plan(count=450), tmp_path / "ledger.jsonl", study=study)
     with pytest.raises(TypeError, match="never saved nor copied"):
         pickle.dumps(account)

@@ -292,7 +292,7 @@ KINDS: dict[str, Kind] = {
     "integer": Kind(
         "whole numbers within bounds",
         (*_CUT, "decimal", "thousands", *_MISSING),
-        f"{_RANGE}. Is there a code, as 999? (special)",
+        f"{_RANGE}. Is there a code, such as -1? (special)",
     ),
     "number": Kind(
         "numbers within bounds",
