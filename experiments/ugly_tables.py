@@ -1,4 +1,4 @@
-"""What becomes of tables that are as ugly as those of offices, with public bounds and nothing else declared?
+"""Learn tables that are as ugly as those of offices, with public bounds and nothing else declared.
 
     python experiments/ugly_tables.py FOLDER [--epsilon 3] [--runs 3] [--constraints] [TABLE ...]
 

@@ -88,18 +88,30 @@ class Fitted:
         return self.release.sample(n, seed, where)
 
     @short_in_notebooks
-    def evaluate(self, frame: Table, held_out: Table | None = None, seconds: float | None = None) -> Evaluation:
+    def evaluate(
+        self,
+        frame: Table,
+        held_out: Table | None = None,
+        seconds: float | None = None,
+        *,
+        by: str | None = None,
+        sdmetrics: bool = False,
+    ) -> Evaluation:
         """Compare the release with real records, read as they were for the training. PRIVATE: see `evaluate`.
 
         It is also written to ``private/evaluation.json`` and ``private/report.html``.
 
+        Args:
+            frame, held_out, seconds, by, sdmetrics: see `evaluate`.
+
         Raises:
-            BadRecords: as `evaluate`.
+            BadRecords, ValueError, MissingLibrary: as `evaluate`.
             OSError: if it cannot be written.
         """
         declared = self.certificate["declared"]
         as_read = {name: declared[name] for name in ("person", "max_rows", "outside") if name in declared}
-        found = evaluate(self.release, frame, held_out=held_out, seconds=seconds, seed=declared["seed"], **as_read)
+        asked = {"held_out": held_out, "seconds": seconds, "by": by, "sdmetrics": sdmetrics}
+        found = evaluate(self.release, frame, seed=declared["seed"], **asked, **as_read)
         facts = {name: self.certificate[name] for name in ("epsilon", "delta") if self.certificate[name] is not None}
         write_evaluation(self.folder / "private", found, self.release.schema, data=declared["data"], facts=facts)
         return found

@@ -40,6 +40,17 @@ def dpgen(capsys):
 
 
 @pytest.fixture
+def full_fits():
+    """Let fits of measured tables have all of their steps, for tests that ask how good they are."""
+
+
+@pytest.fixture(autouse=True)
+def _quick_fits(request):
+    if "full_fits" not in request.fixturenames:
+        request.getfixturevalue("short_fits")
+
+
+@pytest.fixture
 def interrupted_when_kept(monkeypatch):
     """Return a context that interrupts a run when its measurements were kept so many times; it gives the kept ones."""
 
