@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import time
 from functools import partial
 from pathlib import Path
@@ -33,8 +34,8 @@ def in_numbers(frame: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
     """Return columns in the order of another table, dates as days, and missing numbers as a number."""
     found = frame[list(like)].copy()
     for name in found:
-        if str(like[name].iloc[0])[4:5] == "-":
-            found[name] = pd.to_datetime(found[name].astype(str)).astype("int64") / 86_400e9
+        if re.fullmatch(r"\d{4}-\d\d-\d\d", str(like[name].iloc[0])):
+            found[name] = pd.to_datetime(found[name].astype(str)).astype("datetime64[s]").astype("int64") / 86_400
         if pd.api.types.is_numeric_dtype(found[name]):
             found[name] = found[name].astype(float).fillna(_MISSING)
     return found

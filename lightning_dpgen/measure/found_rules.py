@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.constraint_texts import MOST_LETTERS, most_constraints
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.measure.workload import Measured
@@ -90,7 +93,10 @@ def with_rules(schema: Schema, rules: Sequence[FoundRule]) -> Schema:
     if not rules or not isinstance(schema, TableSchema):
         return schema
     names, givens = list(schema.choices), defaultdict(list)
+    known = {(first, second): impossible for first, second, impossible in schema.impossible_pairs()}
     for (given, choice), then in rules:
+        if _is_declared(known, (given, choice), then):
+            continue
         # A missing value is told in words of its own.
         missing = schema.choices[names[given]][choice] == "missing"
         givens[given, then, missing].append(choice)
@@ -98,7 +104,23 @@ def with_rules(schema: Schema, rules: Sequence[FoundRule]) -> Schema:
         f"{schema.condition_text(names[group], [choice])} if {schema.condition_text(names[given], choices)}"
         for (given, (group, choice), _), choices in givens.items()
     ]
-    return replace(schema, found_constraints=tuple(texts))
+    # A release could not be read again with more.
+    most = most_constraints(schema.rules.columns) - len(schema.constraints)
+    letters = list(itertools.accumulate(map(len, texts)))
+    kept = [text for text, sum_of in zip(texts[: max(most, 0)], letters, strict=False) if sum_of <= MOST_LETTERS // 2]
+    return replace(schema, found_constraints=tuple(kept))
+
+
+def _is_declared(known: Mapping[tuple[int, int], np.ndarray], given: tuple[int, int], then: tuple[int, int]) -> bool:
+    """Return whether declared constraints leave out all that a rule does."""
+    (first, choice), (second, other) = given, then
+    if (first, second) in known:
+        left_out = known[first, second][choice]
+    elif (second, first) in known:
+        left_out = known[second, first][:, choice]
+    else:
+        return False
+    return bool(np.delete(left_out, other).all())
 
 
 def _tables(statistic: Marginals, measured: Measured, label: int | None) -> list[tuple[tuple[int, ...], Tensor]]:

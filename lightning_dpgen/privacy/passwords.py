@@ -10,9 +10,16 @@ from urllib.parse import parse_qsl, urlsplit
 _BEFORE_HOST = re.compile(r"(\w:/{1,2}[^\s:/]*):[^\s]*@")
 # The same, as SQLAlchemy finds it: other parsers end a host at a slash, which a password may hold.
 _PASSWORD = re.compile(r"://[^:/]*:[^@]*@")
-_SECRET = r"[\w.-]*(?:password|passwd|pwd|passphrase|secret|token|credential)[\w.-]*"
-# Also within a value, where signs are escaped.
-_IN_QUERY = re.compile(rf"((?:[?&;\s]|%3B)(?:{_SECRET})(?:=|%3D))[^\s&;%]*", re.IGNORECASE)
+# Words in the query of a URL that say how to connect; any other may hold a secret, under whatever name.
+_HARMLESS = (
+    "host", "hostaddr", "port", "dbname", "database", "user", "schema", "sslmode", "sslrootcert", "sslcert", "sslkey",
+    "ssl_ca", "connect_timeout", "timeout", "application_name", "service", "charset", "driver", "read_default_file",
+    "read_default_group", "mode", "uri", "encrypt", "trustservercertificate", "warehouse", "role", "target_session_attrs",
+    "unix_socket", "access_mode", "passfile",
+)  # fmt: skip
+_IN_QUERY = re.compile(r"([?&;])([^\s=&;]+)(=)([^\s&;]*)")
+_SECRET = re.compile(r"(?i)((?:password|passwd|pwd|passphrase|secret|token|credential)[\w.-]*(?:=|%3D))('[^']*'|[^\s&;%]*)")
+_URL = re.compile(r"\S+:/\S*")
 _OWN_WAYS = (
     "PGPASSWORD or ~/.pgpass for PostgreSQL, ?read_default_file=~/.my.cnf for MySQL, a data source or a wallet for others"
 )
@@ -22,10 +29,14 @@ def without_passwords(text: str) -> str:
     """Return a text in which each password of a URL is replaced by ``***``.
 
     Example:
-        >>> without_passwords("cannot read postgresql://ann:s3/cr@t@host/db?sslpassword=x&a=b")
-        'cannot read postgresql://ann:***@host/db?sslpassword=***&a=b'
+        >>> without_passwords("cannot read postgresql://ann:s3/cr@t@host/db?sslpassword=x&port=5")
+        'cannot read postgresql://ann:***@host/db?sslpassword=***&port=5'
     """
-    return _IN_QUERY.sub(r"\1***", _BEFORE_HOST.sub(r"\1:***@", text))
+
+    def masked(url: re.Match) -> str:
+        return _IN_QUERY.sub(lambda m: m[0] if m[2].lower() in _HARMLESS else f"{m[1]}{m[2]}{m[3]}***", url[0])
+
+    return _SECRET.sub(r"\1***", _URL.sub(masked, _BEFORE_HOST.sub(r"\1:***@", text)))
 
 
 def check_url(url: str) -> None:
@@ -48,15 +59,20 @@ def check_url(url: str) -> None:
         raise ValueError(
             "expected the URL of a database, such as postgresql://ann@host/db or sqlite:////home/ann/visits.db"
         )
-    keys = [key for key, _ in parse_qsl(parts.query, keep_blank_values=True)]
-    inside = any(re.search(r"(?i)\b(pwd|password)\s*=", value) for _, value in parse_qsl(parts.query))
-    if (
-        parts.password is not None
-        or _PASSWORD.search(url)
-        or inside
-        or any(re.fullmatch(f"(?i){_SECRET}", key) for key in keys)
-    ):
+    if parts.password is not None or _PASSWORD.search(url) or "%3a" in parts.netloc.lower():
         raise ValueError(
             f"expected a URL without its password, which settings and histories would keep; the driver finds it "
             f"by {_OWN_WAYS}"
         )
+    words = parse_qsl(parts.query, keep_blank_values=True)
+    other = [key for key, value in words if key.lower() not in _HARMLESS or _SECRET.search(value)]
+    if other:
+        raise ValueError(
+            f"expected a URL without its password, and without {_shown(other[0])}, which may hold a secret that settings "
+            f"and histories would keep; the driver finds it by {_OWN_WAYS}"
+        )
+
+
+def _shown(word: str) -> str:
+    """Return a word of a URL as a message may show it."""
+    return repr(word) if word.isidentifier() and len(word) <= 40 else "a word"

@@ -133,8 +133,13 @@ def _by_value(column: Numeric, name: str, values: pa.Array) -> Figure:
         low, high = (numbers[0], numbers[-1]) if len(numbers) else (column.grid.low, column.grid.high)
     if column.scale.whole:
         low, high = np.floor(low), np.ceil(high)
-    bars = int(min(_EVEN_BARS, high - low + 1)) if column.scale.whole else _EVEN_BARS
-    found = np.histogram(rest, bins=bars, range=(low, high + column.scale.whole))[0]
+    bars, end = _EVEN_BARS, high
+    if column.scale.whole:
+        # Every bar is of equally many whole numbers: else those of one more would stand out.
+        width = -(-int(high - low + 1) // _EVEN_BARS)
+        bars = -(-int(high - low + 1) // width)
+        end = low + bars * width
+    found = np.histogram(rest, bins=bars, range=(low, end))[0]
     # Values that many records have would dwarf all others, so they are told in words, as special and missing ones are.
     apart = [
         (value_text(column.scale.declared(_tick(column, number))), count / len(ticks))

@@ -61,6 +61,8 @@ def new_key(path: Path, passphrase: bytes | None = None) -> Path:
         ('bureau.key.pub', '0o600')
     """
     public = path.with_name(path.name + PUBLIC)
+    if os.path.lexists(path.parent / CERTIFICATE):
+        raise BadKey(f"{path}: its folder is a release, which may be published: choose another place for a private key")
     for own in (path, public):
         if os.path.lexists(own):
             raise BadKey(f"{own}: exists already, and a key is never overwritten; choose another name")

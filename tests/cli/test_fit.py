@@ -199,7 +199,11 @@ BAD = {
     "no frame": ({"frame": None}, ValueError, "frame=None: expected a DataFrame"),
     "no such schema": ({"schema": "nowhere.yaml"}, FileNotFoundError, "^schema=.*nowhere.yaml: no such file"),
     "a folder for a schema": ({"schema": "."}, FileNotFoundError, r"^schema=.*: is a folder: expected a file"),
-    "a folder for a frame": ({"frame": ".", **OFF}, FileNotFoundError, r" is a folder: expected a file \(frame\)$"),
+    "a folder for a frame": (
+        {"frame": ".", **OFF},
+        FileNotFoundError,
+        r" is a folder without \.parquet files: .* \(frame\)$",
+    ),
     "a share for nothing": ({"discovery_share": 0.1}, ValueError, "^discovery_share=0.1.*nothing here"),
     "a share of half": ({"fidelity_share": 0.5}, ValueError, "^fidelity_share=0.5"),
     "a share twice": ({"overrides": ["privacy.fidelity_share=0.1"]}, ValueError, "arguments of fit"),

@@ -106,3 +106,8 @@ def test_mistakes_are_told_in_one_line(dpgen, tmp_path, monkeypatch, words, told
 def test_a_bad_signer_is_an_error_of_the_caller(release):
     with pytest.raises(BadKey, match="no such file"):
         verify(release, "nowhere.pub")
+
+
+def test_no_private_key_is_written_into_a_release(dpgen, release):
+    status, _, err = dpgen("sign", "--new-key", release / "k", "--passphrase-file", release / "README.md")
+    assert status == 2 and "its folder is a release" in err and not (release / "k").exists()

@@ -2,9 +2,11 @@
 
 import bz2
 import datetime
+import decimal
 import gzip
 import json
 import sqlite3
+import uuid
 import zipfile
 
 import duckdb
@@ -13,10 +15,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files import workbook
-from lightning_dpgen.data.files.values import array_of
+from lightning_dpgen.data.files.values import ValueRows, pieces
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_draft import draft_of_file
 from lightning_dpgen.data.tables.schema_file import parse_schema
@@ -209,8 +213,8 @@ BAD = {
     "a key twice": ("a.jsonl", written(b'{"age": 1, "age": 2}\n'), "line 1: the key 'age' stands twice"),
     "a key later": ("a.jsonl", written(f'{LINE}\n'.encode() * 1000 + b'{"x": 1}\n'), "line 1001: has the key 'x'"),
     "a key never": ("a.jsonl", written(LINE.replace('"age": 41, ', "").encode()), "no line has the key 'age'"),
-    "nested": ("a.jsonl", written(LINE.replace("41", "[41]").encode()), r"column 'age': holds list"),
-    "nested and not": ("a.jsonl", written(f"{LINE}\n{LINE}".replace("41", "[41]", 1).encode()), "'age' holds a list be"),
+    "nested": ("a.jsonl", written(LINE.replace("41", "[41]").encode()), r"column 'age' holds a list: expected single"),
+    "nested and not": ("a.jsonl", written(f"{LINE}\n{LINE}".replace("41", "[41]", 1).encode()), "'age' holds a list: exp"),
     "latin-1": ("a.jsonl", written('{"age": "é"}'.encode("latin-1")), r"line 1: byte 10 \(0xe9\) is not UTF-8"),
     "no line": ("a.jsonl", written(b"\n"), "is empty: expected an object"),
     "other types": ("folder", two_types, r"1.parquet has other columns than .*0.parquet: 'age' is string and not int64"),
@@ -229,7 +233,7 @@ def test_a_fault_is_told_in_one_line(tmp_path, name, write, words):
 
 
 def test_a_folder_without_parquet_files_is_no_table(tmp_path):
-    with pytest.raises(MissingData, match="is a folder: expected a file"):
+    with pytest.raises(MissingData, match=r"is a folder without \.parquet files: expected"):
         read_table(tmp_path, parse_schema(SCHEMA))
 
 
@@ -256,17 +260,78 @@ def test_a_formula_has_the_value_that_was_saved(tmp_path):
     assert codes.tolist() == read_table(tmp_path / "a.xlsx", schema).encoded.codes.tolist()
 
 
-@pytest.mark.parametrize(
-    ("values", "read"),
-    [
-        ([2**70, 1], [str(2**70), "1"]),
-        ([True, 0], ["True", "0"]),
-        ([None, None], [None, None]),
-        ([datetime.datetime(2024, 1, 31), "x"], ["2024-01-31T00:00:00", "x"]),
-    ],
-)
-def test_values_of_several_types_are_text(values, read):
-    assert array_of(values).to_pylist() == read
+class Handed(ValueRows):
+    """Rows of values in memory."""
+
+    def __init__(self, rows, at_once):
+        self.rows, self.at_once = rows, at_once
+        super().__init__("the rows", ["x", "y"])
+
+    def value_blocks(self, columns):
+        yield from pieces(self.rows, self.at_once)
+
+
+VALUES = st.sampled_from([
+    None, True, False, 0, 7, -3, 2**70, 1.125, 2.0, 1e-20, "7", "1.125", "n/a", "?", decimal.Decimal("1.125"),
+    decimal.Decimal("1E-20"), decimal.Decimal("NaN"), datetime.date(2024, 1, 31), datetime.datetime(2024, 1, 31),
+    datetime.datetime(2024, 1, 31, tzinfo=datetime.timezone(datetime.timedelta(hours=2))), datetime.time(3),
+    uuid.UUID(int=7),
+])  # fmt: skip
+
+
+def _handed(rows, at_once):
+    read = [batch.to_pylist() for batch in Handed(rows, at_once).batches(["x", "y"])]
+    return [(repr(row["x"]).replace(".0", ""), repr(row["y"]).replace(".0", "")) for batch in read for row in batch]
+
+
+@given(rows=st.lists(st.tuples(VALUES, VALUES), max_size=12), at_once=st.integers(1, 13))
+def test_a_value_is_read_by_itself(rows, at_once):
+    """Whatever stands beside it in a block; whole numbers may come as either type of numbers, which are read alike."""
+    assert _handed(rows, at_once) == [value for row in rows for value in _handed([row], 1)]
+
+
+ALIKE = """columns:
+  n: {type: number, low: 0, high: 5000, decimals: 3, decimal: ",", thousands: ".", bins: 5000}
+  w: {type: boolean, words: [nein, ja], missing: true}
+  k: {type: integer, low: -8, high: 10, missing: true, missing_values: ["?", "-9"], bins: 30}
+"""
+
+
+@pytest.mark.parametrize("one_more", [{"n": "3,5", "w": "ja", "k": "?"}, {"n": None, "w": None, "k": None}, {"n": 2**60}])
+def test_one_more_record_leaves_all_others_as_they_were(tmp_path, one_more):
+    rows = [{"n": n, "w": w, "k": k} for n, w, k in zip([1.125, 2, 3.375], [True, False, True], [-9, 4, 4], strict=True)]
+    schema, codes = parse_schema(ALIKE), []
+    for name, more in (("a", []), ("b", [{"w": "nein", "k": 3} | one_more])):
+        text = "".join(json.dumps(row) + "\n" for row in [*rows, *more])
+        (tmp_path / f"{name}.jsonl").write_text(text.replace('"n": null', '"n": 1'))
+        codes.append(read_table(tmp_path / f"{name}.jsonl", schema, outside="clamp").encoded.codes[:3].tolist())
+    assert codes[0] == codes[1]
+
+
+def test_a_folder_of_other_files_beside_parquet_is_refused(tmp_path):
+    pq.write_table(pa.table({"age": [1]}), tmp_path / "a.parquet")
+    (tmp_path / "_SUCCESS").touch()
+    assert (
+        len(read_table(tmp_path, parse_schema("columns: {age: {type: integer, low: 0, high: 9}}").completed(5)).encoded)
+        == 1
+    )
+    (tmp_path / "b.csv").write_text("age\n2\n")
+    with pytest.raises(BadRecords, match=r"'b.csv' lies beside the .parquet files and would not be read"):
+        draft_of_file(tmp_path)
+    (tmp_path / "a.parquet").unlink()
+    with pytest.raises(MissingData, match=r"a folder without \.parquet files"):
+        draft_of_file(tmp_path)
+
+
+def test_the_scale_of_decimals_moves_no_other_record():
+    edges = [round(0.001 * place, 3) for place in range(1, 99)]
+    schema = parse_schema(f"columns: {{x: {{type: number, low: 0, high: 1, edges: {edges}}}}}")
+    rows = [decimal.Decimal(place) / 1000 for place in range(99)]
+    codes = [
+        read_table(pd.DataFrame({"x": [*rows, *more]}), schema).encoded.codes[:99].tolist()
+        for more in ([], [decimal.Decimal("1E-20")], [decimal.Decimal("1E-30")])
+    ]
+    assert codes[0] == codes[1] == codes[2] == [[place] for place in range(99)]
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a.duckdb"])

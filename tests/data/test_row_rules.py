@@ -245,6 +245,41 @@ def test_a_label_is_learned_and_private_columns_are_not_constrained():
         )
 
 
+def test_a_computed_column_is_written_and_missing_as_its_schema_says(tmp_path):
+    """A German table, with a computed column of decimal commas, and one that would be missing where it must not be."""
+    text = (
+        "separator: ;\ndecimal: ','\ncolumns:\n"
+        + "".join(f"  {name}: {{type: number, low: 0, high: 999, decimals: 2, bins: 4}}\n" for name in "abc")
+        + "constraints: [c = a + b]\n"
+    )
+    (tmp_path / "t.csv").write_text("a;b;c\n1,5;2,25;3,75\n")
+    assert len(read_table(tmp_path / "t.csv", parse_schema(text)).encoded) == 1
+    with pytest.raises(BadSchema, match="'c' is computed, and would be missing where 'b' is: declare missing: true"):
+        parse_schema(text.replace("b: {type", "b: {missing: true, type"))
+
+
+def test_a_computed_column_is_rounded_also_from_real_numbers():
+    columns = {"t": ", decimals: 1", "a": ", decimals: 0", "b": ""}
+    described = "".join(f"  {name}: {{type: number, low: 0, high: 99, bins: 5{more}}}\n" for name, more in columns.items())
+    schema = parse_schema(f"columns:\n{described}constraints: [t = a - b]\n")
+    drawn = release_of(schema).sample(400, 1)
+    assert (drawn["t"] - drawn["a"] + drawn["b"]).abs().max() <= 0.05 + 1e-9
+
+
+def test_what_strangers_write_is_bounded():
+    """Sizes that would take minutes or gigabytes are refused, or take no longer than their text."""
+    categories = {"name": "c", "type": "category", "values": list(range(50_000))}
+    numbers = [{"name": name, "type": "integer", "low": 0, "high": 9, "bins": 10} for name in "ab"]
+    about = {"kind": "table", "columns": [*numbers, categories]}
+    wide = f"c not in ({', '.join(map(str, range(0, 1000, 2)))}) if a=1"
+    schema = TableSchema.from_json(about | {"constraints": ["c >= 5 if a=1", wide]})
+    assert [len(c.conclusion.values.intervals) for c in schema.rules._declared] == [1, 500]
+    many, long = ["a=1 if b=1"] * 200, ["a=1 if " + "b=1 and " * 1200 + "b=1"] * 30
+    for hostile in (many, long, ["a is" + " " * 9_000 + "missing if b=1"]):
+        with pytest.raises(BadSchema, match="constraints"):
+            TableSchema.from_json(about | {"constraints": hostile})
+
+
 def test_an_empty_table_and_one_of_no_constraints():
     schema = schema_of("start <= end")
     assert len(release_of(schema).sample(0, 1)) == 0 and len(release_of(schema).encoded(0, 1)) == 0

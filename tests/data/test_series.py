@@ -374,7 +374,7 @@ def test_bad_files_get_one_clear_line(tmp_path, name):
 FRAME = pd.DataFrame({"t_0": [1.0], "t_1": [2.0]})
 BAD = {
     "no file": ("no_such.csv", PAIR, {}, MissingData, "no_such.csv"),
-    "a folder": (".", PAIR, {}, MissingData, r"\. is a folder: expected a file"),
+    "a folder": (".", PAIR, {}, MissingData, r"\. is a folder without \.parquet files: expected a file"),
     "no array": ("no_such.npy", PAIR, {}, MissingData, "no_such.npy"),
     "a list": ([[1, 2]], PAIR, {}, BadRecords, "list"),
     "another length": (np.ones((4, 3)), PAIR, {}, BadRecords, r"\(4, 3\): expected \(N, 2\) or \(N, 2, 1\)"),

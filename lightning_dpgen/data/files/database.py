@@ -104,21 +104,28 @@ class QueryRows(ValueRows):
             ) from None
 
     def _check_is_table(self, connection: Any, table: OneTable) -> None:
-        """Refuse a view, whose own query may join records, and a name that is none."""
+        """Refuse a view, whose own query may join records, and names that are none of a table or its columns."""
         import sqlalchemy
 
-        there = sqlalchemy.inspect(connection)
-        names = {name.lower() for name in there.get_table_names(schema=table.schema)}
-        if table.name.lower() not in names:
-            views = {name.lower() for name in there.get_view_names(schema=table.schema)}
-            if table.name.lower() not in views:
-                raise BadRecords(
-                    f"{self._where}: the schema that is looked into has no table {shown(table.name)}: it has "
-                    f"{shown(', '.join(sorted(names)) or 'none')}; name it with its own schema, as in clinic.visits"
-                )
+        there, system = sqlalchemy.inspect(connection), self._asked.system
+        names, views = there.get_table_names(schema=table.schema), there.get_view_names(schema=table.schema)
+        declare = "or declare rows_independent=True"
+        if any(view.lower() == table.table.text.lower() for view in views):
             raise BadRecords(
-                f"{self._where}: {shown(table.name)} is a view, so a row may depend on several records: name a table, or "
-                "declare rows_independent=True"
+                f"{self._where}: {shown(table.table.text)} is a view, so a row may depend on several records: name a "
+                f"table, {declare}"
+            )
+        found = [name for name in names if table.table.is_one_of([name], system)]
+        if len(found) != 1:
+            raise BadRecords(
+                f"{self._where}: the schema that is looked into has no table {shown(table.table.text)}: it has "
+                f"{shown(', '.join(sorted(names)) or 'none')}; name it with its own schema, as in clinic.visits"
+            )
+        columns = [str(column["name"]) for column in there.get_columns(found[0], schema=table.schema)]
+        if other := [name.text for name in table.columns if not name.is_one_of(columns, system)]:
+            raise BadRecords(
+                f"{self._where}: {shown(found[0])} has no such column: {shown(other[0])}; it has "
+                f"{shown(', '.join(columns))}: name one of them, {declare}"
             )
 
     @contextmanager

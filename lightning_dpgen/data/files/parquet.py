@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.blocks import Block, RowSource
-from lightning_dpgen.data.files.text import UNREADABLE, check_there, damaged
+from lightning_dpgen.data.files.text import UNREADABLE, damaged
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -66,7 +67,13 @@ class ParquetFolder(RowSource):
             )
         paths = sorted(path for path in folder.glob("*.parquet") if path.is_file() and path.name[0] not in "._")
         if not paths:
-            check_there(folder)
+            raise MissingData(f"{folder} is a folder without .parquet files: expected a file, or a folder of such files")
+        others = sorted(path.name for path in folder.iterdir() if path.name[0] not in "._" and path not in paths)
+        if others:
+            raise BadRecords(
+                f"{folder}: {shown(others[0])} lies beside the .parquet files and would not be read: expected these alone; "
+                "name one file, or move the others away"
+            )
         self._files = [ParquetRows(path) for path in paths]
         first = self._files[0]
         for file in self._files[1:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,16 +28,43 @@ _NAMES = {
     "Union": "UNION", "Intersect": "INTERSECT", "Except": "EXCEPT", "Into": "INTO", "Lock": "FOR UPDATE",
     "Rand": "random()",
 }  # fmt: skip
-# Columns that a database makes up by where a row lies among others.
-_PLACES = ("rownum", "rowid", "_rowid_", "ctid", "xmin", "xmax", "cmin", "cmax")
+# Columns that a database makes up by where a row lies among others. A table may have its own of such a name.
+_PLACES = (
+    "rownum", "rowid", "_rowid_", "oid", "ctid", "xmin", "xmax", "cmin", "cmax", "tableoid", "level", "ora_rowscn",
+)  # fmt: skip
+# The parts that a SELECT may have; others, such as settings of a system, are refused.
+_PARTS = ("expressions", "from", "from_", "where", "order")
+# Systems in which names have no upper and lower case.
+_CASELESS = ("sqlite", "mysql", "mariadb", "mssql", "duckdb")
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name in a query, and whether it is in quotes."""
+
+    text: str
+    quoted: bool
+
+    def is_one_of(self, names: Iterable[str], system: str) -> bool:
+        """Return whether a database finds exactly one of these under the name, and cannot mean another thing by it."""
+        names = list(names)
+        alike = [name for name in names if name.lower() == self.text.lower()]
+        if system in _CASELESS:
+            return len(alike) == 1
+        return (self.text if self.quoted else self.text.lower()) in names
 
 
 @dataclass(frozen=True)
 class OneTable:
-    """The table that a query is of."""
+    """The table that a query is of, and the columns that it names.
 
-    name: str
+    A system may understand other names as functions of the whole table, or of where a row lies in it, so each has to be
+    that of a column.
+    """
+
+    table: Name
     schema: str | None
+    columns: tuple[Name, ...]
 
 
 def one_table(query: str, system: str) -> OneTable:
@@ -50,8 +78,8 @@ def one_table(query: str, system: str) -> OneTable:
         ValueError: naming the part because of which rows may depend on several records, or for what is no such query.
 
     Example:
-        >>> one_table("select age, upper(sex) as sex from visits where ward = 3", "postgresql")
-        OneTable(name='visits', schema=None)
+        >>> one_table("select age, upper(sex) as sex from visits where ward = 3", "postgresql").table
+        Name(text='visits', quoted=False)
         >>> one_table("select ward, count(*) from visits group by ward", "postgresql")
         Traceback (most recent call last):
         ValueError: COUNT (a row may depend on several records)
@@ -62,15 +90,26 @@ def one_table(query: str, system: str) -> OneTable:
     if not isinstance(tree, sqlglot.expressions.Select):
         raise ValueError(f"{_named(tree)} (a row may depend on several records)")
     allowed = {getattr(sqlglot.expressions, name) for name in _ALLOWED if hasattr(sqlglot.expressions, name)}
+    columns = {}
     for node in tree.walk():
         if type(node) not in allowed or (node is not tree and isinstance(node, sqlglot.expressions.Select)):
             raise ValueError(f"{_named(node)} (a row may depend on several records)")
-        if isinstance(node, sqlglot.expressions.Column) and node.name.lower() in _PLACES:
-            raise ValueError(f"{node.name} (says where a row lies among others)")
+        if isinstance(node, sqlglot.expressions.In) and not node.expressions:
+            raise ValueError("IN without a list of values (a row may depend on several records)")
+        if isinstance(node, sqlglot.expressions.Column):
+            if node.name.lower() in _PLACES:
+                raise ValueError(f"{node.name} (says where a row lies among others)")
+            columns[Name(node.name, bool(node.this.args.get("quoted")))] = None
+    if other := [name for name, part in tree.args.items() if part and name not in _PARTS]:
+        raise ValueError(f"{other[0].upper()} (a row may depend on several records)")
+    if any(sign in query for sign in ("/*", "--", "#")):
+        # Some systems run what stands in some comments.
+        raise ValueError("a comment (a system may run it)")
     tables = list(tree.find_all(sqlglot.expressions.Table))
     if len(tables) != 1 or not isinstance(tables[0].this, sqlglot.expressions.Identifier):
         raise ValueError("no single table behind FROM")
-    return OneTable(tables[0].name, tables[0].db or None)
+    named = Name(tables[0].name, bool(tables[0].this.args.get("quoted")))
+    return OneTable(named, tables[0].db or None, tuple(columns))
 
 
 def check_reads(query: str, system: str) -> None:

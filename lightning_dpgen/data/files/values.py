@@ -1,4 +1,4 @@
-"""Columns of values as other programs hand them out: numbers, text, dates and times of Python, in any mixture."""
+"""Columns of values as other programs hand them out: numbers, text, dates and times of Python, each by its own type."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
 
 ROWS_AT_ONCE = 1 << 13
-_NUMBERS = {int, float}
+# Beyond it, float64 does not hold all whole numbers: these are text.
+_LARGEST_WHOLE = 2**53
 
 
 class ValueRows(RowSource):
-    """A source that hands out rows of Python's values."""
+    """A source that hands out rows of Python's values.
+
+    A value is read by its own type, and never by those of other records: rows whose values are of other types begin a
+    batch of their own.
+    """
 
     @abstractmethod
     def value_blocks(self, columns: list[str]) -> Generator[Sequence[Sequence[Any]]]:
@@ -32,53 +37,80 @@ class ValueRows(RowSource):
             for rows in blocks:
                 if rows:
                     named = zip(columns, zip(*rows, strict=True), strict=True)
-                    yield pa.record_batch([array_of(values, name, self.where) for name, values in named], names=columns)
+                    read = [_read(values, name, self.where) for name, values in named]
+                    for start, stop in _alike([kinds for kinds, _ in read], len(rows)):
+                        parts = [(kinds[start:stop], values[start:stop]) for kinds, values in read]
+                        arrays = [
+                            _array(kinds, values, name, self.where)
+                            for name, (kinds, values) in zip(columns, parts, strict=True)
+                        ]
+                        yield pa.record_batch(arrays, names=columns)
 
 
-def array_of(values: Sequence[Any], column: str = "", where: str = "") -> pa.Array:
-    """Return the values of a column as an array: of their type, or as text where there are several, as a CSV file has them.
-
-    Args:
-        values: None for a missing one.
-        column, where: their names, for an error.
+def _read(values: Sequence[Any], column: str, where: str) -> tuple[list[str], list[Any]]:
+    """Return the kind of each value, none of a missing one, and the value as it is read; each by itself.
 
     Raises:
-        BadRecords: for what no array holds.
-
-    Example:
-        >>> array_of([1, 2.5, None]).to_pylist(), array_of([1, "n/a", datetime.date(2024, 1, 31)]).to_pylist()
-        ([1.0, 2.5, None], ['1', 'n/a', '2024-01-31'])
+        BadRecords: for what no column holds.
     """
-    kinds = set(map(type, values)) - {type(None)}
-    if uuid.UUID in kinds or (len(kinds) > 1 and kinds != _NUMBERS):
-        return _as_text(values, column, where)
+    kinds, found = [], []
+    for value in values:
+        kind = type(value).__name__
+        if value is None:
+            kind = ""
+        elif isinstance(value, bool | str):
+            pass
+        elif isinstance(value, int | float | decimal.Decimal):
+            of_text = (isinstance(value, int) and abs(value) > _LARGEST_WHOLE) or (
+                isinstance(value, decimal.Decimal) and not value.is_finite()
+            )
+            number = value if isinstance(value, int) else float(value)
+            kind, value = ("str", str(value)) if of_text else ("number", number)
+        elif isinstance(value, uuid.UUID):
+            kind, value = "str", str(value)
+        elif isinstance(value, datetime.datetime) and value.tzinfo is not None:
+            kind, value = "instant", value.astimezone(datetime.UTC)
+        elif not isinstance(value, datetime.date | datetime.time | datetime.timedelta):
+            raise BadRecords(
+                f"{where}: column {shown(column)} holds a {kind}: expected single values; unpack it into columns first, or "
+                "declare type: drop"
+            )
+        kinds.append(kind)
+        found.append(value)
+    return kinds, found
+
+
+def _alike(columns: Sequence[Sequence[str]], count: int) -> Iterator[tuple[int, int]]:
+    """Yield runs of rows, from one to before another, in which each column has values of one kind, and missing ones."""
+    mixed = [kinds for kinds in columns if len(set(kinds) - {""}) > 1]
+    start, seen = 0, [""] * len(mixed)
+    for row in range(count if mixed else 0):
+        now = [kinds[row] for kinds in mixed]
+        if any(new and old and new != old for old, new in zip(seen, now, strict=True)):
+            yield start, row
+            start, seen = row, now
+        else:
+            seen = [new or old for old, new in zip(seen, now, strict=True)]
+    yield start, count
+
+
+_TYPES = {"bool": pa.bool_(), "str": pa.string(), "instant": pa.timestamp("us", "UTC")}
+
+
+def _array(kinds: Sequence[str], values: Sequence[Any], column: str, where: str) -> pa.Array:
+    """Return values of one kind as an array."""
+    kind = next(filter(None, kinds), "")
+    as_type = _TYPES.get(kind)
+    if kind == "number":
+        # All of them are held exactly by both types, and read alike.
+        as_type = pa.float64() if any(type(value) is float for value in values) else pa.int64()
     try:
-        array = pa.array(values, from_pandas=False)
-    except OverflowError:
-        return _as_text(values, column, where)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        # Decimals that are not finite.
-        if kinds == {decimal.Decimal}:
-            return _as_text(values, column, where)
+        array = pa.array(values, as_type, from_pandas=False)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if kind == "str":
+            raise BadRecords(f"{where}: column {shown(column)} holds text that is not Unicode: correct it") from None
         raise BadRecords(f"{where}: column {shown(column)}: cannot be read: {' '.join(str(error).split())[:95]}") from None
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-
-
-def _as_text(values: Iterable[Any], column: str, where: str) -> pa.Array:
-    texts = []
-    for value in values:
-        if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-            value = value.isoformat()
-        elif isinstance(value, list | dict | tuple | bytes | memoryview):
-            raise BadRecords(
-                f"{where}: column {shown(column)} holds a {type(value).__name__} beside other values: expected single "
-                "values; unpack it into columns first, or declare type: drop"
-            )
-        texts.append(value if value is None or isinstance(value, str) else str(value))
-    try:
-        return pa.array(texts, pa.string())
-    except (pa.ArrowException, ValueError):
-        raise BadRecords(f"{where}: column {shown(column)} holds text that is not Unicode: correct it") from None
 
 
 def pieces(rows: Iterable[Any], size: int = ROWS_AT_ONCE) -> Iterator[list[Any]]:

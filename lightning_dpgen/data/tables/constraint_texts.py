@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from lightning_dpgen.data.conditions import EQUAL, cut_outside, parse_condition, quoted_name, unquoted
+from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.constraints import (
     Allowed,
@@ -23,13 +24,21 @@ from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.value_set import value_of, value_set
 
 _MOST, _LONGEST, _MOST_VALUES = 1000, 10_000, 10_000
-# Constraints times columns: each name is looked for in each constraint.
-_MOST_NAMES = 2_000_000
+# Constraints times names and categories, each of which may be looked for in each constraint.
+_MOST_NAMES = 5_000_000
+# All constraints together, and more blanks in a row than a person writes.
+MOST_LETTERS, _BLANKS = 200_000, re.compile(r"\s{100}")
 _IF, _IFF, _AND = " if ", " if and only if ", " and "
 _FORMS = (
     "expected text such as 'start <= end', 'total = net + tax' or 'pdays = -1 if and only if previous = 0', or one of "
     "{column: c, of: d, mapping: {...}} and {columns: [c, d], allowed: [[...], ...]}"
 )
+
+
+def most_constraints(columns: Mapping[str, Modelled]) -> int:
+    """Return how many constraints a schema with these columns may have."""
+    names = sum(len(column.values) if isinstance(column, Category) else 1 for column in columns.values())
+    return min(_MOST, _MOST_NAMES // max(1, names))
 
 
 def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled], key: str) -> list[Constraint]:
@@ -47,9 +56,11 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled], 
         >>> [constraint.derives for constraint in parse_constraints(["a <= b", "c = a + b"], columns, "constraints")]
         ['c', None]
     """
-    most = min(_MOST, _MOST_NAMES // max(1, len(columns)))
+    most = most_constraints(columns)
     if not isinstance(declared, list | tuple) or len(declared) > most:
         raise BadSchema(f"{shortened(declared)}: expected a list of at most {most} constraints", key=key)
+    if sum(len(str(one)) for one in declared) > MOST_LETTERS:
+        raise BadSchema(f"expected constraints of at most {MOST_LETTERS:,} characters in all", key=key)
     found, pattern = [], _pattern(columns) if declared else None
     for one in declared:
         try:
@@ -77,7 +88,7 @@ def _parsed(one: Any, columns: Mapping[str, Modelled], pattern: re.Pattern) -> C
             return _function(one, columns)
         if set(one) == {"columns", "allowed"}:
             return _allowed(one, columns)
-    if not is_text(one) or not one.strip() or len(one) > _LONGEST:
+    if not is_text(one) or not one.strip() or len(one) > _LONGEST or _BLANKS.search(one):
         raise ValueError(_FORMS)
     for word in (_IFF, _IF):
         parts = cut_outside(one, word)
@@ -123,7 +134,13 @@ def _comparison(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern)
         raise ValueError(f"{text}: expected each column once")
     if not numbers and (len(kinds) > 1 or len(names) > 2 or left.constant or right.constant):
         raise ValueError(f"{text}: expected numbers, or two dates or times of one type and resolution")
-    return Comparison(text.strip(), left, operator, right)
+    made = Comparison(text.strip(), left, operator, right)
+    missing = [part.name for part, _ in (*left.parts, *right.parts) if part.missing]
+    if made.derives is not None and not left.parts[0][0].missing and missing:
+        raise ValueError(
+            f"{made.derives!r} is computed, and would be missing where {missing[0]!r} is: declare missing: true for it, too"
+        )
+    return made
 
 
 def _pattern(columns: Mapping[str, Modelled]) -> re.Pattern:

@@ -92,7 +92,7 @@ class Sum:
 class Comparison(Constraint):
     """Two sums of columns, one of them smaller, or both equal; rows in which one of the columns is missing keep it.
 
-    Numbers with fewer decimals than the others are compared as they are rounded.
+    A first column of fewer decimals than the others equals their sum where that is rounded.
     """
 
     text: str
@@ -115,10 +115,11 @@ class Comparison(Constraint):
     def holds(self, rows: Rows) -> np.ndarray:
         unit = self._unit
         left, right = self.left.total(rows, unit), self.right.total(rows, unit)
-        coarse = min(column.scale.unit for column, _ in (*self.left.parts, *self.right.parts))
-        room = unit / coarse / 2 if coarse < unit else 0.0
-        if not all(column.scale.whole for column, _ in (*self.left.parts, *self.right.parts)):
-            room = _CLOSE * np.maximum(np.maximum(np.abs(left), np.abs(right)), 1.0)
+        first, *others = [column for column, _ in (*self.left.parts, *self.right.parts)]
+        rounded = first.scale.whole and not all(c.scale.whole and c.scale.unit <= first.scale.unit for c in others)
+        room = unit / first.scale.unit / 2 if rounded else 0.0
+        if not all(column.scale.whole for column in (first, *others)):
+            room = np.maximum(room, _CLOSE * np.maximum(np.maximum(np.abs(left), np.abs(right)), 1.0))
         compare = {
             "=": np.abs(left - right) <= room,
             "<=": left <= right,

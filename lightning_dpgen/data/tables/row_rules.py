@@ -21,8 +21,8 @@ from lightning_dpgen.data.tables.value_set import ValueSet, all_values
 CONSTRAINTS, FOUND = "constraints", "found_constraints"
 # The made-up rows by which it is seen whether any row can keep the constraints.
 _TRIED = 1024
-# Repairs of one constraint may break another one, so all are made again, so often at most.
-_ROUNDS = 50
+# Repairs of one constraint may break another one, so all are made again: so many in all, or five times.
+_REPAIRS = 5000
 # The pairs of choices that are looked at.
 _MOST_PAIRS = 250_000
 
@@ -163,7 +163,7 @@ class RowRules:
     def _repair(self, constraints: Sequence[Constraint], rows: Rows) -> np.ndarray:
         """Repair rows in place; return which (n,) keep all in the end."""
         limits, kept = self._limits(constraints), self._kept(constraints, rows)
-        for _ in range(min(len(constraints) + 1, _ROUNDS)):
+        for _ in range(min(len(constraints) + 1, max(_REPAIRS // len(constraints), 5))):
             if kept.all():
                 break
             for constraint in constraints:

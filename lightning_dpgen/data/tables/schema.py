@@ -183,7 +183,7 @@ class TableSchema:
     def forms(self) -> dict[str, WrittenForm]:
         """The forms of columns whose texts are written otherwise than programs do, by name."""
         signs = {"decimal": self.decimal, "thousands": self.thousands}
-        columns = [column for column in self.modelled if isinstance(column, Numeric | Open)]
+        columns = [column for column in self.recorded if isinstance(column, Numeric | Open)]
         return {column.name: form for column in columns if (form := column.form(**signs)) is not None}
 
     def undecided(self, bins: int) -> list[Numeric]:

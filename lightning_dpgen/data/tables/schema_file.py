@@ -195,7 +195,9 @@ def _parsed(text: str, source: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
         raise BadSchema(f"{source}, {refused}") from None
     except yaml.MarkedYAMLError as error:
         # Between braces ??? is not even YAML.
-        _refuse({number for number, line in enumerate(text.splitlines(), 1) if UNFILLED[0] in line}, source)
+        _refuse(
+            {number for number, line in enumerate(text.splitlines(), 1) if UNFILLED[0] in line.partition("#")[0]}, source
+        )
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
         raise BadSchema(f"{source}{line}: not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +78,7 @@ def value_set(column: Modelled, said: Said) -> ValueSet:
         >>> value_set(age, Said("age", "!=", ("40",)))
         ValueSet(intervals=((17, 39), (41, 90)), missing=False)
     """
-    places = [_place(column, value, said.operator) for value in said.values]
+    places = _places(column, said)
     missing = any(place is None for place in places)
     if missing and not column.missing:
         raise ValueError(f"column {column.name!r}: its schema lets no value be missing: expected a value")
@@ -87,7 +89,7 @@ def value_set(column: Modelled, said: Said) -> ValueSet:
         intervals = _others(taken, ordered, whole)
     elif said.operator != EQUAL:
         intervals = _ordered(column, said.operator, intervals[0][0], ordered, whole)
-    kept = _joined([_common(interval, known) for known in ordered for interval in intervals], whole)
+    kept = _joined(_within(_joined(intervals, whole), ordered), whole)
     if not kept and not missing:
         raise ValueError(
             f"column {column.name!r}: no value of its schema is {said.operator} {', '.join(map(str, said.values))}"
@@ -98,7 +100,7 @@ def value_set(column: Modelled, said: Said) -> ValueSet:
 def all_values(column: Modelled) -> ValueSet:
     """Return all values that a column may have."""
     if not isinstance(column, Numeric):
-        return ValueSet(tuple((code, code) for code in range(column.present)), column.missing)
+        return ValueSet(((0, column.present - 1),), column.missing)
     low, high = column.limits
     special = [(tick, tick) for tick in column.special_ticks.tolist() if not low <= tick <= high]
     return ValueSet(tuple(sorted([(low, high), *special])), column.missing)
@@ -133,6 +135,17 @@ def value_of(column: Modelled, value: Any) -> int | float | None:
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         raise ValueError(f"column {column.name!r}: {shortened(value)}: expected a single value") from None
     return None if absent[0] else numbers[0].item()
+
+
+def _places(column: Modelled, said: Said) -> list[Interval | None]:
+    """Return the interval of each value that was said."""
+    texts = list(said.values)
+    if not isinstance(column, Numeric) and len(texts) > 1 and all(isinstance(text, str) and text for text in texts):
+        # All at once, where there is nothing to complain of.
+        with suppress(Misfit, pa.ArrowException):
+            numbers, absent = column.numbers(pa.array(texts), False, Counter())
+            return [None if lacks else (code, code) for code, lacks in zip(numbers.tolist(), absent.tolist(), strict=True)]
+    return [_place(column, text, said.operator) for text in texts]
 
 
 def _place(column: Modelled, value: Any, operator: str) -> Interval | None:
@@ -180,7 +193,8 @@ def _ordered(
             raise ValueError(f"column {column.name!r}: its values have no order: expected =, != or in (...)")
         compare = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}[operator]
         value = column.values[int(number)]
-        return [(code, code) for code, other in enumerate(column.values) if compare(other, value)]
+        codes = np.flatnonzero(compare(np.array(column.values, object), value)).tolist()
+        return _joined([(code, code) for code in codes], True)
     step = _next(number, whole, operator in (">", ">="))
     bound = step if operator in ("<", ">") else number
     return [(known[0][0], bound)] if operator in ("<", "<=") else [(bound, known[-1][1])]
@@ -204,6 +218,16 @@ def _next(number: int | float, whole: bool, up: bool) -> int | float:
 
 def _common(one: Interval, other: Interval) -> Interval:
     return max(one[0], other[0]), min(one[1], other[1])
+
+
+def _within(intervals: Sequence[Interval], known: Sequence[Interval]) -> list[Interval]:
+    """Return what increasing intervals have in common with others, which are increasing and apart."""
+    starts, found = [low for low, _ in known], []
+    for low, high in intervals:
+        first = max(bisect.bisect_right(starts, low) - 1, 0)
+        last = bisect.bisect_right(starts, high)
+        found += [_common((low, high), other) for other in known[first:last]]
+    return found
 
 
 def _joined(intervals: list[Interval], whole: bool) -> list[Interval]:
