@@ -110,8 +110,16 @@ class Fitted:
         """
         declared = self.certificate["declared"]
         as_read = {name: declared[name] for name in ("person", "max_rows", "outside") if name in declared}
-        asked = {"held_out": held_out, "seconds": seconds, "by": by, "sdmetrics": sdmetrics}
-        found = evaluate(self.release, frame, seed=declared["seed"], **asked, **as_read)
+        found = evaluate(
+            self.release,
+            frame,
+            held_out=held_out,
+            seconds=seconds,
+            seed=declared["seed"],
+            by=by,
+            sdmetrics=sdmetrics,
+            **as_read,
+        )
         facts = {name: self.certificate[name] for name in ("epsilon", "delta") if self.certificate[name] is not None}
         write_evaluation(self.folder / "private", found, self.release.schema, data=declared["data"], facts=facts)
         return found

@@ -67,7 +67,7 @@ def test_a_classifier_of_synthetic_digits_tells_real_ones_apart(dpgen, tmp_path)
     assert (nearest == labels).mean() > 0.75
 
 
-def test_clusters_tell_shapes_of_a_label_apart(dpgen, tmp_path):
+def test_clusters_tell_shapes_of_a_label_apart(full_fits, dpgen, tmp_path):
     """Most labels have records in several clusters; where clusters follow labels, each label is in one."""
     largest = {}
     for name, weight in (("default", []), ("by labels", ["split.label_weight=2"])):
@@ -94,7 +94,7 @@ def people(tmp_path):
 
 
 @pytest.mark.parametrize("share", [None, pytest.param(0, marks=pytest.mark.slow)])
-def test_a_table_is_measured_in_a_few_accesses(dpgen, tmp_path, people, share):
+def test_a_table_is_measured_in_a_few_accesses(full_fits, dpgen, tmp_path, people, share):
     """It may have any schema: numbers, categories and missing values come back as columns, and can be conditioned on."""
     run, given = tmp_path / "run", [] if share is None else [f"model.label_share={share}"]
     assert dpgen("train", *people, *given, f"run_dir={run}")[0] == 0 and dpgen("verify", run)[0] == 0

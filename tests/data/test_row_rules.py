@@ -82,15 +82,15 @@ def release_of(schema, seed=0):
 def test_every_row_of_a_release_keeps_them(several):
     schema = schema_of(*[constraint for constraint, _ in several])
     release = release_of(schema)
-    drawn = release.sample(2_000, 1)
-    assert len(drawn) == 2_000 and list(drawn) == schema.arrow.names and drawn["who"].tolist() == [*range(1, 2_001)]
+    drawn = release.sample(700, 1)
+    assert len(drawn) == 700 and list(drawn) == schema.arrow.names and drawn["who"].tolist() == [*range(1, 701)]
     for _, oracle in several:
         assert oracle(drawn).all()
     # A row that was drawn is a record of the same schema, and encoded alike.
-    batch = release.table(2_000, 1).combine_chunks().to_batches()[0]
-    assert (read_table(batch, schema).encoded.codes == release.encoded(2_000, 1).codes).all()
+    batch = release.table(700, 1).combine_chunks().to_batches()[0]
+    assert (read_table(batch, schema).encoded.codes == release.encoded(700, 1).codes).all()
     # Something had to be done for it: without constraints, rows break them.
-    free = release_of(parse_schema(COLUMNS)).sample(2_000, 1)
+    free = release_of(parse_schema(COLUMNS)).sample(700, 1)
     assert not all(oracle(free).all() for _, oracle in several)
     fitting = release.sample(100, 1, ["previous < 5", "net >= 12.5"])
     assert all(oracle(fitting).all() for _, oracle in several) and (fitting["net"] >= 12.5).all()
