@@ -26,6 +26,7 @@ _AFTER = re.compile(
     r"|\s+(?P<list>not\s+in|in)\s*\((?P<values>.*)\)\s*",
     re.DOTALL,
 )
+_QUOTED_NAME = re.compile(r"`((?:[^`]|``)+)`(?!`)")
 _PLAIN = re.compile(r"[^\W\d][\w.-]*|[+-]?[\w.:-]+")
 
 
@@ -190,14 +191,14 @@ def quoted(text: str) -> str:
 
 
 def quoted_name(name: str) -> str:
-    """Return the name of a column as a condition may hold it, in backquotes where it needs them."""
-    return name if _PLAIN.fullmatch(name) else f"`{name}`"
+    """Return the name of a column as a condition may hold it, in backquotes where it needs them, two inside for one."""
+    return name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
 def _cut_column(text: str, names: Sequence[str]) -> tuple[str, str]:
     """Return the column with which a text begins, and the rest."""
-    if text.startswith("`") and "`" in text[1:]:
-        column, _, rest = text[1:].partition("`")
+    if found := _QUOTED_NAME.match(text):
+        column, rest = found[1].replace("``", "`"), text[found.end() :]
     else:
         for column in sorted(names, key=len, reverse=True):
             if text.startswith(column) and _AFTER.fullmatch(text[len(column) :]):

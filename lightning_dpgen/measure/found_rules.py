@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.constraint_texts import MOST_LETTERS, most_constraints
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.statistics import Marginals
@@ -108,7 +110,22 @@ def with_rules(schema: Schema, rules: Sequence[FoundRule]) -> Schema:
     most = most_constraints(schema.rules.columns) - len(schema.constraints)
     letters = list(itertools.accumulate(map(len, texts)))
     kept = [text for text, sum_of in zip(texts[: max(most, 0)], letters, strict=False) if sum_of <= MOST_LETTERS // 2]
-    return replace(schema, found_constraints=tuple(kept))
+    return _with_all(schema, kept)
+
+
+def _with_all(schema: TableSchema, texts: Sequence[str]) -> TableSchema:
+    """Return the schema with constraints; without those that no row could keep beside the others.
+
+    Measurements are paid for, so there is a release whatever noise makes of the tables.
+    """
+    try:
+        return replace(schema, found_constraints=tuple(texts))
+    except BadSchema:
+        pass
+    for text in texts:
+        with suppress(BadSchema):
+            schema = replace(schema, found_constraints=(*schema.found_constraints, text))
+    return schema
 
 
 def _is_declared(known: Mapping[tuple[int, int], np.ndarray], given: tuple[int, int], then: tuple[int, int]) -> bool:

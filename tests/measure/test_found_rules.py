@@ -6,7 +6,7 @@ import torch
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.measure.found_rules import find_rules, with_rules
+from lightning_dpgen.measure.found_rules import FoundRule, find_rules, with_rules
 from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.mixture import Mixture
@@ -113,3 +113,32 @@ def test_any_names_and_values_make_a_constraint_that_is_read_again():
                 values = ruled.values(Encoded(np.zeros((27, 0), np.float32), codes), np.random.default_rng(0))
                 broken = np.isin(codes[:, first], [given, (given + 1) % 3]) & (codes[:, second] != then)
                 assert (ruled.rules.kept(values) == ~broken).all(), ruled.found_constraints
+
+
+AWKWARD = {
+    "a zone": "{a: {type: datetime, low: 2024-01-01 00:00, high: 2024-12-31 23:00, bins: 2, zone: Europe/Berlin}",
+    "a backquote": "{'a`=`': {type: category, values: [x, y]}",
+    "words": "{a: {type: boolean, words: [nein, ja]}",
+    "a decimal comma": "{a: {type: number, low: 0, high: 9, decimals: 2, bins: 2, decimal: ','}",
+    "a time": "{a: {type: time, bins: 2}",
+    "tiny numbers": "{a: {type: number, low: 0, high: 1.0e-8, bins: 2}",
+    "days": "{a: {type: date, low: 2024-01-01, high: 2024-12-31, bins: 2, missing: true}",
+}
+
+
+@pytest.mark.parametrize("column", AWKWARD.values(), ids=AWKWARD.keys())
+def test_whatever_a_column_is_a_rule_about_it_is_kept(column):
+    schema = parse_schema(f"columns: {column}, b: {{type: category, values: [p, q]}}}}")
+    ruled = with_rules(schema, [FoundRule((0, 0), (1, 0)), FoundRule((1, 1), (0, 1))])
+    assert len(ruled.found_constraints) == 2
+    codes = np.array([[a, b] for a in range(2) for b in range(2)] * 50, np.uint8)
+    values = ruled.values(Encoded(np.zeros((200, 0), np.float32), codes), np.random.default_rng(0))
+    assert (ruled.rules.kept(values) == ~((codes[:, 0] == 0) & (codes[:, 1] == 1))).all()
+
+
+def test_rules_that_contradict_each_other_cost_no_release():
+    """Noise may make them; those that no row could keep beside the others are left out."""
+    schema = parse_schema("columns: {a: {type: category, values: [x, y]}, b: {type: category, values: [p, q]}}")
+    rules = [FoundRule((0, 0), (1, 0)), FoundRule((0, 1), (1, 1)), FoundRule((1, 0), (0, 1)), FoundRule((1, 1), (0, 0))]
+    ruled = with_rules(schema, rules)
+    assert 2 <= len(ruled.found_constraints) < 4

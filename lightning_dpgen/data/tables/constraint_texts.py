@@ -146,7 +146,8 @@ def _comparison(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern)
 def _pattern(columns: Mapping[str, Modelled]) -> re.Pattern:
     """Return the pattern of a part of a sum: a sign, and the name of a column or a number."""
     names = sorted((name for name, column in columns.items() if isinstance(column, Numeric | Open)), key=len, reverse=True)
-    forms = "|".join([f"`{re.escape(name)}`" for name in names] + [re.escape(name) for name in names] or [r"(?!)"])
+    quoted = [re.escape("`" + name.replace("`", "``") + "`") for name in names]
+    forms = "|".join(quoted + [re.escape(name) for name in names] or [r"(?!)"])
     return re.compile(rf"\s*([+-])?\s*(?:({forms})(?![\w`])|(\d{{1,15}}(?:\.\d{{1,15}})?)(?!\w))\s*")
 
 
@@ -160,7 +161,8 @@ def _sum(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Sum
             return None
         sign = -1 if found[1] == "-" else 1
         if found[2] is not None:
-            column = _known(found[2].strip("`"), columns)
+            name = found[2] if found[2] in columns else found[2][1:-1].replace("``", "`")
+            column = _known(name, columns)
             parts.append((column, sign))
         else:
             constant += sign * float(found[3])

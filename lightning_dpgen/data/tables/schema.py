@@ -394,10 +394,6 @@ class TableSchema:
                 raise BadSchema(f"unknown here: expected one of columns, {', '.join(_DEFAULTS)}{near}", key=str(key))
         return cls(tuple(columns), **{key: value for key, value in fields.items() if value is not None})
 
-    def with_found_constraints(self, texts: Sequence[str]) -> TableSchema:
-        """Return the same with constraints of synthetic rows that noisy tables have shown."""
-        return replace(self, found_constraints=tuple(texts))
-
     @cached_property
     def _groups(self) -> list[str]:
         return [column.name for column in self.modelled if column.choices]

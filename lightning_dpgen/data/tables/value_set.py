@@ -128,6 +128,8 @@ def value_of(column: Modelled, value: Any) -> int | float | None:
     """
     if _is_missing(column, value):
         return None
+    if (tick := _declared(column, value)) is not None and all_values(column).covers(tick, tick):
+        return tick
     try:
         numbers, absent = column.numbers(pa.array([column.asked(value)]), False, Counter())
     except Misfit as misfit:
@@ -170,12 +172,24 @@ def _place(column: Modelled, value: Any, operator: str) -> Interval | None:
     return number, number
 
 
+def _declared(column: Modelled, value: Any) -> int | float | None:
+    """Return the place of a date or time as a schema writes it, without an offset; None for any other value."""
+    if not isinstance(column, Numeric) or column.type not in ("date", "datetime", "time") or not isinstance(value, str):
+        return None
+    try:
+        return column.scale.tick(value)
+    except ValueError:
+        return None
+
+
 def _is_missing(column: Modelled, value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value and not column.takes_empty())
 
 
 def _number(column: Numeric, value: Any) -> int | float:
     """Return a number on a column's scale, also one beyond its bounds."""
+    if (tick := _declared(column, value)) is not None:
+        return tick
     try:
         tick = column.scale.ticks(pa.array([value]))[0].item()
         return int(tick) if column.scale.whole else tick
