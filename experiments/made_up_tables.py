@@ -5,8 +5,9 @@ Each has a public schema with bounds alone, and the rules that all of its rows k
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ class MadeUp:
         schema: the public schema, with bounds and nothing else of numbers.
         rules: what all rows keep, by a name: each marks the rows that do.
         constraints: the same as a schema may declare it.
+        relative: columns that are then learned by their distance from another one, and what a schema says of it.
     """
 
     draw: Callable[[int, int], pd.DataFrame]
@@ -31,6 +33,15 @@ class MadeUp:
     schema: str
     rules: Mapping[str, Rule]
     constraints: str
+    relative: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def declared(self) -> str:
+        """The schema with the constraints, and with columns that are relative to others."""
+        text = self.schema
+        for name, words in self.relative.items():
+            text = re.sub(rf"(?m)^(  {name}: {{.*)}}$", rf"\1, {words}}}", text)
+        return text + self.constraints
 
 
 def _choose(random: np.random.Generator, n: int, shares: Mapping[str, float]) -> np.ndarray:
@@ -169,7 +180,7 @@ columns:
   - column: chapter
     of: code
     mapping: {I10: I, I21: I, I50: I, J18: J, J44: J, O80: O, O82: O, S06: S, S72: S, P07: P}
-"""),
+""", {"discharged": "relative_to: admitted, distance: [0, 365]"}),
     "orders": MadeUp(orders, "loyal", """label: loyal
 columns:
   country: {type: category, values: [DE, FR, CH, SE, US]}

@@ -167,7 +167,7 @@ def _without_held_out(words: Sequence[str], file: str | None) -> tuple[list[str]
 def _check_of_tables(arguments: argparse.Namespace, schema: Schema) -> None:
     """Refuse what tables alone have, and what cannot be computed, before a record is read."""
     if isinstance(schema, TableSchema):
-        known = [column.name for column in schema.modelled]
+        known = [column.name for column in schema.recorded]
         if arguments.by is not None and arguments.by not in known:
             raise UsageError(f"--by {arguments.by}: expected a column of the table: {listed(known)}")
         if arguments.sdmetrics:

@@ -96,8 +96,10 @@ def with_rules(schema: Schema, rules: Sequence[FoundRule]) -> Schema:
         return schema
     names, givens = list(schema.choices), defaultdict(list)
     known = {(first, second): impossible for first, second, impossible in schema.impossible_pairs()}
+    # A distance is in no condition.
+    apart = {place for place, name in enumerate(names) if name in schema.rules.relatives}
     for (given, choice), then in rules:
-        if _is_declared(known, (given, choice), then):
+        if apart & {given, then[0]} or _is_declared(known, (given, choice), then):
             continue
         # A missing value is told in words of its own.
         missing = schema.choices[names[given]][choice] == "missing"

@@ -47,7 +47,7 @@ class AsRead:
         """Return the form that the schema of a table declares; the usual one for other records."""
         if not isinstance(schema, TableSchema):
             return cls()
-        columns = schema.modelled
+        columns = schema.recorded
         return cls(
             schema.separator,
             schema.charset,

@@ -11,6 +11,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
 from lightning_dpgen.release.text import joined, listed, printable, value_text
@@ -113,18 +114,23 @@ def _column(column: Column, label: bool) -> Described:
     if isinstance(column, Fake):
         made = f"always {value_text(column.constant)}" if column.fake is None else column.fake.replace("_", " ")
         return Described(name, "made up", made, "owes nothing to the records", note)
-    missing = "may be missing" if column.missing else ""
+    about = column.value if isinstance(column, Relative) else column
+    missing = "may be missing" if about.missing else ""
     is_label = "the label" if label else ""
     if isinstance(column, Category):
         kind = "true or false" if column.kind is bool else "category"
         values = joined([listed(column.values), missing])
         choices = f"{column.choices:,} choices" if column.choices else "one value only"
         return Described(name, kind, values, joined([choices, is_label]), note)
-    if not isinstance(column, Numeric):
+    if not isinstance(about, Numeric):
         return Described(name, type(column).__name__.lower(), missing, is_label, note)
-    special = f"on their own: {listed(column.special)}" if column.special else ""
-    values = joined([f"{value_text(column.low)} to {value_text(column.high)}", special, missing])
-    return Described(name, _numeric_type(column), values, joined([_cut(column), is_label]), note)
+    special = f"on their own: {listed(about.special)}" if about.special else ""
+    values = joined([f"{value_text(about.low)} to {value_text(about.high)}", special, missing])
+    if isinstance(column, Relative):
+        written = f"{_cut(column.apart)} of {column.apart.low} to {column.apart.high} {column.measure}"
+    else:
+        written = joined([_cut(column), is_label])
+    return Described(name, _numeric_type(about), values, written, note)
 
 
 def _numeric_type(column: Numeric) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,24 +82,43 @@ def _read(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
 
 
 def _of_table(path: Path, schema: TableSchema) -> Shown:
-    modelled = [column for column in schema.recorded if column.choices or column.scaled]
+    relatives = schema.rules.relatives
+    # A column that is learned by distances is shown by them.
+    shown = [relatives[column.name].apart if column.name in relatives else column for column in schema.recorded]
+    modelled = [column for column in shown if column.choices or column.scaled]
     # The label first: it is what most people look for.
     modelled.sort(key=lambda column: column.name != schema.label)
     across = schema.arrow.names[:ACROSS]
     drawn = modelled[:CHARTS]
-    table = _read(path, list(dict.fromkeys([*across, *(column.name for column in drawn)])), schema.arrow)
+    needed = [column.name for column in drawn]
+    needed += [relatives[name].relative_to for name in needed if name in relatives]
+    table = _read(path, list(dict.fromkeys([*across, *needed])), schema.arrow)
     first = table.select(across).slice(0, EXAMPLES).to_pylist()
     rows = [[value_text(value, 24) for value in row.values()] for row in first]
-    figures = [_column(column, table[column.name]) for column in drawn] if table.num_rows else []
+    figures = [_figure(schema, column, table) for column in drawn] if table.num_rows else []
     return Shown(table.num_rows, figures, [printable(name, 30) for name in across], rows, len(modelled) - len(drawn))
 
 
-def _column(column: Modelled, values: pa.ChunkedArray) -> Figure:
+def _figure(schema: TableSchema, column: Modelled, table: pa.Table) -> Figure:
+    """Draw a column, or its distances from another one."""
+    relative = schema.rules.relatives.get(column.name)
+    if relative is None:
+        return _column(column, table[column.name])
+    arrays = {name: table[name].combine_chunks() for name in (column.name, relative.relative_to)}
+    apart = relative.distances(arrays, schema.rules.columns[relative.relative_to], True, Counter())
+    figure = _column(column, pa.chunked_array([apart]), relative.value.special)
+    return replace(figure, name=f"{figure.name}, {relative.measure}")
+
+
+def _column(column: Modelled, values: pa.ChunkedArray, special: Sequence[Any] | None = None) -> Figure:
+    """Draw a column; its special values in the order of their choices may have other names."""
     name = printable(column.name, 40)
     if isinstance(column, Category):
         return Figure(name, "", _most_frequent(dict(zip(*_counted(values), strict=True)), name, len(values)))
+    if special is None:
+        special = sorted(set(column.special)) if isinstance(column, Numeric) else []
     if isinstance(column, Numeric) and column.density:
-        return _by_value(column, name, values.combine_chunks())
+        return _by_value(column, name, values.combine_chunks(), special)
     codes, units = column.encode(values.combine_chunks(), True, Counter())
     absent = codes == column.present if column.missing else np.zeros(len(codes), bool)
     apart = []
@@ -108,7 +127,6 @@ def _column(column: Modelled, values: pa.ChunkedArray) -> Figure:
     else:
         counts = np.bincount(codes[~absent], minlength=column.present)
         # Special values have the last choices.
-        special = sorted(set(column.special)) if isinstance(column, Numeric) else []
         counts, alone = _merged(counts[: len(counts) - len(special)]), counts[len(counts) - len(special) :]
         apart = [(value_text(value), count / len(codes)) for value, count in zip(special, alone.tolist(), strict=True)]
     # Special and missing values would dwarf all others, so they are told in words.
@@ -120,7 +138,7 @@ def _column(column: Modelled, values: pa.ChunkedArray) -> Figure:
     return Figure(name, note, histogram(counts / len(codes), low, high, f"{name}: {said}"))
 
 
-def _by_value(column: Numeric, name: str, values: pa.Array) -> Figure:
+def _by_value(column: Numeric, name: str, values: pa.Array, special: Sequence[Any]) -> Figure:
     """Draw bars of equal width where nearly all values are, for a column whose bins hold equally many records."""
     ticks = column.ticks(values)
     there = ticks[~np.isnan(ticks)]
@@ -146,7 +164,6 @@ def _by_value(column: Numeric, name: str, values: pa.Array) -> Figure:
         for number, count in zip(numbers[often], counts[often], strict=True)
     ]
     codes = column.encode(values, True, Counter())[0]
-    special = sorted(set(column.special))
     alone = np.bincount(codes, minlength=column.choices)[column.present - len(special) : column.present] / len(ticks)
     apart = sorted([*apart, *zip(map(value_text, special), alone.tolist(), strict=True)], key=lambda pair: -pair[1])[:4]
     apart += [("missing", float(pc.sum(pc.is_null(values)).as_py() or 0) / len(ticks))] * column.missing

@@ -12,6 +12,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.schema_difference import first_difference
 from lightning_dpgen.data.tables.column import Column
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Mixture
@@ -150,9 +151,11 @@ def take_bins(schema: TableSchema, initial: InitialNetwork) -> TableSchema:
     theirs = initial.mixture.network.schema
     if not isinstance(theirs, TableSchema):
         return schema
-    known = {column.name: column for column in theirs.columns if isinstance(column, Numeric) and not column.undecided}
+    known = {column.name: column for column in theirs.modelled if isinstance(column, Numeric) and not column.undecided}
 
     def taken(column: Column) -> Column:
+        if isinstance(column, Relative):
+            return replace(column, apart=taken(column.apart))
         other = known.get(column.name)
         if other is None or not isinstance(column, Numeric) or not column.undecided:
             return column

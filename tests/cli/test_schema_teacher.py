@@ -8,6 +8,7 @@ import pytest
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_advice import warnings_of
+from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.schema_keys import KINDS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -98,6 +99,14 @@ MISTAKES = {
     "a file that is not there": (["schema", "poeple.csv"], r"did you mean"),
     "no schema": (["schema", "bad.yaml"], "bad.yaml"),
 }
+
+
+def test_dates_in_order_are_better_told_by_their_distance():
+    columns = "start: {type: date, low: 2020-01-01, high: 2020-12-31}, end: {type: date, low: 2020-01-01, high: 2020-12-31"
+    schema = parse_schema(f"columns: {{{columns}}}}}\nconstraints: [end >= start]")
+    assert [(name, "relative_to: start" in told) for name, told in warnings_of(schema)] == [("end", True)]
+    relative = parse_schema(f"columns: {{{columns}, relative_to: start}}}}\nconstraints: [end >= start]")
+    assert not list(warnings_of(relative))
 
 
 @pytest.mark.parametrize(("words", "told"), MISTAKES.values(), ids=MISTAKES.keys())

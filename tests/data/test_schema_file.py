@@ -13,6 +13,7 @@ from random_tables import schemas
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
+from lightning_dpgen.data.tables.relative import DISTANCE, RELATIVE_TO
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, read_schema, schema_text, value_text
 
@@ -30,11 +31,14 @@ def test_the_page_has_every_type_and_every_key():
     rows = [row.partition(" |")[0] for row in before.splitlines() if row.startswith("| `")]
     said = {word for row in rows for word in re.findall(r"`(\w+)`", row)}
     keys = {field.name for kind in (TableSchema, *KINDS.values()) for field in dataclasses.fields(kind)}
+    keys |= {RELATIVE_TO, DISTANCE}
     assert said - {"type"} == (keys | set(KINDS)) - {"name", "type"}
 
 
 def test_the_schemas_of_the_page_make_sense():
-    rules, scaled = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    rules, apart, scaled = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    relative = parse_schema("columns:\n" + "".join(f"  {line}\n" for line in apart.splitlines()))
+    assert relative.rules.texts[0] == ["discharged lies 0 to 180 days after admitted"]
     schema = parse_schema("columns:\n" + "".join(f"  {line}\n" for line in scaled.splitlines()))
     assert (schema.layout.units, schema.layout.groups) == (1, ())
     columns = dict.fromkeys(

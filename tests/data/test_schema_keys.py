@@ -13,6 +13,7 @@ import lightning_dpgen
 from lightning_dpgen.data.tables import columns, schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.relative import DISTANCE, RELATIVE_TO
 from lightning_dpgen.data.tables.schema_file import parse_schema, read_yaml, schema_text
 from lightning_dpgen.data.tables.schema_keys import COLUMN_KEYS, KINDS, TABLE_KEYS, json_schema, keys_of, tables
 
@@ -38,6 +39,7 @@ def test_the_declaration_is_a_json_schema():
 def test_each_type_has_the_keys_of_its_class(kind):
     """The fields of the class are the oracle: a key that is added there is missing here."""
     known = {field.name for field in dataclasses.fields(columns.KINDS[kind])} - {"name", "type"}
+    known |= {RELATIVE_TO, DISTANCE} if columns.KINDS[kind] is Numeric else set()
     known -= {"values", "other"} if kind == "boolean" else set()
     known -= {key for key, kinds in _OF_SOME.items() if kind not in kinds}
     assert {key.name for key in keys_of(kind)} == known

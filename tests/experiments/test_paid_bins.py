@@ -14,7 +14,7 @@ def test_a_made_up_table_keeps_its_rules_as_a_schema_declares_them(table, tmp_pa
     rows = table.draw(800, 0)
     assert all(rule(rows).all() for rule in table.rules.values())
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    schema = parse_schema(table.schema + table.constraints)
+    schema = parse_schema(table.declared)
     assert len(read_table(tmp_path / "rows.csv", schema.completed(8)).encoded) == 800
     # With bounds alone the bins of all numbers are left open.
     assert len(parse_schema(table.schema).undecided(5)) >= 3

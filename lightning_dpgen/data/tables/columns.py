@@ -8,7 +8,8 @@ from typing import Any
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Column, shortened
 from lightning_dpgen.data.tables.numeric import TYPES, Numeric
-from lightning_dpgen.data.tables.open_columns import open_column
+from lightning_dpgen.data.tables.open_columns import PRIVATE, open_column
+from lightning_dpgen.data.tables.relative import DISTANCE, RELATIVE_TO, Relative
 from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
 from lightning_dpgen.privacy.nearest_word import nearest, suggest
 
@@ -36,6 +37,8 @@ def column_of(name: str, fields: Any) -> Column:
     """
     if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
         raise BadSchema(f"{shortened(fields)}: expected keys and values, such as type: integer", name)
+    if fields.get(RELATIVE_TO) is not None and PRIVATE in (fields.get("low"), fields.get("high")):
+        raise BadSchema("expected bounds that are declared, and not found privately", name, RELATIVE_TO)
     if found := open_column(name, fields):
         return found
     fields = dict(fields)
@@ -45,6 +48,7 @@ def column_of(name: str, fields: Any) -> Column:
         raise BadSchema(f"{shortened(kind)}: expected one of {', '.join(KINDS)}{hint}", name, "type")
     known = {field.name for field in dataclasses.fields(KINDS[kind])} - {"name", "type"}
     given: dict[str, Any] = {"type": kind} if KINDS[kind] is Numeric else {}
+    known |= {RELATIVE_TO, DISTANCE} if KINDS[kind] is Numeric else set()
     if kind == "boolean":
         known -= {"values", "other"}
         given = {"values": (False, True)}
@@ -55,4 +59,8 @@ def column_of(name: str, fields: Any) -> Column:
             raise BadSchema(f"unknown here: {hint}", name, key)
     # `bins: null` and the like are the same as no key.
     given |= {key: value for key, value in fields.items() if value is not None}
+    if RELATIVE_TO in given:
+        return Relative.of(name, given)
+    if DISTANCE in given:
+        raise BadSchema("has a meaning only with relative_to: the name of another column", name, DISTANCE)
     return KINDS[kind](name=name, **given)

@@ -153,6 +153,37 @@ class Comparison(Constraint):
 
 
 @dataclass(frozen=True)
+class Distance(Constraint):
+    """One column lies within some distance of another one, or has a special value; it is missing where the other one is.
+
+    Args:
+        low, high: the least and the largest distance, as ticks of both columns.
+    """
+
+    text: str
+    column: Numeric
+    of: Numeric
+    low: int | float
+    high: int | float
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.column.name, self.of.name
+
+    def holds(self, rows: Rows) -> np.ndarray:
+        (numbers, absent), (starts, unknown) = (rows[name] for name in self.columns)
+        room = 0 if self.column.scale.whole else _CLOSE * np.maximum(np.maximum(np.abs(numbers), np.abs(starts)), 1.0)
+        apart = numbers - starts
+        near = (apart >= self.low - room) & (apart <= self.high + room)
+        return absent | (~unknown & (near | np.isin(numbers, self.column.special_ticks)))
+
+    def repair(self, rows: Rows, broken: np.ndarray) -> None:
+        (numbers, absent), (starts, unknown) = (rows[name] for name in self.columns)
+        moved = np.clip(numbers, starts + self.low, starts + self.high)
+        numbers[broken], absent[broken] = np.where(unknown, 0, moved)[broken], (absent | unknown)[broken]
+
+
+@dataclass(frozen=True)
 class Implication(Constraint):
     """A conclusion that holds wherever all conditions do, and, if `both`, nowhere else."""
 

@@ -20,7 +20,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import Numbering, Reading
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit, plain
-from lightning_dpgen.data.tables.column import Modelled, shortened
+from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import KEYS, Open
 from lightning_dpgen.data.tables.schema import TableSchema, listed
@@ -125,14 +125,15 @@ def read_open_columns(
         if isinstance(column, Open | Numeric) and (isinstance(column, Open) if names is None else column.name in names)
     ]
     parts: dict[str, list] = {column.name: [] for column in columns}
+    others = {one.relative_to for name, one in schema.rules.relatives.items() if name in parts}
     persons, numbers = [np.empty(0, np.int64)], Numbering()
-    with closing(rows.blocks(_with_person(list(parts), person))) as blocks:
+    with closing(rows.blocks(_with_person(sorted({*parts, *others}), person))) as blocks:
         for block in blocks:
             with _placed(rows, block):
                 for column in columns:
                     read = column.raw if isinstance(column, Open) else column.ticks
                     try:
-                        parts[column.name].append(read(block.column(column.name)))
+                        parts[column.name].append(read(schema.learned(column.name, block.rows, True, Counter())))
                     except Misfit as misfit:
                         raise BadValue.of(column.name, misfit) from None
                 if person is not None:
@@ -208,7 +209,7 @@ def _placed(rows: RowSource, block: Block) -> Iterator[None]:
 
 def _check_columns(rows: RowSource, schema: TableSchema, person: str | None) -> None:
     """Raise BadRecords for columns that are not those of the schema, and say which."""
-    needed = [column.name for column in schema.columns if isinstance(column, Modelled)]
+    needed = [column.name for column in schema.recorded]
     known, there = {column.name for column in schema.columns} | {person}, set(rows.columns)
     missing = [name for name in needed if name not in there]
     foreign = [name for name in rows.columns if name not in known]

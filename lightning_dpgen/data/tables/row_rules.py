@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.conditions import EQUAL
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
-from lightning_dpgen.data.tables.constraints import Constraint, Rows
+from lightning_dpgen.data.tables.constraints import Comparison, Constraint, Rows
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.relative import Relative, ordered, ticks_of
 from lightning_dpgen.data.tables.value_set import ValueSet, all_values
 
 # The keys of a schema.
@@ -34,26 +35,45 @@ class RowRules:
         columns: those that are read, by name.
         declared: constraints of records and synthetic rows, as a schema declares them.
         found: constraints of synthetic rows alone.
+        relatives: the columns that are learned by their distance from another one.
+
+    Attributes:
+        derived: the names of the columns that others determine.
+        relatives: by name, in an order in which each follows the one that it is relative to.
 
     Raises:
         BadSchema: for what is no constraint.
     """
 
-    def __init__(self, columns: Mapping[str, Modelled], declared: Sequence, found: Sequence) -> None:
+    def __init__(
+        self, columns: Mapping[str, Modelled], declared: Sequence, found: Sequence, relatives: Sequence[Relative] = ()
+    ) -> None:
         self.columns = columns
-        self._declared = parse_constraints(declared, columns, CONSTRAINTS)
+        stated = parse_constraints(declared, columns, CONSTRAINTS)
+        self.derived = frozenset(c.derives for c in stated if c.derives is not None)
+        self.relatives = {column.name: column for column in ordered(relatives, columns, self.derived)}
+        distances = [column.constraint(columns[column.relative_to]) for column in self.relatives.values()]
+        self._declared = [*stated, *distances]
         self._all = [*self._declared, *parse_constraints(found, columns, FOUND)]
-
-    @cached_property
-    def derived(self) -> frozenset[str]:
-        """The columns that others determine."""
-        return frozenset(c.derives for c in self._declared if c.derives is not None)
 
     @property
     def texts(self) -> tuple[list[str], list[str]]:
         """The constraints in words: those that are declared, and those of synthetic rows alone."""
         count = len(self._declared)
         return [c.text for c in self._all[:count]], [c.text for c in self._all[count:]]
+
+    @property
+    def in_order(self) -> list[tuple[Numeric, Numeric]]:
+        """Pairs of dates or times of which the second one is declared to be no earlier, and is learned by itself."""
+        found = []
+        for one in self._declared:
+            if not isinstance(one, Comparison) or one.operator == EQUAL:
+                continue
+            sides = (one.left, one.right) if one.operator in ("<", "<=") else (one.right, one.left)
+            columns = [column for side in sides for column, _ in side.parts]
+            if all(column.type in ("date", "datetime") for column in columns) and columns[1].name not in self.relatives:
+                found.append((columns[0], columns[1]))
+        return found
 
     @property
     def restrict(self) -> bool:
@@ -109,23 +129,26 @@ class RowRules:
         return self._with_rows(batch, rows).filter(pa.array(kept)), kept
 
     def with_computed(self, arrays: Mapping[str, pa.Array], count: int) -> dict[str, pa.Array]:
-        """Return the columns of so many synthetic rows, with those that the others determine."""
+        """Return the columns of so many synthetic rows from what was learned: distances are added, others are computed."""
         arrays = dict(arrays)
+        for name, column in self.relatives.items():
+            other = column.relative_to
+            arrays[name] = column.restored(arrays[name], arrays[other], self.columns[other])
         if not self.derived:
             return arrays
         known = [name for name in _names(self._declared) if name not in self.derived]
-        rows = self._rows(arrays, known)
+        rows = self._made(arrays, known)
         self._compute(rows, count)
         return arrays | {name: self.columns[name].restored(*rows[name]) for name in self.derived}
 
     def kept(self, values: pa.RecordBatch) -> np.ndarray:
         """Mark the synthetic rows (n,) that keep all constraints."""
-        rows = self._rows(values, _names(self._all))
+        rows = self._made(values, _names(self._all))
         return self._kept(self._all, rows) if rows else np.ones(values.num_rows, bool)
 
     def repaired(self, values: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray]:
         """Return synthetic rows with those repaired that break a constraint, and which (n,) keep all then."""
-        rows = self._rows(values, _names(self._all))
+        rows = self._made(values, _names(self._all))
         kept = self._repair(self._all, rows)
         return self._with_rows(values, rows), kept
 
@@ -138,7 +161,9 @@ class RowRules:
         found: dict[tuple[str, str], np.ndarray] = {}
         for constraint in self._declared:
             names = constraint.columns
-            if len(names) != 2 or any(name in self.derived or not self.columns[name].choices for name in names):
+            if len(names) != 2 or any(name in self.derived or name in self.relatives for name in names):
+                continue
+            if not all(self.columns[name].choices for name in names):
                 continue
             choices = [self.columns[name].choices for name in names]
             if math.prod(choices) > _MOST_PAIRS:
@@ -187,15 +212,20 @@ class RowRules:
     def _limits(self, constraints: Sequence[Constraint]) -> dict[str, ValueSet]:
         return {name: all_values(self.columns[name]) for name in _names(constraints)}
 
+    def _made(self, batch: pa.RecordBatch | Mapping[str, pa.Array], names: Sequence[str]) -> Rows:
+        """Return the places of synthetic values: those that are distances added up may lie beyond their bounds."""
+        found = self._rows(batch, [name for name in names if name not in self.relatives], False, Counter())
+        return found | {name: ticks_of(self.columns[name], batch[name]) for name in names if name in self.relatives}
+
     def _rows(
         self,
         batch: pa.RecordBatch | Mapping[str, pa.Array],
         names: Sequence[str],
-        clamp: bool = False,
-        counted: Counter[str] | None = None,
+        clamp: bool,
+        counted: Counter[str],
     ) -> Rows:
         """Return the places of values of these columns."""
-        found, counted = {}, Counter() if counted is None else counted
+        found = {}
         for name in names:
             try:
                 found[name] = self.columns[name].numbers(batch[name], clamp, counted)

@@ -22,6 +22,7 @@ from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, is_t
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
+from lightning_dpgen.data.tables.relative import RELATIVE_TO, Relative
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, RowRules
 from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.data.tables.value_set import value_set, without_special
@@ -126,9 +127,10 @@ class TableSchema:
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             raise BadSchema("stands twice: expected each name once", twice[0])
-        if not any(isinstance(column, Modelled) for column in self.columns):
+        if not self.recorded:
             raise BadSchema("no column is modelled: expected at least one that is not of type drop or fake", key="columns")
-        numeric = sum(column.most_choices for column in self.columns if isinstance(column, Numeric))
+        numbers = [column.apart if isinstance(column, Relative) else column for column in self.columns]
+        numeric = sum(column.most_choices for column in numbers if isinstance(column, Numeric))
         if len(self.columns) > _MOST_COLUMNS or numeric > _MOST_CHOICES:
             raise BadSchema(f"expected at most {_MOST_COLUMNS} columns, of {_MOST_CHOICES} bins in all", key="columns")
         if self.strip:
@@ -136,7 +138,7 @@ class TableSchema:
         for key in ("constraints", "found_constraints"):
             listed = getattr(self, key)
             object.__setattr__(self, key, tuple(listed) if isinstance(listed, list | tuple) else listed)
-        if self.constraints or self.found_constraints:
+        if self.constraints or self.found_constraints or any(isinstance(column, Relative) for column in self.columns):
             self._check_constraints()
         if self.label is not None:
             self._check_label()
@@ -144,12 +146,15 @@ class TableSchema:
     @property
     def recorded(self) -> list[Modelled]:
         """The columns that are read of a record, and that a synthetic row has."""
-        return [column for column in self.columns if isinstance(column, Modelled)]
+        columns = (column.value if isinstance(column, Relative) else column for column in self.columns)
+        return [column for column in columns if isinstance(column, Modelled)]
 
     @property
     def modelled(self) -> list[Modelled]:
-        """The columns that records are encoded from: all that are recorded, but those that others determine."""
-        return [column for column in self.recorded if column.name not in self.rules.derived]
+        """The columns as they are learned: all that are recorded, but those that others determine; some as distances."""
+        apart, derived = self.rules.relatives, self.rules.derived
+        learned = [column for column in self.recorded if column.name not in derived]
+        return [apart[column.name].apart if column.name in apart else column for column in learned]
 
     @property
     def scaled(self) -> list[Numeric]:
@@ -209,7 +214,7 @@ class TableSchema:
                 return column_of(column.name, column.filled(found[column.name]))
             if isinstance(column, Numeric) and column.name in found:
                 return column.with_density(**found[column.name])
-            return column
+            return replace(column, apart=filled(column.apart)) if isinstance(column, Relative) else column
 
         return replace(self, columns=tuple(map(filled, self.columns)))
 
@@ -217,6 +222,8 @@ class TableSchema:
         """Return the same with so many bins (public) where none are declared; a label has a choice for each value."""
 
         def decided(column: Column) -> Column:
+            if isinstance(column, Relative):
+                return replace(column, apart=decided(column.apart))
             if not isinstance(column, Numeric):
                 return column
             return column.with_bins(_MOST_LABELS if column.name == self.label else bins)
@@ -243,7 +250,8 @@ class TableSchema:
         group = unit = 0
         for column in self.modelled:
             try:
-                chosen, scaled = column.encode(batch.column(column.name), outside == "clamp", counted)
+                values = self.learned(column.name, batch, outside == "clamp", counted)
+                chosen, scaled = column.encode(values, outside == "clamp", counted)
             except Misfit as misfit:
                 raise BadValue.of(column.name, misfit) from None
             except pa.ArrowException as error:
@@ -258,10 +266,28 @@ class TableSchema:
                 unit += 1
         return Encoded(units, codes)
 
+    def learned(self, name: str, batch: pa.RecordBatch, clamp: bool, counted: Counter[str]) -> pa.Array:
+        """Return what is learned of a column of records: its values (n,), or their distances from another column.
+
+        Args:
+            batch: with the column, and the other one.
+            clamp: whether values outside of what is declared are moved into it, and counted.
+            counted: what was moved; private.
+
+        Raises:
+            Misfit: naming the first value from which no distance can be worked out.
+        """
+        relative = self.rules.relatives.get(name)
+        if relative is None:
+            return batch.column(name)
+        return relative.distances(batch, self.rules.columns[relative.relative_to], clamp, counted)
+
     @cached_property
     def rules(self) -> RowRules:
         """The constraints of rows."""
-        return RowRules({column.name: column for column in self.recorded}, self.constraints, self.found_constraints)
+        relatives = [column for column in self.columns if isinstance(column, Relative)]
+        columns = {column.name: column for column in self.recorded}
+        return RowRules(columns, self.constraints, self.found_constraints, relatives)
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
         """Return records as a table of `arrow`: `values`, and `with_fakes`."""
@@ -317,7 +343,7 @@ class TableSchema:
         def holds(values: pa.Array) -> np.ndarray:
             return wanted.holds(*column.numbers(values, False, Counter()))
 
-        if said.column not in self._groups:
+        if said.column not in self._groups or said.column in self.rules.relatives:
             return Condition(None, frozenset(), frozenset(), holds)
         absent = {column.present} if wanted.missing else set()
         # No special value belongs to a bin.
@@ -333,6 +359,8 @@ class TableSchema:
 
     def condition_text(self, name: str, choices: Sequence[int]) -> str:
         """Return the condition that a column has one of some choices, or is missing, as `parse_condition` reads it.
+
+        The column is none that is learned by its distance from another one.
 
         Example:
             >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),))
@@ -353,7 +381,8 @@ class TableSchema:
             >>> TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"], "missing": True}),)).choices
             {'sex': ['F', 'M', 'missing']}
         """
-        return {column.name: column.choice_names for column in self.modelled if column.choices}
+        relatives = self.rules.relatives
+        return {c.name: relatives.get(c.name, c).choice_names for c in self.modelled if c.choices}
 
     def as_json(self) -> dict[str, Any]:
         about = {"kind": self.kind, "columns": [{"name": column.name, **column.fields()} for column in self.columns]}
@@ -402,6 +431,8 @@ class TableSchema:
         if self.label in self.rules.derived:
             problem = f"{self.label!r} is the label, and other columns determine it: expected a label to learn"
             raise BadSchema(problem, key=CONSTRAINTS)
+        if self.label in self.rules.relatives:
+            raise BadSchema("is the label: expected a label that is learned as it is", self.label, RELATIVE_TO)
         self.rules.check()
 
     def _check_spaces(self) -> None:

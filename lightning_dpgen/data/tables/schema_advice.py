@@ -41,6 +41,13 @@ def warnings_of(schema: TableSchema, n: int | None = None, noise: float | None =
             yield from _of_category(column, n, None if noise is None else noise * math.sqrt(len(columns)))
         elif isinstance(column, Numeric):
             yield from _of_numbers(column)
+    for earlier, later in schema.rules.in_order:
+        if not earlier.special:
+            yield (
+                later.name,
+                f"is never before {earlier.name}, but learned by itself, so what lies between them is told coarsely; with "
+                f"relative_to: {earlier.name} it is learned by the distance",
+            )
 
 
 def _of_category(column: Category, n: int | None, noise: float | None) -> Iterator[tuple[str, str]]:

@@ -219,6 +219,19 @@ COLUMN_KEYS = (
         {"enum": ["bins", "scaled"]},
     ),
     Key(
+        "relative_to",
+        "another column of the same type, from which distances are learned in place of values (below); `bins`, `edges`, "
+        "`transform`, `encoding` and `density` are of the distance then",
+        "none",
+        _TEXT,
+    ),
+    Key(
+        "distance",
+        "the least and the largest distance, such as [0, 180]: in days of a date, in units of `resolution` of a time",
+        "0 to the distance between the bounds",
+        {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "number"}},
+    ),
+    Key(
         "words",
         "the texts for false and for true, such as `[no, yes]`, in any capitals",
         "true, yes, t, y, 1 and their opposites",
@@ -279,7 +292,10 @@ COLUMN_KEYS = (
         _TEXT,
     ),
 )
-_CUT = ("low", "high", "bins", "edges", "transform", "special", "density", "density_noise", "encoding")
+_CUT = (
+    *("low", "high", "bins", "edges", "transform", "special", "density", "density_noise", "encoding"),
+    *("relative_to", "distance"),
+)
 _MISSING, _SIGNS = ("missing", "missing_values"), ("decimal", "thousands")
 _RANGE = "between which values can any record lie? Wide is fine: bins that are left open follow the records"
 KINDS: dict[str, Kind] = {

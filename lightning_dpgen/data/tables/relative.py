@@ -1,0 +1,181 @@
+"""Columns that are learned by their distance from another column, as the day of discharge from that of admission."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.conditions import quoted_name
+from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, shortened
+from lightning_dpgen.data.tables.constraints import Distance
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.privacy.nearest_word import suggest
+
+# The key that names the other column, and the one of the least and the largest distance.
+RELATIVE_TO, DISTANCE = "relative_to", "distance"
+_NUMBERS = ("integer", "number")
+# Keys of the distance, and not of the values themselves.
+_OF_DISTANCE = ("bins", "edges", "transform", "encoding", "density", "density_noise")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relative(Column):
+    """Numbers, dates or times that are learned by their distance from another column of the same type.
+
+    A record without a value of the other column has none of this one. A special value stays as it is.
+
+    Args:
+        relative_to: the name of the other column.
+        value: the column as it is read and written.
+        apart: the distances, in whole days of dates, in units of the resolution of times, or as the numbers are.
+
+    Example:
+        >>> stay = Relative.of("discharged", {
+        ...     "type": "date", "low": "2023-01-01", "high": "2025-12-31", "relative_to": "admitted", "distance": [0, 180],
+        ... })
+        >>> stay.apart.low, stay.apart.high, stay.text
+        (0, 180, 'discharged lies 0 to 180 days after admitted')
+    """
+
+    relative_to: str
+    value: Numeric
+    apart: Numeric
+
+    @classmethod
+    def of(cls, name: str, fields: Mapping[str, Any]) -> Relative:
+        """Return the column that a schema describes with the key ``relative_to``.
+
+        Raises:
+            BadSchema: if that makes no sense, naming column and key.
+        """
+        other = fields.get(RELATIVE_TO)
+        if not isinstance(other, str) or other == name:
+            raise BadSchema(f"{shortened(other)}: expected the name of another column", name, RELATIVE_TO)
+        of_distance = {key: fields[key] for key in _OF_DISTANCE if key in fields}
+        rest = {key: value for key, value in fields.items() if key not in (*_OF_DISTANCE, RELATIVE_TO, DISTANCE)}
+        value = Numeric(name=name, **rest)
+        width = value.limits[1] - value.limits[0]
+        ends = fields.get(DISTANCE, [0, value.scale.declared(width) if value.type in _NUMBERS else width])
+        if not isinstance(ends, list | tuple) or len(ends) != 2:
+            raise BadSchema(f"{shortened(ends)}: expected the least and the largest, as in [0, 180]", name, DISTANCE)
+        kind = {"type": "number", "decimals": value.decimals} if value.type == "number" else {"type": "integer"}
+        kind |= {"missing": value.missing}
+        try:
+            bare = Numeric(name=name, low=ends[0], high=ends[1], **kind)
+            # Special values have places of their own beyond all distances.
+            places = (bare.scale.declared(bare.limits[1] + 1 + place) for place in range(len(value.special)))
+            apart = replace(bare, special=tuple(places), **of_distance)
+        except BadSchema as error:
+            key = DISTANCE if error.key in ("low", "high") else error.key
+            raise BadSchema(error.problem, name, key) from None
+        return cls(name=name, description=value.description, relative_to=other, value=value, apart=apart)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return self.value.arrow
+
+    def fields(self) -> dict[str, Any]:
+        about, said = {RELATIVE_TO: self.relative_to, DISTANCE: [self.apart.low, self.apart.high]}, self.apart.fields()
+        return self.value.fields() | about | {key: said[key] for key in _OF_DISTANCE if key in said}
+
+    @property
+    def text(self) -> str:
+        """The range of distances in words."""
+        return f"{quoted_name(self.name)} lies {self.apart.low} to {self.apart.high} {self.measure}"
+
+    @property
+    def measure(self) -> str:
+        """The unit of distances, and from where they are measured, in words."""
+        after = "above" if self.value.type in _NUMBERS else f"{self.value.resolution or 'day'}s after"
+        return f"{after} {quoted_name(self.relative_to)}"
+
+    @property
+    def choice_names(self) -> list[str]:
+        """The names of the choices of `apart`, with special values as they are written."""
+        names, first = self.apart.choice_names, self.apart.present - len(self.value.special)
+        texts = [str(self.value.scale.declared(tick)) for tick in self.value.special_ticks.tolist()]
+        return [*names[:first], *texts, *names[self.apart.present :]]
+
+    def constraint(self, of: Numeric) -> Distance:
+        """Return the constraint that distances from the other column keep."""
+        return Distance(self.text, self.value, of, *self.apart.limits)
+
+    def distances(
+        self, batch: pa.RecordBatch | Mapping[str, pa.Array], of: Numeric, clamp: bool, counted: Counter[str]
+    ) -> pa.Array:
+        """Return the distances (n,) of records from the other column, as `apart` reads them; errors are those of `encode`.
+
+        Args:
+            of: the other column as it is read.
+        """
+        numbers, absent = self.value.numbers(batch[self.name], clamp, counted)
+        starts, unknown = of.numbers(batch[self.relative_to], clamp, Counter())
+        special = self.value.special_ticks
+        named = np.isin(numbers, special)
+        beyond = self.apart.limits[1] + 1 + np.searchsorted(special, numbers)
+        return self.apart.restored(np.where(named, beyond, numbers - starts), absent | unknown)
+
+    def restored(self, apart: pa.Array, starts: pa.Array, of: Numeric) -> pa.Array:
+        """Invert `distances`: values (n,), which may lie beyond their bounds."""
+        distances, absent = self.apart.numbers(apart, True, Counter())
+        begin, unknown = ticks_of(of, starts)
+        numbers = begin + distances
+        if len(special := self.value.special_ticks):
+            place = distances - self.apart.limits[1] - 1
+            chosen = special[np.clip(place, 0, len(special) - 1).astype(np.int64)]
+            numbers = np.where(place >= 0, chosen, numbers)
+        return self.value.restored(np.where(absent | unknown, 0, numbers), absent | unknown)
+
+
+def ticks_of(column: Numeric, values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places (n,) of values of a column's type, which may lie beyond its bounds, and where none is (n,)."""
+    absent = values.is_null().to_numpy(zero_copy_only=False)
+    present = column.scale.ticks(values.drop_null())
+    ticks = np.zeros(len(values), np.int64 if column.scale.whole else np.float64)
+    ticks[~absent] = present
+    return ticks, absent
+
+
+def ordered(relatives: Sequence[Relative], columns: Mapping[str, Modelled], derived: frozenset[str]) -> list[Relative]:
+    """Return relative columns in an order in which each follows the one that it is relative to.
+
+    Args:
+        columns: all that are read, by name.
+        derived: the names of those that others determine.
+
+    Raises:
+        BadSchema: for one that is relative to what is no fitting column, or to itself, in a circle.
+    """
+    found = {column.name: column for column in relatives}
+    for column in relatives:
+        _check(column, columns, derived)
+    try:
+        order = list(TopologicalSorter({name: {column.relative_to} for name, column in found.items()}).static_order())
+    except CycleError as error:
+        raise BadSchema("is relative to itself, in a circle", error.args[1][0], RELATIVE_TO) from None
+    return [found[name] for name in order if name in found]
+
+
+def _check(column: Relative, columns: Mapping[str, Modelled], derived: frozenset[str]) -> None:
+    """Refuse a column that is relative to one that does not fit."""
+    name, other = column.name, column.relative_to
+    if name in derived:
+        raise BadSchema("is determined by a constraint, too: leave one of them out", name, RELATIVE_TO)
+    if other not in columns:
+        near = suggest(other, [one for one in columns if one != name])
+        raise BadSchema(f"{shortened(other)}: expected a column that is read{near}", name, RELATIVE_TO)
+    of = columns[other]
+    if not isinstance(of, Numeric) or of.scale != column.value.scale:
+        expected = "a column of the same type, decimals, resolution and zone, with declared bounds"
+        raise BadSchema(f"{shortened(other)}: expected {expected}", name, RELATIVE_TO)
+    if of.special or other in derived:
+        why = "has special values" if of.special else "is determined by other columns"
+        raise BadSchema(f"{shortened(other)} {why}: expected a column from which a distance is known", name, RELATIVE_TO)
+    if of.missing and not column.value.missing:
+        raise BadSchema(f"{shortened(other)} may be missing: declare missing: true here, too", name, RELATIVE_TO)
