@@ -16,8 +16,16 @@ from lightning_dpgen.privacy.mechanisms import noisy_histogram
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 
-# The most children of a node, the levels of real numbers, and how many nodes of a level are looked at more closely.
-_BRANCHING, _REAL_LEVELS, _MOST_SPLIT = 32, 5, 512
+# The most children of a node, and the levels of real numbers.
+_BRANCHING, _REAL_LEVELS = 32, 5
+# The most nodes of a level that are looked at more closely have so many children together, or there are a few.
+_MOST_CHILDREN, _FEW = 2**14, 8
+# The least width of a leaf of real numbers, in steps of float64.
+_STEPS = 4
+# The levels between bounds that are found themselves, which are planned before it is known how far apart these are.
+FOUND_LEVELS = 4
+# The most pieces of a distribution: a schema holds twice as many.
+_MOST_PIECES = 5_000
 # A node is looked at more closely if it holds more than this many deviations of the noise.
 _CERTAIN = 4.0
 
@@ -41,11 +49,12 @@ def without_level(noise: str) -> str:
 class ValueGrid:
     """The numbers between two public bounds, as the leaves of a tree whose nodes all have as many children.
 
-    Whole numbers are a leaf each; real numbers share 32^5 leaves of equal width.
+    Whole numbers are a leaf each; real numbers share 32^5 leaves of equal width, or as many as float64 tells apart.
 
     Args:
         low, high: the bounds, both included.
         whole: whether numbers are whole.
+        depth: the levels of the tree; None for as many as the bounds ask for.
 
     Example:
         >>> grid = ValueGrid(17, 90, True)
@@ -56,16 +65,22 @@ class ValueGrid:
     low: int | float
     high: int | float
     whole: bool
+    depth: int | None = None
 
     @property
     def span(self) -> int:
         """The number of leaves that numbers may be in."""
         if self.low == self.high:
             return 1
-        return int(self.high) - int(self.low) + 1 if self.whole else _BRANCHING**_REAL_LEVELS
+        if self.whole:
+            return int(self.high) - int(self.low) + 1
+        steps = (self.high - self.low) / np.spacing(max(abs(self.low), abs(self.high)))
+        return int(min(_BRANCHING**_REAL_LEVELS, max(1.0, steps / _STEPS)))
 
     @property
     def levels(self) -> int:
+        if self.depth is not None:
+            return self.depth
         levels = 1
         while _BRANCHING**levels < self.span:
             levels += 1
@@ -147,11 +162,11 @@ def find_values(
             for place, count in enumerate(_with_sum(row, mass, -(-(grid.span - first) // width)))
             if first + place * width < grid.span
         ]
-        close = sorted((node for node in nodes if node[2] > _CERTAIN * sigma), key=lambda node: -node[2])[:_MOST_SPLIT]
-        chosen = set(close) if level < grid.levels else set()
+        close = sorted((node for node in nodes if node[2] > _CERTAIN * sigma), key=lambda node: -node[2])
+        chosen = set(close[: max(_MOST_CHILDREN // grid.branching, _FEW)]) if level < grid.levels else set()
         found = [node for node in nodes if node in chosen]
         done += [node for node in nodes if node not in chosen]
-    return {"pieces": _pieces(sorted(done), grid), "noise": round(sigma, 4)}
+    return {"pieces": _pieces(_merged(sorted(done), sigma), grid), "noise": round(sigma, 4)}
 
 
 def _children(
@@ -178,6 +193,23 @@ def _with_sum(counts: np.ndarray, total: float, real: int) -> np.ndarray:
     # A sum that rounding loses beside the largest count still leaves one.
     last = int(np.flatnonzero(falling > above).max(initial=0))
     return np.maximum(counts - above[last], 0.0)
+
+
+def _merged(nodes: list[tuple[int, int, float]], sigma: float) -> list[tuple[int, int, float]]:
+    """Merge neighbours whose densities differ least beside their chance errors, until there are not too many."""
+    apart = 1.0
+    while len(nodes) > _MOST_PIECES:
+        found = [(*nodes[0], 1)]
+        for first, end, mass in nodes[1:]:
+            before, start, sum_of, count = found[-1]
+            widths = start - before, end - first
+            errors = (sum_of + count * sigma**2) / widths[0] ** 2 + (mass + sigma**2) / widths[1] ** 2
+            if abs(sum_of / widths[0] - mass / widths[1]) <= apart * math.sqrt(errors):
+                found[-1] = (before, end, sum_of + mass, count + 1)
+            else:
+                found.append((first, end, mass, 1))
+        nodes, apart = [node[:3] for node in found], 2.0 * apart
+    return nodes
 
 
 def _pieces(nodes: list[tuple[int, int, float]], grid: ValueGrid) -> list[list[float]]:

@@ -184,6 +184,10 @@ def buy(spec: RunSpec, source: Source, seen: Look, account: Account) -> Bought:
                 found[name] = find_bounds(
                     access, bounds_of(name), seen.parts[name], owners=seen.persons, most=part.most, whole=part.whole
                 )
+                if found[name] and part.column is not None:
+                    grid, numbers = part.column.between(found[name], seen.parts[name])
+                    values = find_values(access, name, numbers, grid, owners=seen.persons, most=part.most)
+                    found[name] = {"bounds": list(found[name])} | values
             else:
                 found[name] = find_keys(access, keys_of(name), seen.parts[name], most=part.most)
     nothing = [name for name, value in found.items() if not value]

@@ -57,6 +57,7 @@ _ASSUMED_EPSILON = 4.0
 # Settings of the data that say where something is, and those that a certificate does not show: these, and what its schema
 # says. Records are told by their fingerprint.
 _PLACES = {"path", "url", "query", "schema_", "items"}
+_VALUES_OF = "values of {}"
 _NOT_SHOWN = _PLACES | {"source", "n", "bins"}
 
 
@@ -173,8 +174,9 @@ class Settings:
         unseen = _NOT_SHOWN if _share_of_values(spec, self.parts) else _NOT_SHOWN | {"bins_share"}
         declared |= {name: value for name, value in spec.data.given().items() if name not in unseen}
         if self.parts:
-            named = {BOUNDS: bounds_of, KEYS: keys_of, VALUES: "values of {}".format}
-            declared["discovered"] = [named[part.find](name) for name, part in self.parts.items()]
+            named = {BOUNDS: bounds_of, KEYS: keys_of, VALUES: _VALUES_OF.format}
+            also = [_VALUES_OF.format(name) for name, part in self.parts.items() if part.column is not None]
+            declared["discovered"] = [named[part.find](name) for name, part in self.parts.items()] + also
         if spec.privacy.fidelity_share is not None:
             declared["fidelity_share"] = spec.privacy.fidelity_share
         declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
@@ -232,7 +234,7 @@ def has_first_pass(spec: RunSpec, parts: Mapping[str, Part]) -> bool:
 
 def _share_of_values(spec: RunSpec, parts: Mapping[str, Part]) -> float:
     """Return the share of the budget for distributions of columns, where there are any to find."""
-    return (spec.data.share_of_values or 0.0) if any(part.find == VALUES for part in parts.values()) else 0.0
+    return (spec.data.share_of_values or 0.0) if any(part.levels for part in parts.values()) else 0.0
 
 
 def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
@@ -267,7 +269,7 @@ def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
         count_share=data.n_share or 0.0,
         bounds={name: part.most for name, part in parts.items() if part.find == BOUNDS},
         keys={name: part.most for name, part in parts.items() if part.find == KEYS},
-        values={name: part.grid.levels for name, part in parts.items() if part.grid is not None},
+        values={name: part.levels for name, part in parts.items() if part.levels},
         values_share=_share_of_values(spec, parts),
     )
     return dataclasses.replace(stage, stage=FIRST_PASS)

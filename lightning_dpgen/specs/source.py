@@ -17,8 +17,8 @@ from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.open_columns import VALUES
-from lightning_dpgen.data.value_tree import ValueGrid
+from lightning_dpgen.data.tables.open_columns import VALUES, Open
+from lightning_dpgen.data.value_tree import FOUND_LEVELS, ValueGrid
 from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
@@ -35,12 +35,21 @@ class Part:
         most: how many of them a unit (a record, or a person with all of theirs) has a part in; of values, how many rows.
         whole: whether bounds are whole numbers.
         grid: between whose bounds values lie.
+        column: the one whose bounds are found, if it is then looked at how it is distributed between them.
     """
 
     find: str
     most: int
     whole: bool = False
     grid: ValueGrid | None = None
+    column: Open | None = None
+
+    @property
+    def levels(self) -> int:
+        """The levels of the tree by which a distribution is found; 0 without one."""
+        if self.column is not None:
+            return FOUND_LEVELS
+        return 0 if self.grid is None else self.grid.levels
 
 
 class Source(ABC):

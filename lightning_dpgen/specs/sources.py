@@ -28,7 +28,7 @@ from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, PRIVATE, VALUES, Open
+from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, PRIVATE, VALUES
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table, row_digests, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
@@ -191,9 +191,11 @@ class TableFile(Source):
     @property
     def open_parts(self) -> dict[str, Part]:
         rows, parts = self.spec.most_rows, {}
-        for column in self.described.columns:
-            if isinstance(column, Open):
-                parts[column.name] = Part(column.find, rows, column.find == BOUNDS and column.scale.whole)
+        for column in self.described.open:
+            whole = column.find == BOUNDS and column.scale.whole
+            # A label has a choice for each value.
+            bought = self.spec.share_of_values is not None and column.undecided and column.name != self.described.label
+            parts[column.name] = Part(column.find, rows, whole, column=column if bought else None)
         return parts | _distributions(self.described, self.spec)
 
     def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
@@ -209,6 +211,7 @@ class TableFile(Source):
                 continue
             fields = columns[name].filled(value)
             said[name] = f"from {fields['low']} to {fields['high']}" if "low" in fields else abbreviate(fields["values"])
+            said[name] += f"; {_in_pieces(value)}" if isinstance(value, dict) else ""
         return said
 
 

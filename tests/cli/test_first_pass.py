@@ -444,14 +444,26 @@ def test_bins_that_are_paid_for_follow_the_values(full_fits, dpgen, tmp_path):
     assert "values of visits" in certificate["statement"]
 
 
-def test_a_run_goes_on_with_the_bins_that_it_has_paid_for(dpgen, monkeypatch, tmp_path):
+@pytest.mark.parametrize("bounds", ["declared", "private"])
+def test_a_run_goes_on_with_the_bins_that_it_has_paid_for(dpgen, monkeypatch, tmp_path, bounds):
     words = ["data.bins_share=0.1", "privacy.epsilon=8", "model=vae", "model.steps=3", "split.k=1", "rows=20"]
     data = [*_spikes(tmp_path), f"data.n={N}", *words]
+    if bounds == "private":
+        schema = tmp_path / "t.schema.yaml"
+        schema.write_text(schema.read_text().replace("low: 0, high: 300", "low: private, high: private"))
+        data += ["data.discovery_share=0.05", "data.outside=clamp"]
     run = f"run_dir={tmp_path / 'r'}"
     _stopped_after_the_first_pass(dpgen, monkeypatch, *data, run)
     status, out, err = dpgen("train", *data, run)
     assert status == 0 and "found, with noise: visits" in out, err
     assert dpgen("train", *data, "data.bins_share=0.2", run)[0] == 2
+    if bounds == "private":
+        assert re.search(r"visits: from 0 to \d+; how it is distributed, in \d+ pieces", out)
+        found = json.loads((tmp_path / "r/release/privacy.json").read_text())["declared"]
+        assert {"bounds of visits", "values of visits", "values of pay"} <= set(found["discovered"])
+        # Zeros, of which there are four in five, have a bin of their own.
+        (visits,) = [column for column in found["schema"]["columns"] if column["name"] == "visits"]
+        assert visits["edges"][0] == 1 and visits["density"][0][1] == pytest.approx(0.8 * N, rel=0.1)
 
 
 NO_BINS = {

@@ -17,8 +17,9 @@ from lightning_dpgen.data.tables.bins import Bins
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.density import Density
+from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.value_tree import ValueGrid, _with_sum, find_values, values_of
+from lightning_dpgen.data.value_tree import _MOST_PIECES, FOUND_LEVELS, ValueGrid, _with_sum, find_values, values_of
 
 GRIDS = {
     "one value": ValueGrid(5, 5, True),
@@ -28,6 +29,12 @@ GRIDS = {
     "seconds of a century": ValueGrid(-2_000_000_000, 1_200_000_000, True),
     "real": ValueGrid(-1.5, 2.5, False),
     "one real": ValueGrid(0.5, 0.5, False),
+    "close reals": ValueGrid(1e15, 1e15 + 1.0, False),
+    "as good as one real": ValueGrid(1e17, 1e17 + 16.0, False),
+    "found": ValueGrid(0, 511, True, FOUND_LEVELS),
+    "found, few": ValueGrid(0, 1, True, FOUND_LEVELS),
+    "found, reals": ValueGrid(-(2.0**64), 2.0**64, False, FOUND_LEVELS),
+    "found, the widest": ValueGrid(-(2**53), 2**53, True, FOUND_LEVELS),
 }
 
 
@@ -72,6 +79,18 @@ def test_many_of_one_value_among_many_values_are_found_through_noise():
     place = starts.index(70_000)
     assert starts[place + 1] == 70_001 and abs(found["pieces"][place][1] - 15_000) < 200
     assert all(mass >= 0.0 for _, mass in found["pieces"]) and len(found["pieces"]) < 2000
+
+
+def test_very_many_records_have_no_more_pieces_than_a_schema_holds():
+    """Single values stay apart where neighbours that hardly differ are merged; 200 are four chance errors of a piece."""
+    random = np.random.default_rng(0)
+    numbers = np.concatenate([random.integers(0, 10**6, 200_000), np.full(5_000, 123_456)])
+    pieces = _found(numbers, ValueGrid(0, 10**6, True), 0.2)["pieces"]
+    starts = [start for start, _ in pieces]
+    assert 100 < len(pieces) <= _MOST_PIECES and abs(pieces[starts.index(123_456)][1] - 5_000) < 200
+    assert abs(sum(mass for start, mass in pieces if start < 500_000) - 105_000) < 1_000
+    column = Numeric(name="x", type="integer", low=0, high=10**6).with_density(pieces, 0.2).with_bins(50)
+    assert 123_456 in column.edges and 123_457 in column.edges
 
 
 @pytest.mark.parametrize("most", [1, 3])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.numeric import MOST_BINS, scale_of
 from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
 from lightning_dpgen.data.tables.written_form import WrittenForm, form_of
+from lightning_dpgen.data.value_tree import FOUND_LEVELS, ValueGrid
 
 # The word of a schema in the place of what is to be found.
 PRIVATE = "private"
@@ -61,18 +62,42 @@ class Open(Modelled):
         return ["?"] * self.present
 
     def filled(self, found: Any) -> dict[str, Any]:
-        """Return what a schema says of it when this was found: bounds on the scale of `raw`, or the categories."""
+        """Return what a schema says of it when this was found.
+
+        Args:
+            found: bounds on the scale of `raw`; ``{"bounds": bounds, "pieces": ..., "noise": ...}``, if it was also found
+                how numbers between them are distributed (`find_values`); or the categories.
+        """
         fields = dict(self.described)
         if self.find == BOUNDS:
-            low, high = (self._held(bound + _REFERENCES[fields["type"]]) for bound in found)
-            if low == high:
-                low, high = self._room(low)
+            found = found if isinstance(found, dict) else {"bounds": found}
+            low, high = self._limits(found["bounds"])
             fields |= {"low": self.scale.declared(low), "high": self.scale.declared(high)}
+            if "pieces" in found:
+                density = [[self.scale.declared(start), mass] for start, mass in found["pieces"]]
+                fields |= {"density": density, "density_noise": found["noise"]}
             return fields if self._can_be_cut(fields, low, high) else fields | {"transform": "linear"}
         other = fields.get("other") or OTHER
         # A key that a schema cannot hold counts as not found.
         known = [key for key in found if key != other and is_text(key) and key == key.strip()]
         return fields | {"values": [*known, other], "other": other}
+
+    @property
+    def undecided(self) -> bool:
+        """True where it is cut into bins whose number is not declared."""
+        said = self.described
+        return self.find == BOUNDS and said.get("bins") is None and said.get("encoding", "bins") == "bins"
+
+    def between(self, bounds: Sequence[int | float], raw: np.ndarray) -> tuple[ValueGrid, np.ndarray]:
+        """Return the tree between bounds that were found on the scale of `raw`, and numbers (n,) moved to them."""
+        low, high = self._limits(bounds)
+        ticks = np.clip(raw + _REFERENCES[self.described["type"]], low, high)
+        return ValueGrid(low, high, self.scale.whole, FOUND_LEVELS), ticks
+
+    def _limits(self, bounds: Sequence[int | float]) -> tuple[int | float, int | float]:
+        """Return ticks that a schema can declare for bounds on the scale of `raw`."""
+        low, high = (self._held(bound + _REFERENCES[self.described["type"]]) for bound in bounds)
+        return (low, high) if low < high else self._room(low)
 
     def _room(self, tick: int | float) -> tuple[int | float, int | float]:
         """Return bounds around one value: a column of one value alone would have nothing to learn, or to scale."""
