@@ -19,11 +19,12 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.reading import read_table, table_bytes
+from lightning_dpgen.data.tables.reading import read_open_columns, read_table, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.custom import named, options_of, said
-from lightning_dpgen.specs.source import Source
+from lightning_dpgen.specs.source import Part, Source
+from lightning_dpgen.specs.table_parts import filled, table_parts, told
 from lightning_dpgen.specs.usage_error import UsageError
 
 _SCHEMAS = (ImageSchema, TableSchema, BasketSchema, SeriesSchema)
@@ -67,7 +68,27 @@ class CustomSource(Source):
         raise UsageError(f"{where}: it gave ({parts}): expected (schema, Encoded or Records), or (frame, TableSchema)")
 
     def declare(self, found: dict[str, Any] | None = None) -> Schema:
-        return self._given[0]
+        return self._given[0] if self._frame is None else filled(self._given[0], found)
+
+    @property
+    def _frame(self) -> pd.DataFrame | pa.Table | None:
+        """The records of a table that are not encoded; None for others."""
+        return None if isinstance(self._given[1], Records) else self._given[1]
+
+    @property
+    def description(self) -> dict[str, Any]:
+        return self._given[0].as_json()
+
+    @property
+    def open_parts(self) -> dict[str, Part]:
+        return {} if self._frame is None else table_parts(self._given[0], self.spec)
+
+    def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
+        with self._settings_named():
+            return read_open_columns(self._frame, self._given[0], list(self.open_parts), person=self.spec.person)
+
+    def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
+        return told(self._given[0], found)
 
     def files(self, held_out: bool = False) -> list[Path]:
         return []
@@ -80,9 +101,9 @@ class CustomSource(Source):
             yield from table_bytes(records, schema, self.spec.person)
 
     def _read_values(self, schema: Any, held_out: bool) -> Reading:
-        if isinstance(records := self._given[1], Records) or not isinstance(schema, TableSchema):
+        if self._frame is None or not isinstance(schema, TableSchema):
             return self._read(schema, held_out)
-        return read_table(records, schema, outside=self.spec.outside, person=self.spec.person, values=True)
+        return read_table(self._frame, schema, outside=self.spec.outside, person=self.spec.person, values=True)
 
     def _read(self, schema: Schema, held_out: bool) -> Reading:
         (own, records), where = self._given, f"data.target={self.spec.target}"

@@ -207,6 +207,8 @@ class CustomDataSpec(_OfPersons):
     options: dict[str, Any] | None = setting(
         "its keyword arguments, plain values; PUBLISHED as given: no password, and no path that tells something"
     )
+    discovery_share: float | None = setting("of a frame: the share of the budget for what is `private`", **_SHARE)
+    bins_share: float | None = _bins_share()
     bins: int | None = setting("of a frame: bins of numbers whose schema does not say", **_BINS)
 
 

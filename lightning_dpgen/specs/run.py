@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_dpgen.specs.clipping import ClippingSpec
 from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
-from lightning_dpgen.specs.data import AnyData, DataSpec, PublicTableSpec, TableSpec
+from lightning_dpgen.specs.data import AnyData, CustomDataSpec, DataSpec, PublicTableSpec, TableSpec
 from lightning_dpgen.specs.model import ModelSpec
 from lightning_dpgen.specs.privacy import SMALLEST_DELTA, AnyPrivacy, OffSpec, check_budget, default_delta
 from lightning_dpgen.specs.projection import ProjectSpec
@@ -109,7 +109,9 @@ def _takes_default_bins(spec: RunSpec) -> bool:
     those of another one; or where the budget follows from noise and steps.
     """
     data, privacy = spec.data, spec.privacy
-    if not isinstance(data, TableSpec | PublicTableSpec) or data.bins_share is not None or isinstance(spec, AuditSpec):
+    if not isinstance(data, TableSpec | PublicTableSpec | CustomDataSpec) or isinstance(spec, AuditSpec):
+        return False
+    if data.bins_share is not None:
         return False
     paid = privacy.epsilon is not None or not privacy.private
     return paid and privacy.selection is None and getattr(spec.model, "init", None) is None

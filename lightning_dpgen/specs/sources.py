@@ -28,7 +28,7 @@ from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, PRIVATE, VALUES
+from lightning_dpgen.data.tables.open_columns import KEYS, PRIVATE
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table, row_digests, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
@@ -44,8 +44,8 @@ from lightning_dpgen.specs.data import (
     SeriesSpec,
     TableSpec,
 )
-from lightning_dpgen.specs.defaults import FEWEST_BINS
-from lightning_dpgen.specs.source import Part, Source, abbreviate
+from lightning_dpgen.specs.source import Part, Source
+from lightning_dpgen.specs.table_parts import filled, table_parts, told
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Settings of the form of files of baskets and series.
@@ -67,19 +67,19 @@ class PublicSource(Source):
     @property
     def open_parts(self) -> dict[str, Part]:
         schema = public_set(self.spec.source).schema
-        return _distributions(schema, self.spec) if isinstance(schema, TableSchema) else {}
+        return table_parts(schema, self.spec) if isinstance(schema, TableSchema) else {}
 
     def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
         (file,) = self.files()
         return read_open_columns(file, public_set(self.spec.source).schema, list(self.open_parts))
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
-        return {name: _in_pieces(value) for name, value in found.items()}
+        return told(public_set(self.spec.source).schema, found)
 
     def declare(self, found: dict[str, Any] | None = None) -> Schema:
         schema = public_set(self.spec.source).schema
         if isinstance(schema, TableSchema):
-            return schema.filled(found or {})
+            return filled(schema, found)
         if not isinstance(self.spec, PublicPicturesSpec):
             return schema
         return dataclasses.replace(schema, **self.spec.given("classes", "threshold"))
@@ -143,8 +143,7 @@ class TableFile(Source):
             return read_schema(self.spec.schema_)
 
     def declare(self, found: dict[str, Any] | None = None) -> TableSchema:
-        # Before anything was found, any will do.
-        return self.described.filled(found or {c.name: [0, 1] if c.find == BOUNDS else ["a"] for c in self.described.open})
+        return filled(self.described, found)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -190,42 +189,14 @@ class TableFile(Source):
 
     @property
     def open_parts(self) -> dict[str, Part]:
-        rows, parts = self.spec.most_rows, {}
-        for column in self.described.open:
-            whole = column.find == BOUNDS and column.scale.whole
-            # A label has a choice for each value.
-            bought = self.spec.share_of_values is not None and column.undecided and column.name != self.described.label
-            parts[column.name] = Part(column.find, rows, whole, column=column if bought else None)
-        return parts | _distributions(self.described, self.spec)
+        return table_parts(self.described, self.spec)
 
     def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
         with self._settings_named():
             return read_open_columns(self._records, self.described, list(self.open_parts), person=self.spec.person)
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
-        columns = {column.name: column for column in self.described.open}
-        said = {}
-        for name, value in found.items():
-            if name not in columns:
-                said[name] = _in_pieces(value)
-                continue
-            fields = columns[name].filled(value)
-            said[name] = f"from {fields['low']} to {fields['high']}" if "low" in fields else abbreviate(fields["values"])
-            said[name] += f"; {_in_pieces(value)}" if isinstance(value, dict) else ""
-        return said
-
-
-def _distributions(schema: TableSchema, spec: Any) -> dict[str, Part]:
-    """Return the columns whose distribution is bought, by name."""
-    if spec.share_of_values is None:
-        return {}
-    # The default number of bins is not known before n is.
-    columns = schema.undecided(spec.bins or FEWEST_BINS)
-    return {column.name: Part(VALUES, spec.most_rows, grid=column.grid) for column in columns}
-
-
-def _in_pieces(found: dict[str, Any]) -> str:
-    return f"how it is distributed, in {len(found['pieces']):,} pieces"
+        return told(self.described, found)
 
 
 class BasketFile(Source):

@@ -91,6 +91,18 @@ def test_records_in_every_form(dpgen, tmp_path, words):
     assert set(load_release(tmp_path / "r" / "release", networks=[Independent]).sample(9)) == {"sex", "age"}
 
 
+def test_bins_and_bounds_of_a_frame_are_found(dpgen, tmp_path):
+    words = ["data=own", "data.target=example_package.records.undeclared", "data.discovery_share=0.1", "data.outside=clamp"]
+    words += ["data.bins_share=0.1", "privacy.epsilon=50", "model.hidden=8", f"run_dir={tmp_path / 'r'}"]
+    status, out, err = dpgen("train", *SHORT, *words)
+    assert status == 0 and "found, with noise: visits: how it is distributed, in" in out, err
+    assert "found, with noise: age: from 16 to" in out
+    columns = {column.name: column for column in load_release(tmp_path / "r" / "release").schema.columns}
+    assert columns["visits"].edges[0] == 1 and columns["age"].high <= 127 and columns["age"].density
+    status, out, err = dpgen("evaluate", tmp_path / "r" / "release", *words[:4], "--seconds", "0.02")
+    assert status == 0 and out.startswith("PRIVATE") and "came encoded" not in out, err
+
+
 def test_a_number_that_is_bought(dpgen, tmp_path):
     people.called.clear()
     words = [*SHORT[:-2], *DATA, *MODEL, "data.n=null", "data.n_share=0.1", "privacy=off", "trainer.accelerator=cpu"]

@@ -43,3 +43,13 @@ def frame(rows=300):
     chosen = codes(rows)
     sexes = np.array(["F", "M"])[chosen[:, 0]]
     return pd.DataFrame({"sex": sexes, "age": 20 * chosen[:, 1], "who": np.arange(rows) // 3}), SCHEMA
+
+
+def undeclared(rows=300):
+    """Return a frame and a schema that leaves bins, and bounds, to be found."""
+    random = np.random.default_rng(0)
+    schema = TableSchema((
+        column_of("visits", {"type": "integer", "low": 0, "high": 300}),
+        column_of("age", {"type": "integer", "low": "private", "high": "private"}),
+    ))  # fmt: skip
+    return pd.DataFrame({"visits": random.geometric(0.4, rows) - 1, "age": random.integers(20, 70, rows)}), schema
