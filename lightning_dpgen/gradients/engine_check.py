@@ -18,6 +18,7 @@ from lightning_dpgen.gradients.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.privacy.precision import whole_products
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
@@ -114,7 +115,14 @@ def _check(
 ) -> None:
     parameters = [p for p in network.parameters() if p.requires_grad]
     # Random functions that are not held still would draw from public generators, once for each record.
-    with ConstantDraws() as still, randomness_of_their_own(), _moved(parameters), warnings.catch_warnings():
+    # In eleven bits gradients that are the same would differ by more than the tolerance.
+    with (
+        ConstantDraws() as still,
+        whole_products(),
+        randomness_of_their_own(),
+        _moved(parameters),
+        warnings.catch_warnings(),
+    ):
         # Single records may be slow.
         warnings.filterwarnings("ignore", message="There is a performance drop")
         with _unchanged(network):

@@ -316,19 +316,26 @@ def test_networks_of_convolutions_under_autocast():
 
 @pytest.mark.parametrize("asked", ["highest", "high", "medium"])
 def test_norms_and_sums_are_found_in_full_precision_whatever_is_asked_for(asked, account_of):
-    """Lightning recommends less on many GPUs; with eight bits a sum would be longer than its bound."""
+    """Lightning recommends less on many GPUs; with eight bits a sum would be longer than its bound.
+
+    Convolutions and recurrent networks have eleven bits on a GPU by torch's own default.
+    """
+    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
+    backends = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn
     seen = []
 
     class Watching(Fixed):
         def bounds(self, *arguments):
-            seen.extend(b.fp32_precision for b in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul))
+            seen.extend(backend.fp32_precision for backend in backends)
             return super().bounds(*arguments)
 
     weight = torch.nn.Parameter(torch.zeros(2, 3))
     torch.set_float32_matmul_precision(asked)
+    before = [backend.fp32_precision for backend in backends]
     try:
         with account_of({"gradient": 1.0}).open("training") as access:
             privatize([(materialised({weight: torch.ones(3, 2, 3)}), Watching(1.0))], access, 2.0, GradientBuffer([weight]))
-        assert seen == ["ieee", "ieee"] and torch.get_float32_matmul_precision() == asked
+        assert seen == ["ieee"] * 6 and torch.get_float32_matmul_precision() == asked
+        assert "tf32" in before and [backend.fp32_precision for backend in backends] == before
     finally:
         torch.set_float32_matmul_precision("highest")
