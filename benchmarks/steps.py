@@ -61,7 +61,7 @@ class Private:
     def step(
         self,
         network: nn.Module,
-        records: Tensor,
+        records: Tensor | tuple[Tensor, ...],
         lot: int,
         rule: ClippingRule | list[ClippingRule] = ADAPTIVE,
         *,
@@ -71,8 +71,12 @@ class Private:
         after: Callable[[], None] = lambda: None,
         embeddings: Mapping[str, float] | None = None,
     ) -> Step:
-        """Return a step of `network`, on its own term or on the gradients that `gradients` gives."""
-        n, rate = len(records), lot / len(records)
+        """Return a step of `network`, on its own term or on the gradients that `gradients` gives.
+
+        Records stay where they are, on the processor; each lot goes to the network's device.
+        """
+        n = len(records if isinstance(records, Tensor) else records[0])
+        rate, device = lot / n, next(network.parameters()).device
         # The noise is not calibrated, which makes no step quicker or slower.
         access = training_stage(rule, n=n, sample_rate=rate, steps=_STEPS, embeddings=embeddings).access(1.0)
         plan, stream = Plan((Stage(access, _STEPS, 1.0),), 8.0, 1e-6), PrivateStream(secure=self._secure)
@@ -90,7 +94,7 @@ class Private:
         gradients = gradients or (lambda lot, stream: (term_gradients(network, network.term, lot, stream),))
 
         def step() -> None:
-            optimizer.set_gradients(*gradients(lots.draw(), stream))
+            optimizer.set_gradients(*gradients(lots.draw().to(device), stream))
             optimizer.step()
             after()
 

@@ -24,6 +24,8 @@ from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
 # The number of records that are compared. Groups need more, so that some differ in size.
 _RECORDS, _IN_GROUPS = 3, 12
+# The part of its length by which the gradient of a record may differ at least.
+_KINK = 0.01
 # The part of its size by which a parameter is moved, and the least size.
 _STEP = 0.02
 
@@ -173,9 +175,12 @@ def _one_by_one(
 
 def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Parameter], tolerance: float) -> None:
     lengths = single.norm(dim=1)
+    # Rounding can put one unit of a deep network on the other side of a kink (a ReLU's) in a lot, which changes the
+    # gradient of that record by up to a hundredth. A parameter that is not seen changes those of all by more.
+    wrong = (_rows(found, parameters) - single).norm(dim=1) > max(_KINK, tolerance) * lengths + 1e-9
+    allowed = 1 if found.groups is None and len(wrong) == _RECORDS else 0
     # A record whose gradient is not finite adds zeros in a step, so it is not compared.
-    wrong = (_rows(found, parameters) - single).norm(dim=1) > tolerance * lengths + 1e-9
-    if bool((wrong & torch.isfinite(lengths)).any()):
+    if int((wrong & torch.isfinite(lengths)).sum()) > allowed:
         raise ValueError(
             "the gradients of single records differ from those that the engine finds in a lot: a parameter is used where "
             "it is not seen (held in a list beside the modules, say; engine='func' sees more), or "

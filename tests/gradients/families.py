@@ -38,11 +38,22 @@ class Case:
         # The rounding of a norm, by itself. Outer products that nearly cancel leave more: slack is of their own lengths.
         self.rounding = 2e-5
         self.beside: nn.Module | None = None  # a network that the loss calls and does not train
+        self.term_on: Callable[[str], PerRecord] | None = None  # a term with tensors of its own, on a device
 
     def float(self) -> None:
         self.network.float()
         if self.beside is not None:
             self.beside.float()
+
+    def to(self, device: str) -> Case:
+        """Move everything that the term needs to a device."""
+        self.network.to(device)
+        if self.beside is not None:
+            self.beside.to(device)
+        if self.term_on is not None:
+            moved = self.term_on(device)
+            self.term = moved if self.term.forms is not None else dataclasses.replace(moved, forms=None)
+        return self
 
     def lot(self, offsets: tuple[int, ...], seed: int = 5) -> Lot:
         generator = torch.Generator().manual_seed(seed)
@@ -198,7 +209,12 @@ def _embedded_vae(k: int, **given) -> Case:
     case = _vae(k, 2, False, **given)
     network, generator = case.network, torch.Generator().manual_seed(k)
     embedding = CodeEmbedding(make_kernel("imq", 2), network.prior, 6, generator)
-    case.term = network.embedded_term(embedding, 3.0, torch.randn(6, generator=generator))
+    direction = torch.randn(6, generator=generator)
+
+    def term_on(device: str) -> PerRecord:
+        return network.embedded_term(embedding.to(torch.device(device)), 3.0, direction.to(device))
+
+    case.term, case.term_on = term_on("cpu"), term_on
     return case
 
 
