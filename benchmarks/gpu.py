@@ -127,6 +127,7 @@ def families(
             "plain": lambda lot=lot: peers.vae_step(model(), there, lot),
             "private": lambda lot=lot: private.step(vae().to(device), pictures, lot),
             "private, fixed bound": lambda lot=lot: private.step(vae().to(device), pictures, lot, FIXED),
+            "private, ledger in memory": lambda lot=lot: Private(None).step(vae().to(device), pictures, lot),
             "private, secure": lambda lot=lot: secure.step(vae().to(device), pictures, lot),
             "private, taped": lambda lot=lot: private.step(Taped(model(), 2), pictures, lot, FIXED),
             "Opacus ghost": lambda lot=lot: peers.opacus_step(model(), there, lot),

@@ -51,11 +51,11 @@ class Private:
     """Maker of private steps, whose ledgers are files of one folder.
 
     Args:
-        folder: the folder of the ledgers.
+        folder: the folder of the ledgers; None keeps them in memory.
         secure: draw all noise from a cipher.
     """
 
-    def __init__(self, folder: Path, *, secure: bool = False) -> None:
+    def __init__(self, folder: Path | None, *, secure: bool = False) -> None:
         self._folder, self._secure, self._made = folder, secure, 0
 
     def step(
@@ -81,7 +81,7 @@ class Private:
         access = training_stage(rule, n=n, sample_rate=rate, steps=_STEPS, embeddings=embeddings).access(1.0)
         plan, stream = Plan((Stage(access, _STEPS, 1.0),), 8.0, 1e-6), PrivateStream(secure=self._secure)
         self._made += 1
-        account = Account(plan, self._folder / f"{self._made}.jsonl", stream)
+        account = Account(plan, None if self._folder is None else self._folder / f"{self._made}.jsonl", stream)
         optimizer = PrivateOptimizer(
             inner(network.parameters(), lr=1e-3, fused=True),
             account=account,

@@ -77,8 +77,8 @@ def test_in_float32_no_norm_is_rounded_down_whatever_precision_is_asked_for(make
 
 PRODUCTS = {
     "matrices": lambda x, w: x @ w,
-    "convolution": lambda x, w: F.conv2d(x.view(16, 16, 4, 4), w.view(16, 16, 4, 4), padding=1),
-    "the other way": lambda x, w: F.conv_transpose2d(x.view(16, 16, 4, 4), w.view(16, 16, 4, 4), padding=1),
+    "convolution": lambda x, w: F.conv2d(x.view(16, 64, 8, 8), w.view(64, 64, 4, 4), padding=1),
+    "the other way": lambda x, w: F.conv_transpose2d(x.view(16, 64, 8, 8), w.view(64, 64, 4, 4), padding=1),
 }
 
 
@@ -86,7 +86,7 @@ PRODUCTS = {
 def test_full_precision_has_all_bits(product):
     """Outside of it products have eleven bits, so this test sees what it is about."""
     generator = torch.Generator().manual_seed(0)
-    x, w = (torch.randn(64, 64, generator=generator).to(GPU) for _ in range(2))
+    x, w = (torch.randn(256, 256, generator=generator).to(GPU) for _ in range(2))
     exact = product(x.double(), w.double())
 
     def error():
@@ -102,7 +102,7 @@ def test_full_precision_has_all_bits(product):
     torch.set_float32_matmul_precision("high")
     try:
         rounded = error()
-        with full_precision(torch.device(GPU)), torch.autocast(GPU, enabled=torch.is_autocast_enabled(GPU)):
+        with full_precision(torch.device(GPU)):
             whole = error()
         with torch.autocast(GPU, dtype=torch.bfloat16), full_precision(torch.device(GPU)):
             under_autocast = error()
