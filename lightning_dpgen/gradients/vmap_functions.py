@@ -74,7 +74,7 @@ class Watch(Guard):
 
 
 def call(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call a function of hidden tensors, taken apart into simpler ones where vmap has no rule for it (as for an LSTM)."""
+    """Call a function of hidden tensors, taken apart into simpler ones where vmap has no rule for it."""
     try:
         return function(*args, **kwargs)
     except RuntimeError as error:
