@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gradients.families import BY_FUNC, RULED
-from on_gpu.gpu_mark import needs_gpu
+from on_gpu.gpu_mark import cases_on_gpu, needs_gpu
 from torch import nn
 
 from lightning_dpgen.gradients.clipping import Fixed, clip_weights
@@ -20,7 +20,7 @@ from lightning_dpgen.sampling.lots import Lot
 pytestmark = [needs_gpu, pytest.mark.filterwarnings("ignore")]
 
 GPU = "cuda"
-FAMILY = RULED | {name: make for name, (make, _) in BY_FUNC.items()}
+FAMILY = cases_on_gpu(RULED | {name: make for name, (make, _) in BY_FUNC.items()})
 CASES = {
     f"{name}, by {engine}": (make, ENGINES[engine])
     for name, make in FAMILY.items()

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from on_gpu.gpu_mark import needs_gpu
+from on_gpu.gpu_mark import cases_on_gpu, needs_gpu
 
 from lightning_dpgen import load_release
 from lightning_dpgen.cli.main import main
@@ -93,7 +93,7 @@ RUNS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("records, settings", RUNS.values(), ids=RUNS.keys())
+@pytest.mark.parametrize("records, settings", cases_on_gpu(RUNS).values(), ids=cases_on_gpu(RUNS).keys())
 def test_a_training_is_released_and_verifies(tmp_path, records, settings):
     run = tmp_path / "run"
     torch.cuda.reset_peak_memory_stats()
