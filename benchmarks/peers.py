@@ -51,7 +51,7 @@ def rows(n: int, width: int = 110) -> Tensor:
 
 def draw(records: Tensor, lot: int) -> Tensor:
     """Draw a batch of fixed size."""
-    return records.index_select(0, torch.randint(len(records), (lot,)))
+    return records.index_select(0, torch.randint(len(records), (lot,), device=records.device))
 
 
 class VAE(nn.Module):
@@ -191,7 +191,7 @@ def vae_step(
 
     def step() -> float:
         x = draw(records, lot)
-        logits, code, mean, log_variance = model(x, torch.randn(lot, model.latent))
+        logits, code, mean, log_variance = model(x, torch.randn(lot, model.latent, device=x.device))
         loss = negative_elbo(x, logits, mean, log_variance).mean()
         if group is not None:
             codes = code.view(-1, group, model.latent)
@@ -243,7 +243,7 @@ def opacus_step(
 
     def step() -> float:
         x = draw(records, lot)
-        loss = loss_of(wrapped(x, torch.randn(lot, model.latent)), x)
+        loss = loss_of(wrapped(x, torch.randn(lot, model.latent, device=x.device)), x)
         private.zero_grad(set_to_none=True)
         loss.backward()
         private.step()

@@ -51,17 +51,17 @@ class Private:
     """Maker of private steps, whose ledgers are files of one folder.
 
     Args:
-        folder: the folder of the ledgers.
+        folder: the folder of the ledgers; None keeps them in memory.
         secure: draw all noise from a cipher.
     """
 
-    def __init__(self, folder: Path, *, secure: bool = False) -> None:
+    def __init__(self, folder: Path | None, *, secure: bool = False) -> None:
         self._folder, self._secure, self._made = folder, secure, 0
 
     def step(
         self,
         network: nn.Module,
-        records: Tensor,
+        records: Tensor | tuple[Tensor, ...],
         lot: int,
         rule: ClippingRule | list[ClippingRule] = ADAPTIVE,
         *,
@@ -71,13 +71,17 @@ class Private:
         after: Callable[[], None] = lambda: None,
         embeddings: Mapping[str, float] | None = None,
     ) -> Step:
-        """Return a step of `network`, on its own term or on the gradients that `gradients` gives."""
-        n, rate = len(records), lot / len(records)
+        """Return a step of `network`, on its own term or on the gradients that `gradients` gives.
+
+        Records stay where they are, on the processor; each lot goes to the network's device.
+        """
+        n = len(records if isinstance(records, Tensor) else records[0])
+        rate, device = lot / n, next(network.parameters()).device
         # The noise is not calibrated, which makes no step quicker or slower.
         access = training_stage(rule, n=n, sample_rate=rate, steps=_STEPS, embeddings=embeddings).access(1.0)
         plan, stream = Plan((Stage(access, _STEPS, 1.0),), 8.0, 1e-6), PrivateStream(secure=self._secure)
         self._made += 1
-        account = Account(plan, self._folder / f"{self._made}.jsonl", stream)
+        account = Account(plan, None if self._folder is None else self._folder / f"{self._made}.jsonl", stream)
         optimizer = PrivateOptimizer(
             inner(network.parameters(), lr=1e-3, fused=True),
             account=account,
@@ -90,7 +94,7 @@ class Private:
         gradients = gradients or (lambda lot, stream: (term_gradients(network, network.term, lot, stream),))
 
         def step() -> None:
-            optimizer.set_gradients(*gradients(lots.draw(), stream))
+            optimizer.set_gradients(*gradients(lots.draw().to(device), stream))
             optimizer.step()
             after()
 

@@ -52,7 +52,7 @@ _CONSTANT: dict[Callable, Callable] = {
     Tensor.geometric_: lambda x, *_, **__: x.fill_(1.0),
     Tensor.random_: lambda x, *_, **__: x.zero_(),
     torch.multinomial: lambda p, n, *_, **__: torch.zeros((*p.shape[:-1], n), dtype=torch.long, device=p.device),
-    torch.randint: lambda *a, **k: torch.zeros(_size(a[-1:] if "size" not in k else a, k), dtype=torch.long),
+    torch.randint: lambda *a, **k: torch.zeros(_size(a if "size" in k else a[-1:], k), **{"dtype": torch.long, **_kind(k)}),
     torch.randperm: lambda n, *_, **k: torch.arange(n, **_kind(k)).flip(0),
     torch.poisson: lambda x, *_, **__: x.round(),
     F.gumbel_softmax: lambda x, tau=1.0, hard=False, eps=0.0, dim=-1: (x / tau).softmax(dim),

@@ -18,11 +18,14 @@ from lightning_dpgen.gradients.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.privacy.precision import whole_products
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
 # The number of records that are compared. Groups need more, so that some differ in size.
 _RECORDS, _IN_GROUPS = 3, 12
+# The part of its length by which the gradient of a record may differ at least.
+_KINK = 0.01
 # The part of its size by which a parameter is moved, and the least size.
 _STEP = 0.02
 
@@ -114,7 +117,14 @@ def _check(
 ) -> None:
     parameters = [p for p in network.parameters() if p.requires_grad]
     # Random functions that are not held still would draw from public generators, once for each record.
-    with ConstantDraws() as still, randomness_of_their_own(), _moved(parameters), warnings.catch_warnings():
+    # In eleven bits gradients that are the same would differ by more than the tolerance.
+    with (
+        ConstantDraws() as still,
+        whole_products(),
+        randomness_of_their_own(),
+        _moved(parameters),
+        warnings.catch_warnings(),
+    ):
         # Single records may be slow.
         warnings.filterwarnings("ignore", message="There is a performance drop")
         with _unchanged(network):
@@ -165,9 +175,12 @@ def _one_by_one(
 
 def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Parameter], tolerance: float) -> None:
     lengths = single.norm(dim=1)
+    # Rounding can put one unit of a deep network on the other side of a kink (a ReLU's) in a lot, which changes the
+    # gradient of that record by up to a hundredth. A parameter that is not seen changes those of all by more.
+    wrong = (_rows(found, parameters) - single).norm(dim=1) > max(_KINK, tolerance) * lengths + 1e-9
+    allowed = 1 if found.groups is None and len(wrong) == _RECORDS else 0
     # A record whose gradient is not finite adds zeros in a step, so it is not compared.
-    wrong = (_rows(found, parameters) - single).norm(dim=1) > tolerance * lengths + 1e-9
-    if bool((wrong & torch.isfinite(lengths)).any()):
+    if int((wrong & torch.isfinite(lengths)).sum()) > allowed:
         raise ValueError(
             "the gradients of single records differ from those that the engine finds in a lot: a parameter is used where "
             "it is not seen (held in a list beside the modules, say; engine='func' sees more), or "

@@ -107,18 +107,11 @@ def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[No
     Args:
         device: the device whose generator is keyed, besides the processor's.
     """
-    default = torch.default_generator
-    on_device = device.type == "cuda"
-    device_before = torch.cuda.get_rng_state(device) if on_device else None
     with randomness_of_their_own():
-        try:
-            default.set_state(_keyed(stream))
-            if on_device:
-                torch.cuda.default_generators[device.index or 0].manual_seed(int(stream.words(1)[0] >> 1))
-            yield
-        finally:
-            if on_device:
-                torch.cuda.set_rng_state(device_before, device)
+        torch.default_generator.set_state(_keyed(stream))
+        if device.type == "cuda":
+            torch.cuda.default_generators[device.index or 0].manual_seed(int(stream.words(1)[0] >> 1))
+        yield
 
 
 def _keyed(stream: PrivateStream) -> Tensor:

@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_dpgen.gradients.corrected import correction
 from lightning_dpgen.gradients.hidden import is_hidden
+from lightning_dpgen.sampling.own_randomness import torch_generators
 
 if TYPE_CHECKING:
     from lightning_dpgen.gradients.isolation import Isolation
@@ -56,8 +57,7 @@ class Guard(TorchFunctionMode):
         # The first error of a function that the loss has called.
         self.error: Exception | None = None
         # The generators that a loss draws from.
-        on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
-        self._generators = (torch.default_generator, *on_devices)
+        self._generators = torch_generators()
         self._seeds = [generator.initial_seed() for generator in self._generators]
         # Modes and profilers of the caller are allowed, since it sees all records anyway.
         self._dispatch_modes = torch._C._len_torch_dispatch_stack()

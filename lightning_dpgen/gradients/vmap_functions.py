@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from lightning_dpgen.gradients.corrected import check_embedding
 from lightning_dpgen.gradients.guard import Guard
 from lightning_dpgen.gradients.hidden import is_hidden
+from lightning_dpgen.gradients.recurrent_functions import RECURRENT, run_recurrent
 
 if TYPE_CHECKING:
     from lightning_dpgen.gradients.isolation import Isolation
@@ -73,7 +74,7 @@ class Watch(Guard):
 
 
 def call(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call a function of hidden tensors, taken apart into simpler ones where vmap has no rule for it (as for an LSTM)."""
+    """Call a function of hidden tensors, taken apart into simpler ones where vmap has no rule for it."""
     try:
         return function(*args, **kwargs)
     except RuntimeError as error:
@@ -207,14 +208,11 @@ def _guarded(own: type[Function]) -> type[Function]:
     return type(own.__name__, (own,), {name: guarded(getattr(own, name)) for name in names})
 
 
-def _recurrent(watch, function, input, hidden, *rest, **options):
-    """Call a recurrent network or cell whose first state is shared by all records: vmap would have to write into it."""
-    states = tree_leaves(hidden)
-    # The tape gives each record a copy of a first state that is learned.
-    if not is_hidden(input) or not all(type(x) is Tensor for x in states) or any(map(is_hidden, states)):
+def _recurrent(watch: Watch, function: Callable, input, hidden, *rest: Any, **options: Any) -> Any:
+    """Compute a recurrent network or cell of records, or of parameters that are each record's own."""
+    if options or not any(map(is_hidden, tree_leaves((input, hidden, rest)))):
         return NotImplemented
-    each = [watch.for_each(state) for state in states]
-    return call(function, (input, each[0] if isinstance(hidden, Tensor) else tuple(each), *rest), options)
+    return run_recurrent(function, input, hidden, *rest)
 
 
 def _apart(watch, _, x):
@@ -249,6 +247,5 @@ _SPECIAL: dict[Callable, Callable] = {
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
     custom_function_call: _own_function,
-    **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
-    **dict.fromkeys((torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell), _recurrent),
+    **dict.fromkeys(RECURRENT, _recurrent),
 }

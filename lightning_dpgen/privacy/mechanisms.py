@@ -121,7 +121,7 @@ def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivi
     if multiplier == 0.0:
         return counts
     scale = multiplier * _checked(name, sensitivity) * access.max_rows
-    return counts + torch.from_numpy(access.stream.discrete_laplace(tuple(counts.shape), scale))
+    return counts + torch.from_numpy(access.stream.discrete_laplace(tuple(counts.shape), scale)).to(counts.device)
 
 
 def noisy_histogram(

@@ -151,7 +151,7 @@ class PrivateStream:
         rows = max(1, 2 * _PAIRS // k)
         for start in range(0, n, rows):
             part = out[start : start + rows]
-            direction = self.normal(tuple(part.shape), dtype=part.dtype)
+            direction = self.normal(tuple(part.shape), dtype=part.dtype, device=part.device)
             uniforms = self._uniform(part.numel())[0].reshape(-1, k)
             # A product of a few needs one logarithm for all of them; none is below 2^-116, so nothing underflows.
             length = np.log(np.multiply.reduceat(uniforms, np.arange(0, k, _MULTIPLIED), axis=1)).sum(axis=1)

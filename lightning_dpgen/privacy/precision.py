@@ -11,19 +11,30 @@ import torch
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Switch off autocast and what ``torch.set_float32_matmul_precision`` asks for.
+    """Switch off autocast and what settings of torch ask for instead of float32 (`whole_products`).
 
     In their eleven or eight bits a clipped sum would be longer than its bound by up to a hundredth, norms would be too
     small by as much, and sums that count as exact would be rounded.
     """
+    with whole_products(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+@contextmanager
+def whole_products() -> Iterator[None]:
+    """Multiply float32 numbers in all of their bits: not in TF32 or bfloat16, whatever is set; autocast stays as it is.
+
+    On a GPU torch computes convolutions and recurrent networks in TF32, of eleven bits, unless it is told otherwise, and
+    matrix products where ``torch.set_float32_matmul_precision`` asks for less.
+    """
     # Their attributes are made at run time, so no type checker knows them.
     mkldnn: Any = torch.backends.mkldnn
-    backends = torch.backends.cuda.matmul, mkldnn.matmul
+    cudnn: Any = torch.backends.cudnn
+    backends = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn
     asked = [backend.fp32_precision for backend in backends]
     _set(backends, ["ieee"] * len(backends))
     try:
-        with torch.autocast(device.type, enabled=False):
-            yield
+        yield
     finally:
         _set(backends, asked)
 

@@ -10,16 +10,25 @@ import numpy as np
 import torch
 
 
+def torch_generators() -> tuple[torch.Generator, ...]:
+    """Return the generators that functions of torch draw from by default: the processor's, and one of each GPU in use."""
+    return torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())
+
+
 @contextmanager
 def randomness_of_their_own() -> Iterator[None]:
     """Key the global generators by the operating system within the block; afterwards they are where they were."""
-    before = torch.default_generator.get_state(), np.random.get_bit_generator(), random.getstate()
+    generators = torch_generators()
+    states = [generator.get_state() for generator in generators]
+    before = np.random.get_bit_generator(), random.getstate()
     try:
-        torch.default_generator.seed()
+        for generator in generators:
+            generator.seed()
         np.random.set_bit_generator(np.random.PCG64DXSM())
         random.seed()
         yield
     finally:
-        torch.default_generator.set_state(before[0])
-        np.random.set_bit_generator(before[1])
-        random.setstate(before[2])
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        np.random.set_bit_generator(before[0])
+        random.setstate(before[1])

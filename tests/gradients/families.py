@@ -38,11 +38,22 @@ class Case:
         # The rounding of a norm, by itself. Outer products that nearly cancel leave more: slack is of their own lengths.
         self.rounding = 2e-5
         self.beside: nn.Module | None = None  # a network that the loss calls and does not train
+        self.term_on: Callable[[str], PerRecord] | None = None  # a term with tensors of its own, on a device
 
     def float(self) -> None:
         self.network.float()
         if self.beside is not None:
             self.beside.float()
+
+    def to(self, device: str) -> Case:
+        """Move everything that the term needs to a device."""
+        self.network.to(device)
+        if self.beside is not None:
+            self.beside.to(device)
+        if self.term_on is not None:
+            moved = self.term_on(device)
+            self.term = moved if self.term.forms is not None else dataclasses.replace(moved, forms=None)
+        return self
 
     def lot(self, offsets: tuple[int, ...], seed: int = 5) -> Lot:
         generator = torch.Generator().manual_seed(seed)
@@ -118,7 +129,7 @@ class TiedLanguageModel(nn.Module):
         self.out.weight = self.tokens.weight
 
     def forward(self, x):
-        hidden = torch.tanh(self.tokens(x) + self.places(torch.arange(x.shape[1])))
+        hidden = torch.tanh(self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device)))
         return F.cross_entropy(self.out(hidden).transpose(1, 2), x, reduction="none")
 
 
@@ -143,6 +154,21 @@ class _Outputs(nn.Module):
 
     def forward(self, x):
         return self.layer(x)[0] if self.layer.batch_first else self.layer(x.transpose(0, 1))[0].transpose(0, 1)
+
+
+class _Cell(nn.Module):
+    """The outputs of a recurrent cell that goes through a record."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x):
+        state, outputs = None, []
+        for each in x.unbind(1):
+            state = self.cell(each, state)
+            outputs.append(state[0] if isinstance(state, tuple) else state)
+        return torch.stack(outputs, dim=1)
 
 
 class _Last(nn.Module):
@@ -183,7 +209,12 @@ def _embedded_vae(k: int, **given) -> Case:
     case = _vae(k, 2, False, **given)
     network, generator = case.network, torch.Generator().manual_seed(k)
     embedding = CodeEmbedding(make_kernel("imq", 2), network.prior, 6, generator)
-    case.term = network.embedded_term(embedding, 3.0, torch.randn(6, generator=generator))
+    direction = torch.randn(6, generator=generator)
+
+    def term_on(device: str) -> PerRecord:
+        return network.embedded_term(embedding.to(torch.device(device)), 3.0, direction.to(device))
+
+    case.term, case.term_on = term_on("cpu"), term_on
     return case
 
 
@@ -372,9 +403,20 @@ RULED: dict[str, Callable[[], Case]] = {
     "a matrix from the left": lambda: _of(Custom(lambda x, a: torch.tanh(a @ x), (5, 3)), (3, 4)),
     "a matrix, turned": lambda: _of(Custom(lambda x, a: torch.tanh(x @ a.T) @ a, (3, 4)), (4,)),
     "a matrix and a shift": lambda: _of(Custom(lambda x, a, b: torch.addmm(b, x, a), (4, 3), (3,)), (4,)),
-    "of a mask": lambda: _of(Custom(lambda x, a: F.linear(x, a * torch.ones(3, 4).tril()), (3, 4)), (4,)),
+    "of a mask": lambda: _of(Custom(lambda x, a: F.linear(x, a * torch.ones(3, 4, device=x.device).tril()), (3, 4)), (4,)),
     "a subclass": lambda: _of(Masked(3, 3), (3,)),
     "weight norm": lambda: _of(parametrizations.weight_norm(nn.Linear(4, 3)), (4,)),
+    "lstm": lambda: _of(_Outputs(nn.LSTM(2, 3, batch_first=True)), (4, 2)),
+    "lstm, last states": lambda: _of(_Last(), (4, 2)),
+    "lstm, projected, both ways": lambda: _of(
+        _Outputs(nn.LSTM(2, 3, num_layers=2, bidirectional=True, proj_size=2)), (3, 2)
+    ),
+    "gru": lambda: _of(_Outputs(nn.GRU(2, 3)), (4, 2)),
+    "gru without biases, both ways": lambda: _of(_Outputs(nn.GRU(2, 3, bias=False, bidirectional=True)), (3, 2)),
+    "elman, two layers": lambda: _of(_Outputs(nn.RNN(2, 3, num_layers=2, batch_first=True)), (3, 2)),
+    "lstm cell": lambda: _of(_Cell(nn.LSTMCell(2, 3)), (4, 2)),
+    "gru cell": lambda: _of(_Cell(nn.GRUCell(2, 3)), (4, 2)),
+    "elman cell": lambda: _of(_Cell(nn.RNNCell(2, 3, bias=False)), (4, 2)),
     "a token in front": lambda: _of(
         Custom(lambda x, a: torch.tanh(torch.cat([a.expand(len(x), -1, -1), x], dim=1)), (1, 1, 4)), (3, 4)
     ),
@@ -388,8 +430,5 @@ BY_FUNC: dict[str, tuple[Callable[[], Case], str]] = {
     "prelu": (lambda: _of(_chain(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 1)), (3,)), "prelu"),
     "bilinear": (lambda: _of(Custom(lambda x, a: F.bilinear(x, x, a), (2, 4, 4)), (4,)), "bilinear"),
     "einsum": (lambda: _of(Custom(lambda x, a: torch.einsum("bi,ij->bj", x, a), (4, 3)), (4,)), "einsum"),
-    "lstm": (lambda: _of(_Outputs(nn.LSTM(2, 3, batch_first=True)), (4, 2)), "lstm"),
-    "lstm, last states": (lambda: _of(_Last(), (4, 2)), "lstm"),
-    "gru": (lambda: _of(_Outputs(nn.GRU(2, 3)), (4, 2)), "gru"),
     "attention": (lambda: _of(Attention(), (3, 4)), "multi_head_attention_forward"),
 }

@@ -54,8 +54,6 @@ def _loop(term, lot, noise, parameters):
 @pytest.mark.parametrize("make, engine, offsets", ON_LOTS)
 def test_equals_a_loop_over_single_records(make, engine, offsets):
     case = make()
-    if engine is ENGINES["func"] and any(isinstance(m, nn.RNNBase) for m in case.network.modules()):
-        pytest.skip("torch.func cannot take a recurrent layer with its parameters one record at a time")
     lot, noise, parameters = case.lot(offsets), case.noise(offsets[-1]), _parameters(case.network)
     rows = _loop(case.term, lot, noise, parameters)
     norms = rows.norm(dim=1)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from lightning_dpgen.gradients.constant_draws import ConstantDraws
 from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
@@ -92,3 +93,10 @@ def test_no_public_seed_decides_what_a_loss_draws(kind):
             drawn.append(float(gradients.losses.sum()))
             assert _state() == before
     assert len(set(drawn)) == len(drawn) >= 4
+
+
+@pytest.mark.parametrize("draw", [torch.rand, torch.randn, lambda size, **k: torch.randint(3, size, **k)])
+def test_constants_are_where_the_numbers_would_be(draw):
+    with ConstantDraws():
+        constant = draw((2, 3), device="meta", dtype=torch.float64)
+    assert (constant.device.type, constant.shape, constant.dtype) == ("meta", (2, 3), torch.float64)

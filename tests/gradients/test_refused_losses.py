@@ -1,5 +1,6 @@
 """Losses that would carry numbers of other records past the clipping are refused, and the network stays as it was."""
 
+import contextlib
 import functools
 import gc
 import weakref
@@ -11,10 +12,12 @@ from torch import nn
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
+from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
-from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -316,19 +319,46 @@ def test_networks_of_convolutions_under_autocast():
 
 @pytest.mark.parametrize("asked", ["highest", "high", "medium"])
 def test_norms_and_sums_are_found_in_full_precision_whatever_is_asked_for(asked, account_of):
-    """Lightning recommends less on many GPUs; with eight bits a sum would be longer than its bound."""
+    """Lightning recommends less on many GPUs; with eight bits a sum would be longer than its bound.
+
+    Convolutions and recurrent networks have eleven bits on a GPU by torch's own default.
+    """
+    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
+    backends = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn
     seen = []
 
     class Watching(Fixed):
         def bounds(self, *arguments):
-            seen.extend(b.fp32_precision for b in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul))
+            seen.extend(backend.fp32_precision for backend in backends)
             return super().bounds(*arguments)
 
     weight = torch.nn.Parameter(torch.zeros(2, 3))
     torch.set_float32_matmul_precision(asked)
+    before = [backend.fp32_precision for backend in backends]
     try:
         with account_of({"gradient": 1.0}).open("training") as access:
             privatize([(materialised({weight: torch.ones(3, 2, 3)}), Watching(1.0))], access, 2.0, GradientBuffer([weight]))
-        assert seen == ["ieee", "ieee"] and torch.get_float32_matmul_precision() == asked
+        assert seen == ["ieee"] * 6 and torch.get_float32_matmul_precision() == asked
+        assert "tf32" in before and [backend.fp32_precision for backend in backends] == before
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("changed, error, refused", [(1, 0.05, False), (2, 0.05, True), (3, 0.005, False)])
+def test_rounding_at_a_kink_is_no_reason_to_refuse(changed, error, refused):
+    """In a lot a unit of a deep network can be on the other side of 0; most records show a parameter that is not seen."""
+    network = torch.nn.Linear(3, 1, bias=False)
+    term = PerRecord(lambda lot, _: network(lot.records).square().sum(dim=1))
+
+    def engine(network, term, lot, noise, groups=None):
+        term.losses(lot, noise)
+        outputs = (lot.records @ network.weight.T).detach()
+        rows = 2.0 * outputs * lot.records * (1.0 + error * (torch.arange(len(lot)) < changed))[:, None]
+        factors = {network.weight: Dense(rows[:, None])}
+        return RecordGradients(
+            factors, [[network.weight]], len(lot), lot.draw, offsets=lot.offsets, losses=lambda: outputs[:, 0] ** 2
+        )
+
+    lot = Lot(torch.rand(3, 3), (0, 3))
+    with pytest.raises(ValueError, match="single records differ") if refused else contextlib.nullcontext():
+        check_exact(engine, network, term, lot, torch.zeros(3, 0))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from on_gpu.gpu_mark import needs_gpu
 
 from lightning_dpgen.sampling.lots import Lot, LotId
 
@@ -46,7 +47,7 @@ def test_only_for_a_gpu_is_memory_pinned_and_nobody_waits(device, pinned, monkey
     assert done == expected
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@needs_gpu
 def test_a_gpu_gets_the_same_records():
     lots = [LOT.to("cuda", torch.float64) for _ in range(20)]
     for lot in lots:

@@ -1,0 +1,245 @@
+"""Private steps on a GPU: noise of the planned size, and the whole path of a module of a user's own.
+
+Seeds are fixed. A check of noise is a z-score at 5.5 on a mean square, or a correlation, of 20,000 or more normals: a false
+alarm of 4e-8 each.
+"""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from contracts.laws.noise import deviates
+from on_gpu.gpu_mark import needs_gpu
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_dpgen import AccountEngine, DPNorm, Fixed, PoissonLots, PrivateOptimizer, PrivateTraining, verify
+from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.privacy.access import LAPLACE, PURE, Access
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.mechanisms import discrete_laplace, gaussian, laplace, spherical
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plan import Plan, Stage
+
+pytestmark = [needs_gpu, pytest.mark.filterwarnings("ignore")]
+
+GPU = "cuda"
+
+
+def _uncorrelated(first, second):
+    first, second = first.double(), second.double()
+    cosine = float((first * second).sum() / (first.norm() * second.norm()))
+    return abs(cosine) < 5.5 / math.sqrt(first.numel())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_has_the_planned_size_and_is_never_drawn_twice(account_of, stream_of, dtype):
+    account = account_of({"sum": 2.0}, count=2)
+    account.stream = stream_of(1)
+    drawn = []
+    for _ in range(2):
+        with account.open("training") as access:
+            drawn.append(gaussian(access, "sum", torch.zeros(600_001, dtype=dtype, device=GPU), sensitivity=0.5))
+    assert all(x.is_cuda and x.dtype == dtype for x in drawn)
+    for noisy in drawn:
+        assert not deviates(noisy, 1.0) and deviates(noisy, 1.02) and deviates(noisy, 0.98)
+        half = len(noisy) // 2
+        assert _uncorrelated(noisy[:half], noisy[half : 2 * half]) and _uncorrelated(noisy[1:], noisy[:-1])
+        assert abs(float(noisy.double().mean())) < 5.5 / math.sqrt(len(noisy))
+    assert _uncorrelated(*drawn) and not _uncorrelated(drawn[0], drawn[0] + drawn[1])
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_two_streams_of_the_system_share_no_noise(secure):
+    first, second = (PrivateStream(secure=secure).normal((100_000,), device=GPU) for _ in range(2))
+    assert _uncorrelated(first, second)
+
+
+def test_a_seed_makes_noise_repeatable():
+    drawn = [PrivateStream(seed=seed).normal((1000,), device=GPU) for seed in (1, 1, 2)]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_laplace_noise_has_its_scale(account_of):
+    """The mean square of Laplace numbers is 2 scale^2, with a fourth moment of 24: 5.5 errors are 0.055 of 50,000."""
+    with account_of({"sum": 2.0}, kinds={"sum": LAPLACE}).open("training") as access:
+        noisy = laplace(access, "sum", torch.zeros(50_000, device=GPU), sensitivity=0.5)
+    assert noisy.is_cuda and abs(float(noisy.double().square().mean()) / 2 - 1) < 0.055
+
+
+def test_mechanisms_answer_where_their_numbers_are(account_of):
+    """The mean of 4,000 lengths of the gamma distribution of shape 4 is 4 scales, with a standard error of 0.032 of one."""
+    account = account_of({"rows": 2.0, "counts": 2.0}, kinds={"rows": PURE, "counts": PURE})
+    with account.open("training") as access:
+        rows = spherical(access, "rows", torch.zeros(4_000, 4, device=GPU), sensitivity=0.5, by_row=True)
+        counts = discrete_laplace(access, "counts", torch.zeros(100, dtype=torch.int64, device=GPU), sensitivity=1)
+    assert rows.is_cuda and abs(float(rows.norm(dim=1).mean()) - 4.0) < 5.5 * 0.032
+    assert counts.is_cuda and counts.dtype == torch.int64 and counts.any()
+
+
+def test_the_whole_path_reaches_far_into_the_tail(stream_of, monkeypatch):
+    """Words are 0, the smallest uniforms; see the test of the same name for a processor."""
+    stream = stream_of(4)
+    monkeypatch.setattr(stream, "_words", lambda pairs, device, _: torch.zeros(2, pairs, dtype=torch.int32, device=device))
+    values = stream.normal((2000,), device=GPU)[:1000]
+    assert values.min() > 6.5 and values.max() > 7.2 and torch.isfinite(values).all()
+    expected = 2.0**31 * math.exp(-(6.9**2) / 2)
+    share = float((values > 6.9).double().mean())
+    assert abs(share - expected) < 5.5 * math.sqrt(expected * (1 - expected) / 1000)
+
+
+def _steps(device, inner, *, steps=2, secure=False, multiplier=1.0):
+    """Take steps of a linear map on lots of no record; return the parameters before each, and after the last."""
+    torch.manual_seed(0)
+    network = nn.Linear(200, 200).to(device)
+    stage = Stage(Access("training", {"gradient": multiplier}, 0.5), steps, 1.0)
+    stream = PrivateStream(secure=True) if secure else PrivateStream(seed=3)
+    account = Account(Plan((stage,), 1e3, 1e-5), stream=stream)
+    optimizer = PrivateOptimizer(
+        inner(network.parameters()), account=account, clipping=Fixed(2.0), expected_batch_size=10.0
+    )
+    optimizer.rehearse()
+    lots, found = PoissonLots(torch.zeros(20, 200), account), []
+    for _ in range(steps):
+        lot = lots.draw()
+        found.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
+        optimizer.set_gradients(materialised({p: p.new_zeros(len(lot), *p.shape) for p in network.parameters()}, lot.draw))
+        optimizer.step()
+    return [*found, torch.cat([p.detach().flatten() for p in network.parameters()])]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_step_moves_parameters_by_noise_of_the_planned_size(secure):
+    before, between, after = _steps(GPU, lambda p: torch.optim.SGD(p, lr=1.0), secure=secure)
+    first, second = between - before, after - between
+    assert first.is_cuda and not deviates(first, 0.2) and not deviates(second, 0.2) and deviates(first, 0.21)
+    assert _uncorrelated(first, second)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_optimizers_step_as_on_the_processor(fused):
+    """Without noise a seeded run gives the same parameters on both."""
+
+    def found(device):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(6, 30), nn.Tanh(), nn.Linear(30, 2)).double().to(device)
+        stage = Stage(Access("training", {"gradient": 0.0}, 0.5), 5, 1.0)
+        account = Account(Plan((stage,), math.inf, 1e-5), stream=PrivateStream(seed=3))
+        optimizer = PrivateOptimizer(
+            torch.optim.Adam(network.parameters(), lr=0.01, fused=fused),
+            account=account, clipping=Fixed(1.0), expected_batch_size=20.0,
+        )  # fmt: skip
+        records = torch.rand(40, 6, generator=torch.Generator().manual_seed(1))
+        lots, term = PoissonLots(records, account), PerRecord(lambda lot, _: network(lot.records).square().sum(dim=1))
+        for _ in range(5):
+            lot = lots.draw().to(device, torch.float64)
+            # The term draws nothing, so lots are the same on both.
+            own = PrivateStream(seed=0)
+            optimizer.set_gradients(term_gradients(network, term, lot, own))
+            optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+        return torch.cat([p.detach().flatten().cpu() for p in network.parameters()])
+
+    torch.testing.assert_close(found(GPU), found("cpu"), rtol=1e-9, atol=1e-9)
+
+
+class Plain(pl.LightningModule):
+    """Knows nothing of privacy but that it gives one loss a record."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.words = nn.Conv2d(1, 4, 3), nn.Embedding(5, 3)
+        self.series, self.norm = nn.LSTM(4, 6, batch_first=True), nn.LayerNorm(6)
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.last = nn.Linear(9, 2)
+
+    def training_step(self, batch, batch_idx):
+        picture, word, label = batch
+        hidden = torch.tanh(self.conv(picture)).flatten(2).transpose(1, 2)
+        hidden = self.norm(nn.functional.dropout(self.series(hidden)[0], 0.1, self.training))
+        hidden = self.attention(hidden, hidden, hidden, need_weights=False)[0].mean(dim=1)
+        loss = nn.functional.cross_entropy(self.last(torch.cat([hidden, self.words(word)], dim=1)), label, reduction="none")
+        self.log("loss", loss.mean())
+        return loss
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+N, STEPS = 400, 12
+
+
+def _records():
+    random = np.random.default_rng(0)
+    pictures = random.random((N, 1, 6, 6)).astype(np.float32)
+    return pictures, random.integers(0, 5, N), random.integers(0, 2, N)
+
+
+def _private(ledger=None, **changes):
+    settings = {"n": N, "epsilon": 8.0, "delta": 1e-5, "sample_rate": 0.1, "steps": STEPS, "clipping": DPNorm(c_max=8.0)}
+    return PrivateTraining(_records(), **settings | changes, ledger=ledger)
+
+
+def _trainer(*callbacks, **options):
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return pl.Trainer(accelerator="gpu", devices=1, callbacks=list(callbacks), **quiet | options)
+
+
+@pytest.mark.parametrize("engine", ["ghost", "func"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
+def test_anybodys_module_is_fitted_and_released(tmp_path, precision, engine):
+    private, module = _private(engine=engine), Plain()
+    before = [p.detach().clone() for p in module.parameters()]
+    _trainer(private.callback(), precision=precision).fit(module, private.loader())
+    assert private.account.finished and all((a != b.cpu()).any() for a, b in zip(before, module.parameters(), strict=True))
+    certificate = private.release(module, tmp_path / "release")
+    assert verify(tmp_path / "release").good and certificate["epsilon"] <= 8.0
+
+
+def test_a_fit_goes_on_from_its_checkpoint(tmp_path):
+    class Crash(pl.Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            trainer.save_checkpoint(tmp_path / "last.ckpt")
+            if batch_idx == 4:
+                raise RuntimeError("crash")
+
+    ledger = tmp_path / "ledger.jsonl"
+    private, module = _private(ledger), Plain()
+    with pytest.raises(RuntimeError, match="crash"):
+        _trainer(private.callback(), Crash()).fit(module, private.loader(block=1))
+    private.account.ledger.close()
+    drawn = ledger.read_text().count('"training"')
+    private, module = _private(ledger), Plain()
+    _trainer(private.callback()).fit(module, private.loader(block=1), ckpt_path=tmp_path / "last.ckpt")
+    assert private.account.finished and ledger.read_text().count('"training"') > drawn
+    private.release(module, tmp_path / "release")
+    assert verify(tmp_path / "release").good
+
+
+def test_a_loop_for_opacus_goes_through_the_account():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).to(GPU)
+    stage = Stage(Access("training", {"gradient": 1.0}, 0.25), 10, 1.0)
+    account = Account(Plan((stage,), 1e3, 1e-5), stream=PrivateStream(seed=5))
+    rows = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+    network, optimizer, loader = AccountEngine(account).make_private(
+        module=network, optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(rows), batch_size=7, pin_memory=True),
+        max_grad_norm=1.0, expected_batch_size=10.0,
+    )  # fmt: skip
+    for _ in range(3):
+        for (lot,) in loader:
+            optimizer.zero_grad()
+            network(lot.to(GPU)).square().mean().backward()
+            optimizer.step()
+    account.verify_complete()
+    assert all(p.is_cuda and p.isfinite().all() for p in network.parameters())
+    assert json.loads(json.dumps(account.done)) == {"training": 10}
