@@ -30,8 +30,9 @@ from lightning_dpgen.release.picture_folder import write_pictures
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.rejection import TooRare
 from lightning_dpgen.release.sampler import Release, load_release
-from lightning_dpgen.release.tables import FORMATS, MOST_ROWS_OF_A_SHEET, SHEET, check_sheet, csv_text, write_table
+from lightning_dpgen.release.tables import FORMATS, csv_text, write_table
 from lightning_dpgen.release.verify import read_certificate
+from lightning_dpgen.release.workbook import MOST_ROWS_OF_A_SHEET, SHEET, check_sheet
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -95,6 +95,33 @@ def test_a_draft_leaves_open_what_may_be_either(tmp_path):
     assert [draft.fields["zone"] for draft in drafts] == ["Europe/Berlin", "???"]
 
 
+NUMBERS = {
+    "decimals": ("0,00\n3,00", {"type": "number", "decimals": 2}),
+    "of several": ("0,5\n3,25", {"type": "number", "decimals": 2}),
+    "many": ("0,3333333333\n3,25", {"type": "number"}),
+    "whole": ("7\n12", {"type": "integer"}),
+    "of a program": ("7,0\n\n12,0", {"type": "integer"}),
+    "one decimal": ("7,0\n12,0", {"type": "number", "decimals": 1}),
+    "another sign": ("52.5200\n48.1", {"type": "number", "decimals": 4, "decimal": ".", "thousands": ""}),
+    "codes": ("10115\n99999", {"type": "integer", "thousands": ""}),
+    "zeros in front": ("01067\n99999", {"type": "category"}),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_numbers_are_drafted_as_they_are_written(tmp_path, case):
+    texts, expected = NUMBERS[case]
+    (tmp_path / "a.csv").write_text("x;money\n" + "".join(f"{text};1.234,50\n" for text in texts.split("\n")))
+    drafts, about = draft_of_file(tmp_path / "a.csv")
+    assert about == {"separator": ";", "decimal": ",", "thousands": "."}
+    fields = {draft.name: draft.fields for draft in drafts}
+    assert {key: value for key, value in fields["x"].items() if value != "???"} == expected
+    bounds = {"category": {"values": ["01067", "99999"]}}.get(expected["type"], {"low": 0, "high": 99999, "bins": 5})
+    column = column_of("x", expected | bounds | {"missing": True})
+    money = column_of("money", {**fields["money"], "low": 0, "high": 5000, "bins": 5})
+    assert len(read_table(tmp_path / "a.csv", TableSchema.of([column, money], about)).encoded) == 2 + ("\n\n" in texts)
+
+
 @given(
     st.lists(st.one_of(st.integers(-(2**53), 2**53), st.floats(-1e12, 1e12)), min_size=1, max_size=20),
     st.sampled_from([(d, t) for d in DECIMALS for t in THOUSANDS if d != t]),
@@ -188,6 +215,7 @@ def test_missing_texts_and_open_bounds_have_the_form_too(tmp_path):
 
 
 REFUSED = {
+    "quotes: some": "quotes: 'some': expected one of needed, texts, all",
     "charset: zip": "charset: 'zip': expected an encoding: utf-8", "charset: 5": "charset: 5: expected an encoding",
     "decimal: x": "decimal: 'x': expected", "thousands: '.'": "expected another sign between thousands",
     "columns: {a: {type: number, low: 0, high: 1, thousands: ';'}}": "thousands: ';': expected one of",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,12 +23,21 @@ from lightning_dpgen.data.names import plain
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times, is_zone
-from lightning_dpgen.data.tables.likely_form import likely_charset, likely_moments, likely_signs, likely_words
+from lightning_dpgen.data.tables.likely_form import (
+    has_same_decimals,
+    holds_thousands,
+    likely_charset,
+    likely_decimals,
+    likely_moments,
+    likely_quotes,
+    likely_signs,
+    likely_words,
+)
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.schema_keys import KINDS as DECIDED
 from lightning_dpgen.data.tables.sources import check_kind
-from lightning_dpgen.data.tables.written_form import NumberForm
+from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm
 from lightning_dpgen.sampling.errors import BadRecords
 
 OPEN = UNFILLED[0]
@@ -44,6 +54,12 @@ _TOLD = {
     "charset": "told from the first bytes: check a name with accents",
     "decimal": "told from the first rows: check that 1,234 is not a thousand",
     "thousands": "told from the first rows: check it",
+    "quotes": "which fields stand in double quotes, told from the first rows",
+}
+_DECIMALS_TOLD = "told from the first rows: check it; numbers with more are rounded"
+_OWN = {
+    "decimal": "told from the first rows, in which other columns have another sign",
+    "thousands": "none stood there in the first rows, as in codes: check it",
 }
 _PLAIN = NumberForm()
 _ROWS = 1000
@@ -176,6 +192,8 @@ def draft_of_file(
     rows = rows_of(path, names, separator, skip_empty=True, charset=charset)
     with closing(rows.batches(rows.columns)) as batches:
         batch = next(batches, None)
+    quotes = likely_quotes(path, separator, charset)
+    about |= {"quotes": quotes} if quotes != NEEDED else {}
     texts = [batch.column(name).slice(0, _ROWS) if batch else pa.array([], pa.string()) for name in rows.columns]
     signs = likely_signs([values.drop_null() for values in texts])
     about |= {"decimal": signs.decimal} if signs.decimal != "." else {}
@@ -206,6 +224,7 @@ def _text(value: Any) -> str:
 
 def _of_texts(name: str, values: pa.Array, signs: NumberForm = _PLAIN) -> ColumnDraft:
     """Draft a column of the first type that fits all texts, with numbers by these signs."""
+    has_missing = values.null_count > 0
     values = values.drop_null()
     if not len(values):
         return ColumnDraft(name, {"type": OPEN}, {"type": f"one of {', '.join(KINDS)}"})
@@ -213,12 +232,45 @@ def _of_texts(name: str, values: pa.Array, signs: NumberForm = _PLAIN) -> Column
         return ColumnDraft.of_type(name, "boolean")
     if words := likely_words(values):
         return ColumnDraft.of_type(name, "boolean", words=words)
-    numbers = signs.read(values) if signs.fits(values).all() else None if signs != _PLAIN else values
+    if pc.any(pc.match_substring_regex(values, r"^\s*0\d")).as_py() and _reads(Integers(), values):
+        # A number would lose the zeros.
+        draft = ColumnDraft.of_type(name, "category")
+        return draft.because("type", draft.why.get("type", "digits with a zero in front, as codes have: texts"))
+    for form in dict.fromkeys((signs, _PLAIN)):
+        if form.fits(values).all() and (draft := _of_numbers(name, values, form, signs, has_missing=has_missing)):
+            return draft
     for kind, scale in _TESTS.items():
-        read = numbers if kind in ("integer", "number") else values
-        if read is not None and _reads(scale, read):
+        if kind not in ("integer", "number") and _reads(scale, values):
             return ColumnDraft.of_type(name, kind)
     return _of_moments(name, values) or ColumnDraft.of_type(name, "category")
+
+
+def _of_numbers(
+    name: str, values: pa.Array, form: NumberForm, signs: NumberForm, *, has_missing: bool
+) -> ColumnDraft | None:
+    """Draft a column of numbers by the signs of `form`, where those of the table are others; None if they are none."""
+    read = form.read(values)
+    if not _reads(Decimals(), read):
+        return None
+    decimals = likely_decimals(values, form)
+    # Programs write whole numbers as 3.0 in a column in which some are missing.
+    fixed = decimals and has_same_decimals(values, form, decimals) and not (decimals == 1 and has_missing)
+    if not fixed and _reads(Integers(), read):
+        draft = ColumnDraft.of_type(name, "integer")
+    elif decimals:
+        draft = ColumnDraft.of_type(name, "number", decimals=decimals).because("decimals", _DECIMALS_TOLD)
+    else:
+        draft = ColumnDraft.of_type(name, "number")
+    own = {"decimal": form.decimal} if form.decimal != signs.decimal else {}
+    if signs.thousands and (own or (not holds_thousands(values, signs) and _has_thousand(read))):
+        own["thousands"] = ""
+    for key, value in own.items():
+        draft = replace(draft, fields=draft.fields | {key: value}).because(key, _OWN[key])
+    return draft
+
+
+def _has_thousand(numbers: pa.Array) -> bool:
+    return bool((np.abs(Decimals().ticks(numbers)) >= 1000).any())
 
 
 def _of_moments(name: str, values: pa.Array) -> ColumnDraft | None:
@@ -261,7 +313,8 @@ def _of_arrow(name: str, kind: pa.DataType) -> ColumnDraft:
             zone = kind.tz if is_zone(kind.tz) and kind.tz[0].isalpha() else OPEN
             return ColumnDraft.of_type(name, found, zone=zone).because("zone", _ZONE)
         if test(kind):
-            return ColumnDraft.of_type(name, found)
+            known = {"decimals": kind.scale} if pa.types.is_decimal(kind) and 0 < kind.scale <= 15 else {}
+            return ColumnDraft.of_type(name, found, **known)
     return ColumnDraft(name, {"type": "drop"}, {"type": f"{kind} cannot be modelled: convert it, or leave it out"})
 
 

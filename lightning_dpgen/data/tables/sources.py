@@ -113,7 +113,7 @@ def table_source(source: Any, schema: TableSchema) -> RowSource:
     forms = schema.forms
     if not forms:
         return rows
-    return Localized(rows, forms, {column.name: column.missing_values for column in schema.modelled if column.missing})
+    return Localized(rows, forms, {column.name: column.missing_values for column in schema.recorded if column.missing})
 
 
 def _listed(column: Column) -> pa.Array | None:
