@@ -21,6 +21,7 @@ from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.charts import histogram, percent, ranked
 from lightning_dpgen.release.text import printable, value_text
 
@@ -88,6 +89,9 @@ def _of_table(path: Path, schema: TableSchema) -> Shown:
     across = schema.arrow.names[:ACROSS]
     drawn = modelled[:CHARTS]
     table = _read(path, list(dict.fromkeys([*across, *(column.name for column in drawn)])), schema.arrow)
+    if table.num_rows:
+        # Pages have the words of the schema for true and false.
+        table = pa.Table.from_batches(map(AsRead.of(schema).cells, table.to_batches()))
     first = table.select(across).slice(0, EXAMPLES).to_pylist()
     rows = [[value_text(value, 24) for value in row.values()] for row in first]
     figures = [_column(column, table[column.name]) for column in drawn] if table.num_rows else []

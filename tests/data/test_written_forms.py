@@ -242,6 +242,9 @@ def test_conditions_take_declared_words_and_true_and_false():
     column = column_of("raucht", {"type": "boolean", "words": ["nein", "ja"]})
     assert [value_of(column, value) for value in ("ja", "JA", "true", True)] == [1] * 4
     assert value_of(column, "false") == value_of(column, "nein") == 0
+    # Words that mean the opposite elsewhere are the file's.
+    column = column_of("not", {"type": "boolean", "words": ["true", "false"]})
+    assert [value_of(column, value) for value in ("true", "false", True)] == [0, 1, 1]
 
 
 def test_every_charset_is_known_to_arrow(tmp_path):

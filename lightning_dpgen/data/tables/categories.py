@@ -92,11 +92,14 @@ class Category(Modelled):
 
     @property
     def present_names(self) -> list[str]:
-        return [str(value).lower() if self.kind is bool else str(value) for value in self.values]
+        if self.kind is not bool:
+            return list(map(str, self.values))
+        return [(self.words or ("false", "true"))[value] for value in self.values]
 
     def asked(self, value: Any) -> Any:
         # Conditions are written with true and false, too, whatever words files have for them.
-        said = self.words is not None and isinstance(value, str) and value.lower() in ("true", "false")
+        words = map(str.lower, self.words or ())
+        said = self.words is not None and isinstance(value, str) and value.lower() in {"true", "false"}.difference(words)
         return value.lower() == "true" if said else value
 
     def alone(self, code: int) -> bool:

@@ -228,7 +228,8 @@ COLUMN_KEYS = (
     ),
     Key(
         "words",
-        "the texts for false and for true, such as `[no, yes]`, in any capitals",
+        "the texts for false and for true, such as `[no, yes]`, in any capitals; files of text, workbooks, pages and rules "
+        "have them, and a DataFrame or Parquet file has true and false",
         "true, yes, t, y, 1 and their opposites",
         {"type": "array", "minItems": 2, "maxItems": 2, "items": _TEXT},
     ),
