@@ -308,6 +308,34 @@ def test_one_more_record_leaves_all_others_as_they_were(tmp_path, one_more):
     assert codes[0] == codes[1]
 
 
+CODES = """columns:
+  ward: {type: category, values: ["12", "12.5", A3], missing: true, missing_values: ["99", ""]}
+  age: {type: integer, low: 0, high: 99, bins: 100, missing: true, missing_values: [-9, "?", ""]}
+  ok: {type: boolean, missing: true, missing_values: [7, ""]}
+"""
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.jsonl", "a.csv"])
+def test_numbers_among_texts_are_the_texts_that_are_shown(tmp_path, name):
+    """A code that is a number in one cell, and a code for a missing value, read alike from each kind of file."""
+    wards, ages = [12, "A3", 12.5, 99, 12.0, None, "12"], [4, -9, 5.0, "?", -9.0, 6, None]
+    rows = [{"ward": w, "age": a, "ok": o} for w, a, o in zip(wards, ages, [1, 0, 7, 7.0, True, "no", None], strict=True)]
+    KINDS_OF_CODES[name](tmp_path / name, rows)
+    codes = read_table(tmp_path / name, parse_schema(CODES)).encoded.codes.tolist()
+    assert codes == [[0, 4, 1], [2, 100, 0], [1, 5, 2], [3, 100, 2], [0, 100, 1], [3, 6, 0], [0, 100, 2]]
+
+
+KINDS_OF_CODES = {
+    "a.xlsx": lambda path, rows: write_workbook(path, rows=rows),
+    "a.jsonl": lambda path, rows: path.write_text("".join(json.dumps(row) + "\n" for row in rows)),
+    "a.csv": lambda path, rows: pd.DataFrame(rows, dtype=object).map(_as_shown).to_csv(path, index=False),
+}
+
+
+def _as_shown(value):
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def test_a_folder_of_other_files_beside_parquet_is_refused(tmp_path):
     pq.write_table(pa.table({"age": [1]}), tmp_path / "a.parquet")
     (tmp_path / "_SUCCESS").touch()

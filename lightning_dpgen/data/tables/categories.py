@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.names import one_of
-from lightning_dpgen.data.tables.arrays import Misfit, shown, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, are_numbers, shown, texts_of, wrong_type
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.scales import Integers
 
@@ -95,6 +95,11 @@ class Category(Modelled):
         if self.kind is not bool:
             return list(map(str, self.values))
         return [(self.words or ("false", "true"))[value] for value in self.values]
+
+    def readable(self, values: pa.Array) -> pa.Array:
+        values = super().readable(values)
+        # A workbook has a code such as 12 as a number, and shows it as this text.
+        return texts_of(values) if self.kind is str and are_numbers(values.type) else values
 
     def asked(self, value: Any) -> Any:
         # Conditions are written with true and false, too, whatever words files have for them.

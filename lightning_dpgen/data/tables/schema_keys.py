@@ -265,7 +265,8 @@ COLUMN_KEYS = (
     ),
     Key(
         "missing_values",
-        'texts that stand for a missing value, such as ["?"]',
+        'texts that stand for a missing value, such as ["?"], or ["?", ""] where an empty field does, too; a text such as '
+        '"-9" also stands for the number in files that hold numbers',
         "an empty field",
         {"type": "array", "minItems": 1, "items": {"type": ["string", "integer"]}},
     ),
