@@ -139,9 +139,7 @@ def test_a_table_is_named_where_there_are_several(tmp_path):
         with pytest.raises(BadRecords, match=r"has no (sheet|table) 'wards': it has 't"):
             read_table(tmp_path / name, in_table("wards"))
     for name in ("a.xlsx", "a.sqlite"):
-        with pytest.raises(
-            BadRecords, match=r"has 2 (sheets|tables): name one, as in table: t in its schema: (it has )?'t, ot"
-        ):
+        with pytest.raises(BadRecords, match=r"has 2 \w+: .* table: t in its schema \(dpgen schema --table t .*'t, ot"):
             read_table(tmp_path / name, parse_schema(SCHEMA))
     for name in ("a.sqlite", "a.duckdb"):
         with pytest.raises(BadRecords, match="'v' is a view, whose rows may depend on several records"):
@@ -190,7 +188,16 @@ def partitioned(path):
     (path / "sex=F").mkdir(parents=True)
 
 
+def half(write):
+    def cut(path):
+        write(path)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    return cut
+
+
 LINE = json.dumps(ROWS[0], default=str)
+OPEN_QUOTE = b'age,pay,sex,seen,ok\n1,2,F,2021-03-04,1\n1,2,"M,2021-03-04,1\n1,2,F,2021-03-04,1\n'
 BAD = {
     "a formula without its value": ("a.xlsx", set_cell("B2", "=1+1"), "sheet 't', cell B2 holds a formula without its"),
     "an error": ("a.xlsx", set_cell("B3", "#DIV/0!"), r"cell B3 holds the error #DIV/0!: correct it"),
@@ -208,7 +215,19 @@ BAD = {
     "empty database": ("a.db", written(b""), "cannot be read as DuckDB"),
     "half an archive": ("a.csv.zst", written(b"\x28\xb5\x2f\xfd\x04\x00"), "a.csv.zst cannot be read"),
     "half a bzip2": ("a.csv.bz2", written(bz2.compress(b"age,pay,sex,seen,ok\n1")[:-4]), "a.csv.bz2 cannot be read"),
-    "no JSON": ("a.jsonl", written(b'{"age": 1}\n{"age": }\n'), r"line 2: is not JSON \(Expecting value"),
+    "half a gzip": ("a.csv.gz", written(gzip.compress(b"age,pay,sex,seen,ok\n1")[:-9]), "is it whole, and"),
+    "no gzip": ("a.csv.gz", written(b"age,pay"), "a.csv.gz cannot be read: .*; is it whole, and what its name says"),
+    "half a workbook": ("a.xlsx", half(write_workbook), "cannot be read as a workbook: .* copy it again"),
+    "half a Parquet": ("a.parquet", half(write_parquet), "read as Parquet: .* copy it again"),
+    "half a DuckDB": ("a.duckdb", half(write_duckdb), "cannot be read as DuckDB: .* copy it again"),
+    "an open quote": ("a.csv", written(OPEN_QUOTE), "line 3: a double quote is opened and never"),
+    "an open quote, packed": ("a.csv.gz", written(gzip.compress(OPEN_QUOTE)), "line 3: a double quote is opened and never"),
+    "a quote within": ("a.csv", written(OPEN_QUOTE.replace(b'"M', b'M"')), "line 3: column 'sex': 'M\"': expected one of"),
+    "a zero byte": ("a.csv", written(OPEN_QUOTE.replace(b'"M', b"\0M")), "line 3: column 'sex': '"),
+    "lines in quotes": ("a.csv", written(OPEN_QUOTE + b'"x'), "line 3: .*: close the double quote that may be left"),
+    "a text of lines": ("a.csv", written(OPEN_QUOTE.replace(b'"M', b'"M\n1"')), "is a double quote before it left open"),
+    "no JSON": ("a.jsonl", written(b'{"age": 1}\n{"age" 5}\n'), r"line 2: is not JSON \(Expecting .*, at character 8\)"),
+    "no key in a line": ("a.jsonl", written(f"{LINE}\n{{}}".encode()), "line 2: column 'pay': a value is missing; fi"),
     "a list": ("a.jsonl", written(b'[{"age": 1}]\n'), "line 1: expected an object such as"),
     "a key twice": ("a.jsonl", written(b'{"age": 1, "age": 2}\n'), "line 1: the key 'age' stands twice"),
     "a key later": ("a.jsonl", written(f'{LINE}\n'.encode() * 1000 + b'{"x": 1}\n'), "line 1001: has the key 'x'"),
@@ -222,6 +241,18 @@ BAD = {
     "Stata": ("a.dta", written(b""), r"a.dta is not read: save it as Parquet \(python -c .*read_stata\('a.dta'\)"),
     "a list of JSON": ("a.json", written(b"[]"), r"write one object a line \(jq -c '\.\[\]' a.json > NEW.jsonl\)"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "utf-16", "latin-1"])
+def test_a_quote_that_is_left_open_loses_no_rows_unseen(tmp_path, charset):
+    """The rows below would be a part of a field, of a column that is left out."""
+    text = 'a,b\nx,1\nx,Ģ\nx,"2\nx,3\nx,4\n'.replace("Ģ", "é" if charset == "latin-1" else "Ģ")
+    (tmp_path / "a.csv").write_bytes(text.encode(charset))
+    schema = parse_schema(f"{{charset: {charset}, columns: {{a: {{type: category, values: [x, y]}}, b: {{type: drop}}}}}}")
+    with pytest.raises(BadRecords, match="line 4: a double quote is opened and never closed"):
+        read_table(tmp_path / "a.csv", schema)
+    (tmp_path / "a.csv").write_bytes(text.replace("2", '2"').encode(charset))
+    assert len(read_table(tmp_path / "a.csv", schema).encoded) == 5
 
 
 @pytest.mark.parametrize(("name", "write", "words"), BAD.values(), ids=BAD)

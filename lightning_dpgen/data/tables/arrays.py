@@ -72,7 +72,18 @@ def parsed(values: pa.Array, kind: pa.DataType, expected: str) -> pa.Array:
         return values.cast(kind)
     except pa.ArrowInvalid:
         row = first_misfit(values, kind)
-    raise Misfit(row, f"{shown(values, row)}: expected {expected}")
+    raise Misfit(row, f"{shown(values, row)}: expected {expected}", how_to_correct(values, row))
+
+
+def how_to_correct(values: pa.Array, row: int, advice: str = "correct it") -> str:
+    """Return the advice about a value; of a text with a line break it asks for the quote that may be open.
+
+    Example:
+        >>> how_to_correct(pa.array(["M\\n3,F"]), 0)
+        'is a double quote before it left open? Else correct it'
+    """
+    several = pa.types.is_string(values.type) and any(sign in (values[row].as_py() or "") for sign in "\r\n")
+    return f"is a double quote before it left open? Else {advice}" if several else advice
 
 
 def texts_of(values: pa.Array) -> pa.Array:

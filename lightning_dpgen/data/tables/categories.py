@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.names import one_of
-from lightning_dpgen.data.tables.arrays import Misfit, are_numbers, shown, texts_of, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, are_numbers, how_to_correct, shown, texts_of, wrong_type
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.scales import Integers
 
@@ -145,6 +145,7 @@ class Category(Modelled):
                 advice = "list it, or declare other: one of the values, and use outside=clamp"
             row = int(unlisted.argmax())
             expected = one_of(self.values) if self.kind is not bool else " or ".join(self.words or ("true", "false"))
+            advice = how_to_correct(values, row, advice)
             raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
         counted[f"{self.name}: not listed"] += int(unlisted.sum())
         codes[unlisted] = moves_to
