@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.database import described_error, engine_of
+from lightning_dpgen.data.files.extras import needs
+from lightning_dpgen.data.files.table_choice import quoted
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -87,6 +89,20 @@ def write_to_database(url: str, table: str, chunks: Iterable[pa.RecordBatch], co
             if is_new:
                 file.unlink(missing_ok=True)
         engine.dispose()
+
+
+def write_to_duckdb(path: Path, table: str, chunks: Iterable[pa.RecordBatch], columns: pa.Schema) -> None:
+    """Write records as the table of a new file of DuckDB, a chunk at a time.
+
+    Raises:
+        BadRecords: if its library is missing.
+    """
+    needs("duckdb", "duckdb", str(path))
+    import duckdb
+
+    with duckdb.connect(str(path.absolute())) as connection:
+        connection.register("records", pa.RecordBatchReader.from_batches(columns, chunks))
+        connection.execute(f"CREATE TABLE {quoted(table)} AS SELECT * FROM records")
 
 
 def _without_zones(chunk: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Synthetic records as files of a table: Parquet, CSV, JSON lines or a workbook, written a chunk at a time."""
+"""Synthetic records as files of a table: Parquet, text, JSON lines, a workbook or a database, written a chunk at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import pyarrow.parquet
 
 from lightning_dpgen.data.files.delimited import default_separator
 from lightning_dpgen.data.files.formulas import escaped, escaped_name
+from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
 from lightning_dpgen.data.tables.written_form import NEEDED, OF_ALL
 from lightning_dpgen.release.as_read import AsRead
+from lightning_dpgen.release.database_table import write_to_database, write_to_duckdb
 from lightning_dpgen.release.workbook import SHEET, write_workbook
 
-FORMATS = (".parquet", ".csv", ".tsv", ".jsonl", ".xlsx")
+FORMATS = (".parquet", ".csv", ".tsv", ".jsonl", WORKBOOK, *DATABASES)
 _USUAL = AsRead()
 
 
@@ -37,11 +39,11 @@ def write_table(
         schema: the columns.
         escape: as for `csv_text`.
         form: of a table as it was read; a Parquet file has types of its own, and none.
-        sheet: the name of the sheet of a workbook.
+        sheet: the name of the sheet of a workbook, or of the table of a database (DuckDB by its ending, else SQLite).
 
     Raises:
         ValueError: for another ending, or text that the encoding or a workbook cannot hold.
-        BadRecords: if the library for workbooks is missing.
+        BadRecords: if the library for workbooks or databases is missing.
     """
     if path.suffix == ".parquet":
         # Arrow would read a path in its own way.
@@ -62,8 +64,12 @@ def write_table(
             for chunk in chunks:
                 lines = (json.dumps(row, ensure_ascii=False, default=str) for row in form.values(chunk).to_pylist())
                 file.writelines(f"{line}\n" for line in lines)
-    elif path.suffix == ".xlsx":
+    elif path.suffix == WORKBOOK:
         write_workbook(path, chunks, schema, form, sheet)
+    elif path.suffix == ".duckdb":
+        write_to_duckdb(path, sheet, map(form.values, chunks), form.schema(schema))
+    elif path.suffix in DATABASES:
+        write_to_database(f"sqlite:///{path}", sheet, map(form.values, chunks), form.schema(schema))
     else:
         raise ValueError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
 

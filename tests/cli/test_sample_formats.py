@@ -60,7 +60,7 @@ def released(folder, schema):
     return folder
 
 
-FORMATS = ["a.csv", "a.tsv", "a.jsonl", "a.xlsx", "a.parquet", "a.db"]
+FORMATS = ["a.csv", "a.tsv", "a.jsonl", "a.xlsx", "a.parquet", "a.sqlite", "a.duckdb", "a.db"]
 # A header is left out of text alone.
 CASES = [(schema, name) for schema in (GERMAN, PLAIN) for name in FORMATS] + [(BARE, name) for name in FORMATS[:2]]
 
@@ -70,7 +70,8 @@ def test_every_format_is_read_again(dpgen, tmp_path, name, schema):
     model = released(tmp_path / "model", schema)
     of_database = name == "a.db"
     output = f"sqlite:///{tmp_path / name}" if of_database else tmp_path / name
-    table = ["--table", "Besuche"] if of_database or (name == "a.xlsx" and schema is GERMAN) else []
+    named = of_database or (name.endswith((".xlsx", ".sqlite", ".duckdb")) and schema is GERMAN)
+    table = ["--table", "Besuche"] if named else []
     status, out, err = dpgen("sample", model, "-n", 300, "--seed", 3, "-o", output, *table)
     assert status == 0 and "300 synthetic records in" in out, err
     source = DatabaseQuery(output, "select * from Besuche") if of_database else tmp_path / name
@@ -251,6 +252,7 @@ MISTAKES = {
     "a folder of a table": (["-o", "{}/a/"], "a folder is for pictures, and the release is of table: name a file"),
     "long": (["--form", "long"], "--form long: is about series, and this release is of table"),
     "too many rows": (["-o", "{}/a.xlsx", "-n", "1048576"], "a sheet holds 1,048,575 records"),
+    "there already": (["-o", "{}/model/b.db"], "give the URL sqlite:///"),
     "letters": (["-o", "{}/a.csv"], "has no sign for"),
 }  # fmt: skip
 
@@ -262,6 +264,7 @@ def test_mistakes(dpgen, tmp_path, case):
         parse_schema("{charset: latin-1, columns: {a: {type: category, values: [€, ł]}}}") if case == "letters" else PLAIN
     )
     model = released(tmp_path / "model", schema)
+    (model / "b.db").touch()
     status, _, err = dpgen("sample", model, *[word.format(tmp_path) for word in words])
     assert status == 2 and expected in err and len(err.splitlines()) == 1 and "s3cr" not in err, err
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
