@@ -70,9 +70,17 @@ def test_a_query_that_may_join_records_needs_the_curators_word(dpgen, database, 
     for path in (tmp_path / "run/release").rglob("*"):
         assert b"clinic.db" not in path.read_bytes() and b"ward" not in path.read_bytes(), path
     pd.DataFrame({"age": [30, 40] * 50, "sex": ["F", "M"] * 50}).to_csv(tmp_path / "held.csv", index=False)
-    words = ["data=table", f"data.url={database}", f"data.query={query}", INDEPENDENT, "--held-out", tmp_path / "held.csv"]
-    status, out, err = dpgen("evaluate", tmp_path / "run", *words, "--seconds", "0.001")
-    assert status == 0 and "columns:" in out, err
+    pd.DataFrame({"age": [30, 40] * 50, "sex": ["F", "M"] * 50}).to_parquet(tmp_path / "held.parquet")
+    words = ["data=table", f"data.url={database}", f"data.query={query}", INDEPENDENT, "--seconds", "0.001", "--held-out"]
+    others = "select age, sex from visits where ward = 2"
+    for held_out in (tmp_path / "held.csv", tmp_path / "held.parquet", others):
+        status, out, err = dpgen("evaluate", tmp_path / "run", *words, held_out)
+        assert status == 0 and "columns:" in out, err
+    refused = {database: "is a URL: expected a query of data.url (select ...), or a file", query: "is data.query",
+               f"{tmp_path}/hold.csv": f"there is no such file; did you mean {tmp_path}/held.csv?"}  # fmt: skip
+    for held_out, said in refused.items():
+        status, out, err = dpgen("evaluate", tmp_path / "run", *words, held_out)
+        assert status == 2 and said in err and err.startswith("dpgen: --held-out ") and len(err.splitlines()) == 1, err
 
 
 def test_other_records_are_noticed_and_another_order_is_none(dpgen, database, tmp_path, interrupted_when_kept):
