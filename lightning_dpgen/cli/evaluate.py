@@ -54,8 +54,8 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--held-out",
         metavar="FILE",
-        help="real records that nothing was learned from, in the form of data.path (a table in any kind of file, or a query "
-        "where data.query is one); also data.held_out=FILE; membership inference needs them",
+        help="real records that nothing was learned from, in the form of data.path (a table in any kind of file, or a "
+        "query where data.query is one); also data.held_out=FILE; membership inference needs them",
     )
     parser.add_argument("--by", metavar="COLUMN", help="of a table: compare the groups of this column, too (the label)")
     parser.add_argument(

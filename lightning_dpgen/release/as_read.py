@@ -13,7 +13,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm, WrittenForm
+from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm, WrittenForm, with_offset
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class AsRead:
             if form is not None:
                 column = form.written(column)
             elif pa.types.is_timestamp(column.type) and column.type.tz is not None:
-                column = pc.strftime(column, format="%Y-%m-%d %H:%M:%S%z")
+                column = with_offset(column)
             texts = self._with_words(name, column).cast(pa.string())
             return pc.coalesce(texts, self.missing[name]) if name in self.missing else texts
 

@@ -243,6 +243,19 @@ BAD = {
 }  # fmt: skip
 
 
+def test_a_draft_leaves_out_what_is_nested(tmp_path):
+    rows = [{"a": 1, "who": {"age": 41}, "tags": ["x"], "b": "F"}] * 2
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drafts = draft_of_file(tmp_path / "a.jsonl")[0]
+    kinds = [(draft.name, draft.fields["type"]) for draft in drafts]
+    assert kinds == [("a", "integer"), ("who", "drop"), ("tags", "drop"), ("b", "category")]
+    assert "jq -c '.who + del(.who)' puts its fields beside the others" in drafts[1].why["type"]
+    columns = (
+        "{a: {type: integer, low: 0, high: 9}, who: {type: drop}, tags: {type: drop}, b: {type: category, values: [F]}}"
+    )
+    assert len(read_table(tmp_path / "a.jsonl", parse_schema(f"columns: {columns}").completed(5)).encoded) == 2
+
+
 @pytest.mark.parametrize("charset", ["utf-8", "utf-16", "latin-1"])
 def test_a_quote_that_is_left_open_loses_no_rows_unseen(tmp_path, charset):
     """The rows below would be a part of a field, of a column that is left out."""

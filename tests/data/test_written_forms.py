@@ -1,6 +1,7 @@
 """Encodings, numbers, dates, zones and words as a schema declares them: read, written, drafted, and never guessed."""
 
 import datetime
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,10 @@ from lightning_dpgen.data.tables.reading import read_open_columns, read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_draft import draft_of_file, draft_text
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
+from lightning_dpgen.data.tables.sources import table_source
 from lightning_dpgen.data.tables.value_set import value_of
 from lightning_dpgen.data.tables.written_form import DECIMALS, THOUSANDS, MomentForm, NumberForm
+from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.sampling.errors import BadRecords
 
 GERMAN = """Größe;Gewicht;geboren;gesehen;raucht;Stadt
@@ -120,6 +123,39 @@ def test_numbers_are_drafted_as_they_are_written(tmp_path, case):
     column = column_of("x", expected | bounds | {"missing": True})
     money = column_of("money", {**fields["money"], "low": 0, "high": 5000, "bins": 5})
     assert len(read_table(tmp_path / "a.csv", TableSchema.of([column, money], about)).encoded) == 2 + ("\n\n" in texts)
+
+
+TEXTS = {
+    "words in capitals": ("Ja\nNein\nJa", {"type": "boolean", "words": ["Nein", "Ja"]}),
+    "mixed capitals": ("Ja\nnein", {"type": "boolean", "words": ["nein", "ja"]}),
+    "of R": ("TRUE\nTRUE", {"type": "boolean", "words": ["FALSE", "TRUE"]}),
+    "usual": ("true\nfalse", {"type": "boolean"}),
+    "with T": ("2024-01-31T10:05:00", {"type": "datetime", "format": "%Y-%m-%dT%H:%M:%S"}),
+    "to the minute": ("2024-01-31 10:05", {"type": "datetime", "format": "%Y-%m-%d %H:%M", "resolution": "minute"}),
+    "as programs": ("2024-01-31 10:05:00", {"type": "datetime"}),
+    "clocks": ("10:05\n9:30", {"type": "category"}),
+    "times": ("10:05\n09:30", {"type": "time", "format": "%H:%M", "resolution": "minute"}),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_words_and_moments_are_drafted_as_they_are_spelled(tmp_path, case):
+    """A draft that is filled in writes the texts of the file again."""
+    texts, expected = TEXTS[case]
+    (tmp_path / "a.csv").write_text(f"x\n{texts}\n")
+    fields = draft_of_file(tmp_path / "a.csv")[0][0].fields
+    assert {key: value for key, value in fields.items() if value != "???"} == expected
+    bounds = {"low": "2020-01-01 00:00", "high": "2024-12-31 23:59"} if expected["type"] == "datetime" else {}
+    values = {"values": texts.split("\n")} if expected["type"] == "category" else {}
+    schema = TableSchema((column_of("x", expected | bounds | values),)).completed(9000)
+    column = schema.columns[0]
+    again = column.restored(*column.numbers(_read_one(tmp_path / "a.csv", schema), False, Counter()))
+    written = AsRead.of(schema).texts(pa.record_batch({"x": again})).column(0).to_pylist()
+    assert written == [text if case != "mixed capitals" else text.lower() for text in texts.split("\n")]
+
+
+def _read_one(path, schema):
+    return next(table_source(path, schema).batches(["x"])).column(0)
 
 
 @given(

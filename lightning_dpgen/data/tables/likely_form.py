@@ -27,8 +27,14 @@ _WORDS = (
     ("no", "yes"), ("n", "y"), ("f", "t"), ("nein", "ja"), ("nee", "ja"), ("nej", "ja"), ("non", "oui"), ("no", "si"),
     ("no", "sí"), ("não", "sim"), ("nie", "tak"), ("falsch", "wahr"), ("faux", "vrai"),
 )  # fmt: skip
+TRUTH = ("false", "true")
 _SIGNS = [NumberForm(*signs) for signs in ((",", "."), (",", " "), (",", "'"), (".", ","), (".", " "), (".", "'"))]
 _DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d")
+# Forms of ISO 8601 that programs read as they are, and would write with a blank and seconds.
+_ISO = (
+    MomentForm("%Y-%m-%dT%H:%M:%S", "datetime"), MomentForm("%Y-%m-%d %H:%M", "datetime"),
+    MomentForm("%Y-%m-%dT%H:%M", "datetime"), MomentForm("%H:%M", "time"),
+)  # fmt: skip
 _CLOCKS = (("", "date"), (" %H:%M", "datetime"), (" %H:%M:%S", "datetime"))
 
 
@@ -139,14 +145,23 @@ def likely_quotes(path: Path, separator: str, charset: str) -> str:
 
 
 def likely_words(texts: pa.Array) -> list[str] | None:
-    """Return the words for false and true of which texts consist; None where they are no such pair.
+    """Return the words for false and for true of which texts consist; None where they are no such pair.
 
     Example:
-        >>> likely_words(pa.array(["Ja", "Nein", "ja"])), likely_words(pa.array(["a"]))
-        (['nein', 'ja'], None)
+        >>> likely_words(pa.array(["Ja", "Nein", "ja"])), likely_words(pa.array(["Ja", "Nein"]))
+        (['nein', 'ja'], ['Nein', 'Ja'])
+        >>> likely_words(pa.array(["TRUE", "TRUE"])), likely_words(pa.array(["a"]))
+        (['FALSE', 'TRUE'], None)
     """
-    found = set(pc.unique(pc.utf8_lower(texts)).to_pylist())
-    return next((list(pair) for pair in _WORDS if found == set(pair)), None)
+    spelled = set(pc.unique(texts).to_pylist())
+    found = {text.lower() for text in spelled}
+    # A column that says true throughout is one of true and false all the same.
+    pair = TRUTH if found <= set(TRUTH) else next((pair for pair in _WORDS if found == set(pair)), None)
+    if pair is None:
+        return None
+    capitals = (str.lower, str.capitalize, str.upper)
+    spell = next((spell for spell in capitals if spelled <= set(map(spell, pair))), str.lower)
+    return list(map(spell, pair))
 
 
 def likely_moments(texts: pa.Array) -> list[MomentForm]:
@@ -159,6 +174,16 @@ def likely_moments(texts: pa.Array) -> list[MomentForm]:
     forms = [MomentForm(date + clock, kind) for date in _DATES for clock, kind in _CLOCKS]
     scales = {"date": Dates(), "datetime": Datetimes("second")}
     return [form for form in forms if form.fits(texts).all() and _reads(scales[form.kind], form.read(texts))]
+
+
+def likely_iso_format(texts: pa.Array, kind: str) -> MomentForm | None:
+    """Return the form of dates and times that are ISO 8601 but not as programs write it; None for any other.
+
+    Example:
+        >>> likely_iso_format(pa.array(["2024-01-31T10:05"]), "datetime").format
+        '%Y-%m-%dT%H:%M'
+    """
+    return next((form for form in _ISO if form.kind == kind and form.fits(texts).all()), None)
 
 
 def _first_bytes(path: Path) -> bytes:

@@ -19,15 +19,18 @@ from lightning_dpgen.data.files.kinds import TEXT
 from lightning_dpgen.data.files.parquet import ParquetFolder, ParquetRows
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import UTF8, bare_name
+from lightning_dpgen.data.files.values import Nested
 from lightning_dpgen.data.names import plain
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times, is_zone
 from lightning_dpgen.data.tables.likely_form import (
+    TRUTH,
     has_same_decimals,
     holds_thousands,
     likely_charset,
     likely_decimals,
+    likely_iso_format,
     likely_moments,
     likely_quotes,
     likely_signs,
@@ -37,7 +40,7 @@ from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.schema_keys import KINDS as DECIDED
 from lightning_dpgen.data.tables.sources import check_kind
-from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm
+from lightning_dpgen.data.tables.written_form import NEEDED, MomentForm, NumberForm
 from lightning_dpgen.sampling.errors import BadRecords
 
 OPEN = UNFILLED[0]
@@ -206,16 +209,24 @@ def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
     _refuse_many(rows.columns, rows.where)
     if isinstance(rows, ParquetRows | ParquetFolder):
         return [_of_arrow(name, kind) for name, kind in zip(rows.columns, rows.types, strict=True)]
-    batch = next(rows.batches(rows.columns), None)
-    arrays = (
-        [plain(array.slice(0, _ROWS)) for array in batch.columns]
-        if batch
-        else [pa.array([], pa.string())] * len(rows.columns)
-    )
-    return [
-        _of_texts(name, values) if pa.types.is_string(values.type) else _of_values(name, values)
-        for name, values in zip(rows.columns, arrays, strict=True)
-    ]
+    columns, nested = list(rows.columns), {}
+    while columns:
+        try:
+            with closing(rows.batches(columns)) as batches:
+                batch = next(batches, None)
+            break
+        except Nested as found:
+            columns.remove(found.column)
+            nested[found.column] = ColumnDraft(
+                found.column, {"type": "drop"}, {"type": f"holds {found.what}: {found.advice}"}
+            )
+    else:
+        batch = None
+    drafts = dict(nested)
+    for place, name in enumerate(columns):
+        values = plain(batch.column(place).slice(0, _ROWS)) if batch else pa.array([], pa.string())
+        drafts[name] = _of_texts(name, values) if pa.types.is_string(values.type) else _of_values(name, values)
+    return [drafts[name] for name in rows.columns]
 
 
 def _text(value: Any) -> str:
@@ -228,10 +239,8 @@ def _of_texts(name: str, values: pa.Array, signs: NumberForm = _PLAIN) -> Column
     values = values.drop_null()
     if not len(values):
         return ColumnDraft(name, {"type": OPEN}, {"type": f"one of {', '.join(KINDS)}"})
-    if pc.all(pc.is_in(pc.utf8_lower(values), pa.array(["true", "false"]))).as_py():
-        return ColumnDraft.of_type(name, "boolean")
     if words := likely_words(values):
-        return ColumnDraft.of_type(name, "boolean", words=words)
+        return ColumnDraft.of_type(name, "boolean", **({"words": words} if tuple(words) != TRUTH else {}))
     if pc.any(pc.match_substring_regex(values, r"^\s*0\d")).as_py() and _reads(Integers(), values):
         # A number would lose the zeros.
         draft = ColumnDraft.of_type(name, "category")
@@ -241,7 +250,8 @@ def _of_texts(name: str, values: pa.Array, signs: NumberForm = _PLAIN) -> Column
             return draft
     for kind, scale in _TESTS.items():
         if kind not in ("integer", "number") and _reads(scale, values):
-            return ColumnDraft.of_type(name, kind)
+            form = likely_iso_format(values, kind)
+            return ColumnDraft.of_type(name, kind) if form is None else _of_form(name, form)
     return _of_moments(name, values) or ColumnDraft.of_type(name, "category")
 
 
@@ -280,9 +290,14 @@ def _of_moments(name: str, values: pa.Array) -> ColumnDraft | None:
     if not (forms := likely_moments(values)):
         return None
     if len(forms) == 1:
-        return ColumnDraft.of_type(name, forms[0].kind, format=forms[0].format)
+        return _of_form(name, forms[0])
     either = " or ".join(f'"{form.format}"' for form in forms)
     return ColumnDraft.of_type(name, forms[0].kind, format=OPEN).because("format", f"{either}: both read the first rows")
+
+
+def _of_form(name: str, form: MomentForm) -> ColumnDraft:
+    finest = {"resolution": "minute"} if "%M" in form.format and "%S" not in form.format else {}
+    return ColumnDraft.of_type(name, form.kind, format=form.format, **finest)
 
 
 def _of_values(name: str, values: pa.Array) -> ColumnDraft:

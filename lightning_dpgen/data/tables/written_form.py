@@ -165,6 +165,17 @@ class MomentForm(WrittenForm):
         return rf"^\s*{''.join(parts)}\s*$"
 
 
+def with_offset(moments: pa.Array) -> pa.Array:
+    """Return moments of a zone as text with their offset, as ISO 8601 writes it but for a blank in place of T.
+
+    Example:
+        >>> with_offset(pa.array([0], pa.timestamp("s", "Europe/Berlin"))).to_pylist()
+        ['1970-01-01 01:00:00+01:00']
+    """
+    texts = pc.strftime(moments, format="%Y-%m-%d %H:%M:%S%z")
+    return pc.replace_substring_regex(texts, r"(\d\d)$", r":\1")
+
+
 def form_of(fields: Mapping[str, Any], decimal: str, thousands: str) -> WrittenForm | None:
     """Return the form of a column by what a schema says of it, and by the signs of the table; None for that of programs.
 
