@@ -124,6 +124,9 @@ def test_every_kind_reads_the_same(tmp_path, name):
     # SQLite has no type of true and false.
     truth = "integer" if name in ("a.sqlite", "a.db") else "boolean"
     assert [draft.fields["type"] for draft in drafts] == ["integer", "number", "category", "date", truth] and not about
+    # A draft of Parquet looks at its types alone.
+    typed = name in ("a.parquet", "folder")
+    assert drafts[1].fields.get("decimals") == (None if typed else 2)
 
 
 def test_a_table_is_named_where_there_are_several(tmp_path):

@@ -21,7 +21,7 @@ from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import UTF8, bare_name
 from lightning_dpgen.data.files.values import Nested
 from lightning_dpgen.data.names import plain
-from lightning_dpgen.data.tables.arrays import Misfit
+from lightning_dpgen.data.tables.arrays import Misfit, texts_of
 from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times, is_zone
 from lightning_dpgen.data.tables.likely_form import (
@@ -308,6 +308,8 @@ def _of_values(name: str, values: pa.Array) -> ColumnDraft:
         and pc.all(pc.equal(pc.floor_temporal(values), values)).as_py()
     ):
         return ColumnDraft.of_type(name, "date")
+    if pa.types.is_floating(values.type) and (decimals := likely_decimals(texts_of(values).drop_null(), _PLAIN)):
+        return ColumnDraft.of_type(name, "number", decimals=decimals).because("decimals", _DECIMALS_TOLD)
     return _of_arrow(name, values.type)
 
 
