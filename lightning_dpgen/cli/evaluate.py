@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +21,8 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
 from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.privacy.nearest_word import suggest_file
+from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.certificate import SYNTHETIC, NotARelease
 from lightning_dpgen.release.folder import release_folder
@@ -31,6 +34,8 @@ from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
+
+_SELECT = re.compile(r"\s*(?:select|with)\s", re.IGNORECASE)
 
 
 def make_parser() -> Parser:
@@ -49,8 +54,8 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--held-out",
         metavar="FILE",
-        help="real records that nothing was learned from, in the form of data.path; also data.held_out=FILE; membership "
-        "inference needs them",
+        help="real records that nothing was learned from, in the form of data.path (a table in any kind of file, or a "
+        "query where data.query is one); also data.held_out=FILE; membership inference needs them",
     )
     parser.add_argument("--by", metavar="COLUMN", help="of a table: compare the groups of this column, too (the label)")
     parser.add_argument(
@@ -137,14 +142,23 @@ def table(evaluation: Evaluation) -> str:
 
 
 def _beside(source: Source, path: str, release: Path) -> Source:
-    """Return the source of held-out records in a file, or folder, of the form of the others."""
+    """Return the source of held-out records: a file or folder of the form of the others, or a query of their database."""
     own, of_database = getattr(source.spec, "path", None), getattr(source.spec, "url", None) is not None
     if own is None and not of_database:
         known = " has held-out records of its own" if source.held_out else ": its records are in no file"
         raise UsageError(f"--held-out {path}: data={source.spec.source}{known}; leave it out")
+    if of_database and _SELECT.match(path):
+        if path.split() == source.spec.query.split():
+            raise UsageError(f"--held-out {path}: is data.query, of the records that were learned from; expected others")
+        return source_of(source.spec.changed(query=path))
+    if "://" in path:
+        expected = "a query of data.url (select ...), or a file" if of_database else "a file"
+        raise UsageError(
+            f"--held-out {without_passwords(path)}: is a URL: expected {expected}, also one of SQLite or DuckDB"
+        )
     place = place_of(path)
     if not path or not place.exists():
-        raise UsageError(f"--held-out {path or repr(path)}: there is no such file")
+        raise UsageError(f"--held-out {path or repr(path)}: there is no such file{suggest_file(place) if path else ''}")
     made = release / SYNTHETIC
     learned = [] if own is None else [(Path(own), "of the records that were learned from (data.path)")]
     for other, what in (*learned, (made, "of synthetic records")):

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
+from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.privacy.folders import place_of
@@ -30,14 +31,16 @@ from lightning_dpgen.release.picture_folder import write_pictures
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.rejection import TooRare
 from lightning_dpgen.release.sampler import Release, load_release
-from lightning_dpgen.release.tables import FORMATS, MOST_ROWS_OF_A_SHEET, SHEET, check_sheet, csv_text, write_table
+from lightning_dpgen.release.tables import FORMATS, csv_text, write_table
 from lightning_dpgen.release.verify import read_certificate
+from lightning_dpgen.release.workbook import MOST_ROWS_OF_A_SHEET, SHEET, check_sheet
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Records to draw by default: a file of them, or a look.
 _WRITTEN, _SHOWN = 1000, 10
 _MOST = 10**9
+_SQLITE = tuple(ending for ending in DATABASES if ending != ".duckdb")
 
 
 def make_parser() -> Parser:
@@ -57,7 +60,7 @@ def make_parser() -> Parser:
         help=f"a new file ({', '.join(FORMATS)}), in the form that a table was read in; the URL of a database, with "
         "--table; for pictures also a new folder (FOLDER/); without it, records are printed as CSV",
     )
-    parser.add_argument("--table", help="the new table of the database, or the sheet of the .xlsx file")
+    parser.add_argument("--table", help=f"the new table of the database, or the sheet of the .xlsx file ({SHEET})")
     parser.add_argument(
         "--form", choices=("wide", "long"), help="series: one a row, or one time a row (as they were read, or wide)"
     )
@@ -106,7 +109,7 @@ def run(argv: Sequence[str]) -> int:
     _check(release, arguments.where)
     if n is None:
         n = _SHOWN if place is None else _WRITTEN
-    if place is not None and place.path is not None and place.path.suffix == ".xlsx" and n > MOST_ROWS_OF_A_SHEET:
+    if place is not None and place.path is not None and place.path.suffix == WORKBOOK and n > MOST_ROWS_OF_A_SHEET:
         raise UsageError(f"-n {n}: a sheet holds {MOST_ROWS_OF_A_SHEET:,} records: write a .csv or .parquet file")
     try:
         if pictures:
@@ -184,13 +187,15 @@ def _place(name: str, table: str | None) -> _Place:
         )
     if table is not None:
         try:
-            if output.suffix != ".xlsx":
+            if output.suffix not in (WORKBOOK, *DATABASES):
                 raise ValueError("names a table of a database, or the sheet of an .xlsx file: leave it out")
-            check_sheet(table)
+            if output.suffix == WORKBOOK:
+                check_sheet(table)
         except ValueError as error:
             raise UsageError(f"--table {table}: {error}") from None
     if os.path.lexists(output):
-        raise UsageError(f"-o {output}: exists already; choose another name")
+        more = f", or give the URL sqlite:///{output} and --table for a new table in it" if output.suffix in _SQLITE else ""
+        raise UsageError(f"-o {output}: exists already; choose another name{more}")
     if not output.parent.is_dir():
         raise UsageError(f"-o {output}: there is no folder {output.parent}")
     return _Place(output, folder, table=table)

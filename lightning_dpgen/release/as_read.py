@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,8 +11,9 @@ import pyarrow.compute as pc
 from lightning_dpgen.data.files.text import UTF8
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.written_form import NumberForm, WrittenForm
+from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm, WrittenForm, with_offset
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class AsRead:
         separator: between fields of text; None for what goes with the ending of a name.
         charset: the encoding of text.
         header: whether text begins with the names of columns.
+        quotes: which fields of text stand in double quotes, one of `data.tables.written_form.QUOTES`.
         forms: of numbers, dates and times in text, by column.
         words: for false and for true, by column.
         missing: the text for a missing value, by column, where that is no empty field.
@@ -38,6 +41,7 @@ class AsRead:
     separator: str | None = None
     charset: str = UTF8
     header: bool = True
+    quotes: str = NEEDED
     forms: dict[str, WrittenForm] = field(default_factory=dict)
     words: dict[str, tuple[str, str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -47,53 +51,61 @@ class AsRead:
         """Return the form that the schema of a table declares; the usual one for other records."""
         if not isinstance(schema, TableSchema):
             return cls()
-        columns = schema.recorded
+        columns, forms = schema.recorded, dict(schema.forms)
+        for column in columns:
+            if isinstance(column, Numeric) and column.decimals is not None:
+                forms[column.name] = replace(forms.get(column.name, NumberForm()), decimals=column.decimals)
         return cls(
             schema.separator,
             schema.charset,
             schema.header,
-            schema.forms,
+            schema.quotes,
+            forms,
             {c.name: c.words for c in columns if isinstance(c, Category) and c.words is not None},
             {c.name: c.missing_values[0] for c in columns if c.missing and "" not in c.missing_values},
         )
 
     def texts(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        """Return records as a file of text has them: all that has a declared form is text."""
-        return self._changed(self.values(chunk, numbers=True), self._with_missing)
-
-    def values(self, chunk: pa.RecordBatch, *, numbers: bool = False) -> pa.RecordBatch:
-        """Return records as files with types have them: words and dates in a declared form are text.
-
-        Args:
-            numbers: whether numbers in a declared form are text as well, and moments of a zone.
-        """
+        """Return records as a file of text has them: all columns are text, null where a field is empty."""
 
         def written(name: str, column: pa.Array) -> pa.Array:
             form = self.forms.get(name)
-            if name in self.words and pa.types.is_boolean(column.type):
-                no, yes = self.words[name]
-                return pc.if_else(column, yes, no)
-            if form is not None and (numbers or not isinstance(form, NumberForm)):
-                return form.written(column)
-            if numbers and pa.types.is_timestamp(column.type) and column.type.tz is not None:
-                return pc.strftime(column, format="%Y-%m-%d %H:%M:%S%z")
-            return column
+            if form is not None:
+                column = form.written(column)
+            elif pa.types.is_timestamp(column.type) and column.type.tz is not None:
+                column = with_offset(column)
+            texts = self._with_words(name, column).cast(pa.string())
+            return pc.coalesce(texts, self.missing[name]) if name in self.missing else texts
 
-        return self._changed(chunk, written)
+        return _changed(chunk, written)
+
+    def values(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Return records as files with types have them: words, and dates in a declared form, are text."""
+
+        def written(name: str, column: pa.Array) -> pa.Array:
+            form = self.forms.get(name)
+            if form is not None and not isinstance(form, NumberForm):
+                return form.written(column)
+            return self._with_words(name, column)
+
+        return _changed(chunk, written)
+
+    def cells(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Return records as a workbook has them, whose dates and numbers have a format for the eye: words are text."""
+        return _changed(chunk, self._with_words)
 
     def schema(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of `values`."""
         nothing = pa.record_batch([pa.array([], kind) for kind in columns.types], names=columns.names)
         return self.values(nothing).schema.with_metadata(columns.metadata)
 
-    def _with_missing(self, name: str, column: pa.Array) -> pa.Array:
-        if name not in self.missing:
+    def _with_words(self, name: str, column: pa.Array) -> pa.Array:
+        if name not in self.words or not pa.types.is_boolean(column.type):
             return column
-        return pc.coalesce(column.cast(pa.string()), self.missing[name])
+        no, yes = self.words[name]
+        return pc.if_else(column, yes, no)
 
-    @staticmethod
-    def _changed(chunk: pa.RecordBatch, change: object) -> pa.RecordBatch:
-        names = chunk.schema.names
-        return pa.record_batch(
-            [change(name, column) for name, column in zip(names, chunk.columns, strict=True)], names=names
-        )
+
+def _changed(chunk: pa.RecordBatch, change: Callable[[str, pa.Array], pa.Array]) -> pa.RecordBatch:
+    names = chunk.schema.names
+    return pa.record_batch([change(name, column) for name, column in zip(names, chunk.columns, strict=True)], names=names)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.database import described_error, engine_of
+from lightning_dpgen.data.files.extras import needs
+from lightning_dpgen.data.files.table_choice import quoted
+from lightning_dpgen.data.tables.written_form import with_offset
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -89,11 +91,22 @@ def write_to_database(url: str, table: str, chunks: Iterable[pa.RecordBatch], co
         engine.dispose()
 
 
+def write_to_duckdb(path: Path, table: str, chunks: Iterable[pa.RecordBatch], columns: pa.Schema) -> None:
+    """Write records as the table of a new file of DuckDB, a chunk at a time.
+
+    Raises:
+        BadRecords: if its library is missing.
+    """
+    needs("duckdb", "duckdb", str(path))
+    import duckdb
+
+    with duckdb.connect(str(path.absolute())) as connection:
+        connection.register("records", pa.RecordBatchReader.from_batches(columns, chunks))
+        connection.execute(f"CREATE TABLE {quoted(table)} AS SELECT * FROM records")
+
+
 def _without_zones(chunk: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [
-        pc.strftime(column, format="%Y-%m-%d %H:%M:%S%z") if getattr(column.type, "tz", None) else column
-        for column in chunk.columns
-    ]
+    columns = [with_offset(column) if getattr(column.type, "tz", None) else column for column in chunk.columns]
     return pa.record_batch(columns, names=chunk.schema.names)
 
 

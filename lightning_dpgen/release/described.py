@@ -119,7 +119,7 @@ def _column(column: Column, label: bool) -> Described:
     is_label = "the label" if label else ""
     if isinstance(column, Category):
         kind = "true or false" if column.kind is bool else "category"
-        values = joined([listed(column.values), missing])
+        values = joined([listed(column.present_names), missing])
         choices = f"{column.choices:,} choices" if column.choices else "one value only"
         return Described(name, kind, values, joined([choices, is_label]), note)
     if not isinstance(about, Numeric):

@@ -21,6 +21,7 @@ from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.charts import histogram, percent, ranked
 from lightning_dpgen.release.text import printable, value_text
 
@@ -92,19 +93,22 @@ def _of_table(path: Path, schema: TableSchema) -> Shown:
     drawn = modelled[:CHARTS]
     needed = [column.name for column in drawn]
     needed += [relatives[name].relative_to for name in needed if name in relatives]
-    table = _read(path, list(dict.fromkeys([*across, *needed])), schema.arrow)
+    read = table = _read(path, list(dict.fromkeys([*across, *needed])), schema.arrow)
+    if table.num_rows:
+        # Pages have the words of the schema for true and false.
+        table = pa.Table.from_batches(map(AsRead.of(schema).cells, table.to_batches()))
     first = table.select(across).slice(0, EXAMPLES).to_pylist()
     rows = [[value_text(value, 24) for value in row.values()] for row in first]
-    figures = [_figure(schema, column, table) for column in drawn] if table.num_rows else []
+    figures = [_figure(schema, column, table, read) for column in drawn] if table.num_rows else []
     return Shown(table.num_rows, figures, [printable(name, 30) for name in across], rows, len(modelled) - len(drawn))
 
 
-def _figure(schema: TableSchema, column: Modelled, table: pa.Table) -> Figure:
-    """Draw a column, or its distances from another one."""
+def _figure(schema: TableSchema, column: Modelled, table: pa.Table, read: pa.Table) -> Figure:
+    """Draw a column as pages have it, or its distances from another one, by the values that were read."""
     relative = schema.rules.relatives.get(column.name)
     if relative is None:
         return _column(column, table[column.name])
-    arrays = {name: table[name].combine_chunks() for name in (column.name, relative.relative_to)}
+    arrays = {name: read[name].combine_chunks() for name in (column.name, relative.relative_to)}
     apart = relative.distances(arrays, schema.rules.columns[relative.relative_to], True, Counter())
     figure = _column(column, pa.chunked_array([apart]), relative.value.special)
     return replace(figure, name=f"{figure.name}, {relative.measure}")

@@ -35,18 +35,19 @@ def example_condition(schema: Schema) -> Condition | None:
     found = _label(schema)
     if found is None or not all(str(part).isprintable() and 0 < len(str(part)) <= _LETTERS for part in found):
         return None
-    name, value = found
-    return Condition(shlex.quote(f"{name}={str(value).lower() if value is True else value}"), repr({name: value}))
+    name, value, said = found
+    return Condition(shlex.quote(f"{name}={said}"), repr({name: value}))
 
 
-def _label(schema: Schema) -> tuple[str, Any] | None:
+def _label(schema: Schema) -> tuple[str, Any, str] | None:
+    """Return the name of the label, its last value, and that value as a condition says it."""
     if not isinstance(schema, TableSchema):
         classes = schema.class_names if isinstance(schema, ImageSchema) else schema.classes
-        return ("label", classes[-1]) if classes else None
+        return ("label", classes[-1], str(classes[-1])) if classes else None
     column = next((column for column in schema.columns if column.name == schema.label), None)
     if isinstance(column, Category):
-        return column.name, column.values[-1]
-    return (column.name, column.high) if isinstance(column, Numeric) and not column.special else None
+        return column.name, column.values[-1], column.present_names[-1]
+    return (column.name, column.high, str(column.high)) if isinstance(column, Numeric) and not column.special else None
 
 
 def size_category(rows: int) -> str:

@@ -1,27 +1,25 @@
-"""Synthetic records as files of a table: Parquet, CSV, JSON lines or a workbook, written a chunk at a time."""
+"""Synthetic records as files of a table: Parquet, text, JSON lines, a workbook or a database, written a chunk at a time."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from lightning_dpgen.data.files.delimited import default_separator
-from lightning_dpgen.data.files.extras import needs
 from lightning_dpgen.data.files.formulas import escaped, escaped_name
+from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
+from lightning_dpgen.data.tables.written_form import NEEDED, OF_ALL
 from lightning_dpgen.release.as_read import AsRead
+from lightning_dpgen.release.database_table import write_to_database, write_to_duckdb
+from lightning_dpgen.release.workbook import SHEET, write_workbook
 
-FORMATS = (".parquet", ".csv", ".tsv", ".jsonl", ".xlsx")
-MOST_ROWS_OF_A_SHEET = 2**20 - 1
-SHEET = "synthetic"
-_LONGEST_SHEET = 31
+FORMATS = (".parquet", ".csv", ".tsv", ".jsonl", WORKBOOK, *DATABASES)
 _USUAL = AsRead()
 
 
@@ -41,11 +39,11 @@ def write_table(
         schema: the columns.
         escape: as for `csv_text`.
         form: of a table as it was read; a Parquet file has types of its own, and none.
-        sheet: the name of the sheet of a workbook.
+        sheet: the name of the sheet of a workbook, or of the table of a database (DuckDB by its ending, else SQLite).
 
     Raises:
         ValueError: for another ending, or text that the encoding or a workbook cannot hold.
-        BadRecords: if the library for workbooks is missing.
+        BadRecords: if the library for workbooks or databases is missing.
     """
     if path.suffix == ".parquet":
         # Arrow would read a path in its own way.
@@ -66,8 +64,12 @@ def write_table(
             for chunk in chunks:
                 lines = (json.dumps(row, ensure_ascii=False, default=str) for row in form.values(chunk).to_pylist())
                 file.writelines(f"{line}\n" for line in lines)
-    elif path.suffix == ".xlsx":
-        _write_workbook(path, map(form.values, chunks), form.schema(schema).names, sheet)
+    elif path.suffix == WORKBOOK:
+        write_workbook(path, chunks, schema, form, sheet)
+    elif path.suffix == ".duckdb":
+        write_to_duckdb(path, sheet, map(form.values, chunks), form.schema(schema))
+    elif path.suffix in DATABASES:
+        write_to_database(f"sqlite:///{path}", sheet, map(form.values, chunks), form.schema(schema))
     else:
         raise ValueError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
 
@@ -86,29 +88,42 @@ def csv_text(
     Example:
         >>> batch = pa.RecordBatch.from_pydict({"items": [["tea", "bread"], []], "label": ["day", "night"]})
         >>> print("".join(csv_text([batch])), end="")
-        "items","label"
-        "[""tea"", ""bread""]","day"
-        "[]","night"
+        items,label
+        "[""tea"", ""bread""]",day
+        [],night
     """
+    separator = form.separator or separator
     for i, chunk in enumerate(chunks):
-        sink = pa.BufferOutputStream()
-        cells = _without_lists(chunk)
-        cells = form.texts(_escaped(cells) if escape else cells)
+        plain = _without_lists(chunk)
+        names = pa.array(plain.schema.names, pa.string())
         if escape:
-            cells = cells.rename_columns([escaped_name(name) for name in cells.schema.names])
-        options = pa.csv.WriteOptions(include_header=i == 0 and form.header, delimiter=form.separator or separator)
-        pa.csv.write_csv(cells, sink, options)
-        yield sink.getvalue().to_pybytes().decode()
+            plain, names = _escaped(plain), pa.array(map(escaped_name, plain.schema.names), pa.string())
+        if i == 0 and form.header:
+            yield separator.join(_quoted(names, separator, every=form.quotes != NEEDED).to_pylist()) + "\n"
+        fields = []
+        for name, kind, texts in zip(plain.schema.names, plain.schema.types, form.texts(plain).columns, strict=True):
+            is_text = pa.types.is_string(kind) or name in form.words
+            every = form.quotes == OF_ALL or (form.quotes != NEEDED and is_text)
+            quoted = _quoted(texts, separator, every=every)
+            # A line of nothing is no row to most readers.
+            fields.append(pc.coalesce(quoted, '""' if form.quotes == OF_ALL or plain.num_columns == 1 else ""))
+        lines = pc.binary_join_element_wise(*fields, separator).to_pylist()
+        yield "".join(f"{line}\n" for line in lines)
 
 
-def check_sheet(name: str) -> None:
-    """Refuse a name that no sheet of a workbook may have.
+def _quoted(texts: pa.Array, separator: str, *, every: bool) -> pa.Array:
+    """Return texts as fields of RFC 4180: in double quotes where they need them, or every one; null stays null.
 
-    Raises:
-        ValueError: saying what is expected.
+    An empty text needs them, since an empty field is a missing value.
+
+    Example:
+        >>> print(*_quoted(pa.array(["tea", 'the "best"', "a,b", ""]), ",", every=False))
+        tea "the ""best\"\"\" "a,b" ""
     """
-    if not 0 < len(name) <= _LONGEST_SHEET or re.search(r"[\[\]:*?/\\']", name):
-        raise ValueError(f"{name[:60]!r}: expected a name of a sheet, of 1 to {_LONGEST_SHEET} letters without []:*?/\\'")
+    inside = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
+    if every:
+        return inside
+    return pc.if_else(pc.match_substring_regex(texts, f'[{re.escape(separator)}"\\r\\n]|^$'), inside, texts)
 
 
 def _escaped(chunk: pa.RecordBatch) -> pa.RecordBatch:
@@ -124,34 +139,3 @@ def _without_lists(chunk: pa.RecordBatch) -> pa.RecordBatch:
         for column in chunk.columns
     ]
     return pa.RecordBatch.from_arrays(columns, names=chunk.schema.names)
-
-
-def _write_workbook(path: Path, chunks: Iterable[pa.RecordBatch], names: list[str], sheet: str) -> None:
-    needs("openpyxl", "excel", str(path))
-    import openpyxl
-    from openpyxl.cell import WriteOnlyCell
-    from openpyxl.utils.exceptions import IllegalCharacterError
-
-    book = openpyxl.Workbook(write_only=True)
-    made = book.create_sheet(sheet)
-
-    def cell(value: Any) -> Any:
-        if not isinstance(value, str):
-            # A workbook knows no zones, and no lists.
-            plain = not isinstance(value, list) and getattr(value, "tzinfo", None) is None
-            return value if plain else cell(str(value) if not isinstance(value, list) else json.dumps(value))
-        held = WriteOnlyCell(made, value)
-        # A text that begins with = is a text, and no formula.
-        held.data_type = "s"
-        return held
-
-    try:
-        parts = (zip(*(column.to_pylist() for column in _without_lists(part).columns), strict=True) for part in chunks)
-        for row in itertools.chain([names], itertools.chain.from_iterable(parts)):
-            made.append([cell(value) for value in row])
-        book.save(path)
-    except IllegalCharacterError:
-        raise ValueError("a text has a control character, which no workbook holds; a .csv or .parquet file does") from None
-    finally:
-        if not made.closed:
-            made.close()

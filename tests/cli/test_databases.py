@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.api import fit
 from lightning_dpgen.data.files.database import DatabaseQuery
-from lightning_dpgen.data.files.query_check import Name, one_table
+from lightning_dpgen.data.files.query_check import Name, Unreadable, one_table
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.privacy.passwords import check_url, without_passwords
@@ -70,9 +70,17 @@ def test_a_query_that_may_join_records_needs_the_curators_word(dpgen, database, 
     for path in (tmp_path / "run/release").rglob("*"):
         assert b"clinic.db" not in path.read_bytes() and b"ward" not in path.read_bytes(), path
     pd.DataFrame({"age": [30, 40] * 50, "sex": ["F", "M"] * 50}).to_csv(tmp_path / "held.csv", index=False)
-    words = ["data=table", f"data.url={database}", f"data.query={query}", INDEPENDENT, "--held-out", tmp_path / "held.csv"]
-    status, out, err = dpgen("evaluate", tmp_path / "run", *words, "--seconds", "0.001")
-    assert status == 0 and "columns:" in out, err
+    pd.DataFrame({"age": [30, 40] * 50, "sex": ["F", "M"] * 50}).to_parquet(tmp_path / "held.parquet")
+    words = ["data=table", f"data.url={database}", f"data.query={query}", INDEPENDENT, "--seconds", "0.001", "--held-out"]
+    others = "select age, sex from visits where ward = 2"
+    for held_out in (tmp_path / "held.csv", tmp_path / "held.parquet", others):
+        status, out, err = dpgen("evaluate", tmp_path / "run", *words, held_out)
+        assert status == 0 and "columns:" in out, err
+    refused = {database: "is a URL: expected a query of data.url (select ...), or a file", query: "is data.query",
+               f"{tmp_path}/hold.csv": f"there is no such file; did you mean {tmp_path}/held.csv?"}  # fmt: skip
+    for held_out, said in refused.items():
+        status, out, err = dpgen("evaluate", tmp_path / "run", *words, held_out)
+        assert status == 2 and said in err and err.startswith("dpgen: --held-out ") and len(err.splitlines()) == 1, err
 
 
 def test_other_records_are_noticed_and_another_order_is_none(dpgen, database, tmp_path, interrupted_when_kept):
@@ -180,6 +188,10 @@ MISTAKES = {
     "no file": (["data.url=sqlite:///x.db", "data.query=select age, sex from b"], "no file x.db"),
     "no URL": (["data.url=visits", "data.query=select age, sex from b"], "expected the URL of a database"),
     "no driver": (["data.url=nodb://h/d", "data.query=select age, sex from b"], "no driver of this kind"),
+    "a system misspelled": (["data.url=mysqql://h/d", "data.query=select age from b"], "did you mean mysql?"),
+    "another package": (["data.url=snowflake://h/d", "data.query=select age from b"], "pip install snowflake-sqlalchemy"),
+    "a keyword misspelled": (["data.url=sqlite:///x.db", "data.query=selct age from b"], "is no SQL: 'from' cannot stand"),
+    "no keyword": (["data.url=sqlite:///x.db", "data.query=age"], "does not begin with SELECT; expected select COLUMNS"),
     "driver missing": (["data.url=oracle://h/d", "data.query=select age, sex from b"], "is not installed: pip install"),
 }  # fmt: skip
 
@@ -204,6 +216,21 @@ def test_a_query_is_drafted(dpgen, database, tmp_path):
     status, _, err = dpgen("schema", database, "--query", "select max(age) as age from visits", "-o", tmp_path / "e.yaml")
     assert status == 2 and "declare --rows-independent" in err
     assert dpgen("schema", database, "-o", tmp_path / "e.yaml")[0] == 2
+
+
+KEYWORDS = {
+    "selct age from t": "select", "select age frm t": "from", "select age form t": "from",
+    "select age from t wher age > 1": "where", "select age from t where age > 1 adn b = 2": "and",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("query", "near"), KEYWORDS.items())
+def test_a_keyword_that_is_misspelled_is_asked_for(query, near):
+    with pytest.raises(Unreadable, match="is no SQL: ") as told:
+        one_table(query, "postgresql")
+    assert told.value.near == f"; did you mean {near}?"
+    with pytest.raises(Unreadable, match="is no SQL: is a quote or a bracket left open"):
+        one_table("select age from 't", "postgresql")
 
 
 # Parts by which a row may depend on several records, in the dialects that have them.

@@ -1,11 +1,14 @@
 """Synthetic records come out as real ones went in: every format is read again by the schema that the model knows."""
 
+import csv
+import io
 import json
 import sqlite3
 
 import numpy as np
 import openpyxl
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -17,12 +20,17 @@ from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_draft import draft_of_file
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.release import sampler
+from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.sampler import load_release, write_model
+from lightning_dpgen.release.tables import csv_text
 
 GERMAN = parse_schema("""
 charset: cp1252
@@ -52,7 +60,7 @@ def released(folder, schema):
     return folder
 
 
-FORMATS = ["a.csv", "a.tsv", "a.jsonl", "a.xlsx", "a.parquet", "a.db"]
+FORMATS = ["a.csv", "a.tsv", "a.jsonl", "a.xlsx", "a.parquet", "a.sqlite", "a.duckdb", "a.db"]
 # A header is left out of text alone.
 CASES = [(schema, name) for schema in (GERMAN, PLAIN) for name in FORMATS] + [(BARE, name) for name in FORMATS[:2]]
 
@@ -62,7 +70,8 @@ def test_every_format_is_read_again(dpgen, tmp_path, name, schema):
     model = released(tmp_path / "model", schema)
     of_database = name == "a.db"
     output = f"sqlite:///{tmp_path / name}" if of_database else tmp_path / name
-    table = ["--table", "Besuche"] if of_database or (name == "a.xlsx" and schema is GERMAN) else []
+    named = of_database or (name.endswith((".xlsx", ".sqlite", ".duckdb")) and schema is GERMAN)
+    table = ["--table", "Besuche"] if named else []
     status, out, err = dpgen("sample", model, "-n", 300, "--seed", 3, "-o", output, *table)
     assert status == 0 and "300 synthetic records in" in out, err
     source = DatabaseQuery(output, "select * from Besuche") if of_database else tmp_path / name
@@ -72,8 +81,8 @@ def test_every_format_is_read_again(dpgen, tmp_path, name, schema):
     # A file of text is written as the real one is.
     if name.endswith(".csv") and schema is GERMAN:
         text = (tmp_path / name).read_bytes().decode("cp1252")
-        assert text.startswith('"Größe";"Gewicht";"geboren";"gesehen";"um";"raucht";"Stadt"\n')
-        assert all(word in text for word in ('"ja"', '"nein"', '"?"', "+0100", ".19", "'=München"))
+        assert text.startswith("Größe;Gewicht;geboren;gesehen;um;raucht;Stadt\n") and '"' not in text
+        assert all(word in text for word in (";ja;", ";nein;", ";?;", "+01:00", ".19", "'=München"))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "model"])
 
 
@@ -89,6 +98,67 @@ def test_types_of_other_files(dpgen, tmp_path):
     assert {cell.data_type for cell in sheet["G"]} <= {"s", "n"}, "a text is never a formula"
     kinds = pq.read_schema(tmp_path / "a.parquet")
     assert kinds.names == GERMAN.arrow.names and kinds.field("gesehen").type.tz == "Europe/Berlin"
+
+
+WORKBOOK = parse_schema("""
+decimal: ","
+thousands: "."
+columns:
+  day: {type: date, low: 1899-12-01, high: 1900-06-01, format: "%d.%m.%Y", bins: 20}
+  at: {type: datetime, low: "2020-01-01 00:00", high: "2024-12-31 23:59", format: "%d/%m/%Y %H:%M", resolution: minute}
+  um: {type: time, resolution: second, missing: true}
+  iso: {type: date, low: 2020-01-01, high: 2024-12-31}
+  pay: {type: number, low: 0, high: 9000, decimals: 2}
+  zip: {type: integer, low: 10000, high: 99999, thousands: ""}
+  n: {type: integer, low: 1000, high: 9999}
+  ok: {type: boolean}
+  smokes: {type: boolean, words: [nein, ja]}
+""").completed(20)
+
+
+def test_cells_of_a_workbook_are_of_the_kind_of_their_column(dpgen, tmp_path):
+    model = released(tmp_path / "model", WORKBOOK)
+    assert dpgen("sample", model, "-n", 200, "--seed", 1, "-o", tmp_path / "a.xlsx")[0] == 0
+    sheet = openpyxl.load_workbook(tmp_path / "a.xlsx").active
+    cells = {column[0].value: column[1:] for column in sheet.columns}
+    # Before March 1900 Excel has no days.
+    kinds = {name: {cell.data_type for cell in column if cell.value is not None} for name, column in cells.items()}
+    assert kinds == {"day": {"d", "s"}, "at": {"d"}, "um": {"d"}, "iso": {"d"}, "pay": {"n"}, "zip": {"n"}, "n": {"n"},
+                     "ok": {"b"}, "smokes": {"s"}}  # fmt: skip
+    shown = {name: {cell.number_format for cell in column} - {"General"} for name, column in cells.items()}
+    assert shown == {"day": {r"dd\.mm\.yyyy"}, "at": {r"dd\/mm\/yyyy\ hh\:mm"}, "um": {"hh:mm:ss"}, "iso": {"yyyy-mm-dd"},
+                     "pay": {"#,##0.00"}, "zip": {"0"}, "n": {"#,##0"}, "ok": set(), "smokes": set()}  # fmt: skip
+    read = read_table(tmp_path / "a.xlsx", WORKBOOK).encoded.codes
+    assert read.tolist() == read_table(load_release(model).table(200, 1), WORKBOOK).encoded.codes.tolist()
+
+
+def test_numbers_are_written_with_their_decimals_and_signs(dpgen, tmp_path):
+    model = released(tmp_path / "model", WORKBOOK)
+    out = dpgen("sample", model, "-n", 200, "--seed", 1)[1]
+    rows = pd.read_csv(io.StringIO(out), dtype=str)
+    assert rows["pay"].str.fullmatch(r"\d{0,1}\.?\d{1,3},\d\d").all()
+    assert rows["zip"].str.fullmatch(r"\d{5}").all() and rows["n"].str.fullmatch(r"\d\.\d{3}").all()
+
+
+QUOTED = {
+    "needed": 'a,n,"b,c",w\n"x,y",1,,no\nz,,"",yes\n',
+    "texts": '"a","n","b,c","w"\n"x,y",1,,"no"\n"z",,"","yes"\n',
+    "all": '"a","n","b,c","w"\n"x,y","1","","no"\n"z","","","yes"\n',
+}
+
+
+@pytest.mark.parametrize("quotes", QUOTED)
+def test_fields_are_quoted_as_in_the_file_that_was_read(tmp_path, quotes):
+    columns = {"a": {"type": "category", "values": ["x,y"]}, "n": {"type": "integer", "low": 0, "high": 9},
+               "b,c": {"type": "category", "values": ["", "q"]},
+               "w": {"type": "boolean", "words": ["no", "yes"]}}  # fmt: skip
+    schema = TableSchema.of([column_of(name, fields) for name, fields in columns.items()], {"quotes": quotes})
+    chunk = pa.record_batch({"a": ["x,y", "z"], "n": [1, None], "b,c": [None, ""], "w": [False, True]})
+    assert "".join(csv_text([chunk], form=AsRead.of(schema))) == QUOTED[quotes]
+    # A draft of the file says the same, and Python's own reader finds the same fields.
+    (tmp_path / "a.csv").write_text(QUOTED[quotes])
+    assert draft_of_file(tmp_path / "a.csv")[1] == ({} if quotes == "needed" else {"quotes": quotes})
+    assert list(csv.reader(QUOTED[quotes].splitlines()))[1:] == [["x,y", "1", "", "no"], ["z", "", "", "yes"]]
 
 
 def test_a_table_of_a_database_has_types_and_is_made_once(dpgen, tmp_path, monkeypatch):
@@ -168,8 +238,8 @@ def test_series_are_long_where_they_are_asked_for_or_were_read_so(dpgen, tmp_pat
     # The certificate says how the real ones were read, and that is the default.
     monkeypatch.setattr(sample, "read_certificate", lambda _: {"declared": {"form": "long", "by": "house"}})
     status, out, _ = dpgen("sample", model, "-n", 2)
-    assert status == 0 and out.startswith('"house","time","load"')
-    assert dpgen("sample", model, "-n", 2, "--form", "wide")[1].startswith('"load_0"')
+    assert status == 0 and out.startswith("house,time,load,")
+    assert dpgen("sample", model, "-n", 2, "--form", "wide")[1].startswith("load_0,")
 
 
 MISTAKES = {
@@ -182,6 +252,7 @@ MISTAKES = {
     "a folder of a table": (["-o", "{}/a/"], "a folder is for pictures, and the release is of table: name a file"),
     "long": (["--form", "long"], "--form long: is about series, and this release is of table"),
     "too many rows": (["-o", "{}/a.xlsx", "-n", "1048576"], "a sheet holds 1,048,575 records"),
+    "there already": (["-o", "{}/model/b.db"], "give the URL sqlite:///"),
     "letters": (["-o", "{}/a.csv"], "has no sign for"),
 }  # fmt: skip
 
@@ -193,6 +264,7 @@ def test_mistakes(dpgen, tmp_path, case):
         parse_schema("{charset: latin-1, columns: {a: {type: category, values: [€, ł]}}}") if case == "letters" else PLAIN
     )
     model = released(tmp_path / "model", schema)
+    (model / "b.db").touch()
     status, _, err = dpgen("sample", model, *[word.format(tmp_path) for word in words])
     assert status == 2 and expected in err and len(err.splitlines()) == 1 and "s3cr" not in err, err
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -9,6 +9,7 @@ from hypothesis import assume
 
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.written_form import QUOTES
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_size=8).map(str.strip)
 _DAY = datetime.date(1970, 1, 1)
@@ -83,6 +84,7 @@ def schemas(draw):
         description=draw(TEXT),
         header=draw(st.booleans()),
         separator=draw(st.sampled_from([None, ";", "|"])),
+        quotes=draw(st.sampled_from(QUOTES)),
     )
 
 

@@ -1,6 +1,7 @@
 """Encodings, numbers, dates, zones and words as a schema declares them: read, written, drafted, and never guessed."""
 
 import datetime
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,10 @@ from lightning_dpgen.data.tables.reading import read_open_columns, read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_draft import draft_of_file, draft_text
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
+from lightning_dpgen.data.tables.sources import table_source
 from lightning_dpgen.data.tables.value_set import value_of
 from lightning_dpgen.data.tables.written_form import DECIMALS, THOUSANDS, MomentForm, NumberForm
+from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.sampling.errors import BadRecords
 
 GERMAN = """Größe;Gewicht;geboren;gesehen;raucht;Stadt
@@ -93,6 +96,66 @@ def test_a_draft_leaves_open_what_may_be_either(tmp_path):
     )
     drafts, _ = draft_of_file(tmp_path / "a.parquet")
     assert [draft.fields["zone"] for draft in drafts] == ["Europe/Berlin", "???"]
+
+
+NUMBERS = {
+    "decimals": ("0,00\n3,00", {"type": "number", "decimals": 2}),
+    "of several": ("0,5\n3,25", {"type": "number", "decimals": 2}),
+    "many": ("0,3333333333\n3,25", {"type": "number"}),
+    "whole": ("7\n12", {"type": "integer"}),
+    "of a program": ("7,0\n\n12,0", {"type": "integer"}),
+    "one decimal": ("7,0\n12,0", {"type": "number", "decimals": 1}),
+    "another sign": ("52.5200\n48.1", {"type": "number", "decimals": 4, "decimal": ".", "thousands": ""}),
+    "codes": ("10115\n99999", {"type": "integer", "thousands": ""}),
+    "zeros in front": ("01067\n99999", {"type": "category"}),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS)
+def test_numbers_are_drafted_as_they_are_written(tmp_path, case):
+    texts, expected = NUMBERS[case]
+    (tmp_path / "a.csv").write_text("x;money\n" + "".join(f"{text};1.234,50\n" for text in texts.split("\n")))
+    drafts, about = draft_of_file(tmp_path / "a.csv")
+    assert about == {"separator": ";", "decimal": ",", "thousands": "."}
+    fields = {draft.name: draft.fields for draft in drafts}
+    assert {key: value for key, value in fields["x"].items() if value != "???"} == expected
+    bounds = {"category": {"values": ["01067", "99999"]}}.get(expected["type"], {"low": 0, "high": 99999, "bins": 5})
+    column = column_of("x", expected | bounds | {"missing": True})
+    money = column_of("money", {**fields["money"], "low": 0, "high": 5000, "bins": 5})
+    assert len(read_table(tmp_path / "a.csv", TableSchema.of([column, money], about)).encoded) == 2 + ("\n\n" in texts)
+
+
+TEXTS = {
+    "words in capitals": ("Ja\nNein\nJa", {"type": "boolean", "words": ["Nein", "Ja"]}),
+    "mixed capitals": ("Ja\nnein", {"type": "boolean", "words": ["nein", "ja"]}),
+    "of R": ("TRUE\nTRUE", {"type": "boolean", "words": ["FALSE", "TRUE"]}),
+    "usual": ("true\nfalse", {"type": "boolean"}),
+    "with T": ("2024-01-31T10:05:00", {"type": "datetime", "format": "%Y-%m-%dT%H:%M:%S"}),
+    "to the minute": ("2024-01-31 10:05", {"type": "datetime", "format": "%Y-%m-%d %H:%M", "resolution": "minute"}),
+    "as programs": ("2024-01-31 10:05:00", {"type": "datetime"}),
+    "clocks": ("10:05\n9:30", {"type": "category"}),
+    "times": ("10:05\n09:30", {"type": "time", "format": "%H:%M", "resolution": "minute"}),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_words_and_moments_are_drafted_as_they_are_spelled(tmp_path, case):
+    """A draft that is filled in writes the texts of the file again."""
+    texts, expected = TEXTS[case]
+    (tmp_path / "a.csv").write_text(f"x\n{texts}\n")
+    fields = draft_of_file(tmp_path / "a.csv")[0][0].fields
+    assert {key: value for key, value in fields.items() if value != "???"} == expected
+    bounds = {"low": "2020-01-01 00:00", "high": "2024-12-31 23:59"} if expected["type"] == "datetime" else {}
+    values = {"values": texts.split("\n")} if expected["type"] == "category" else {}
+    schema = TableSchema((column_of("x", expected | bounds | values),)).completed(9000)
+    column = schema.columns[0]
+    again = column.restored(*column.numbers(_read_one(tmp_path / "a.csv", schema), False, Counter()))
+    written = AsRead.of(schema).texts(pa.record_batch({"x": again})).column(0).to_pylist()
+    assert written == [text if case != "mixed capitals" else text.lower() for text in texts.split("\n")]
+
+
+def _read_one(path, schema):
+    return next(table_source(path, schema).batches(["x"])).column(0)
 
 
 @given(
@@ -188,6 +251,7 @@ def test_missing_texts_and_open_bounds_have_the_form_too(tmp_path):
 
 
 REFUSED = {
+    "quotes: some": "quotes: 'some': expected one of needed, texts, all",
     "charset: zip": "charset: 'zip': expected an encoding: utf-8", "charset: 5": "charset: 5: expected an encoding",
     "decimal: x": "decimal: 'x': expected", "thousands: '.'": "expected another sign between thousands",
     "columns: {a: {type: number, low: 0, high: 1, thousands: ';'}}": "thousands: ';': expected one of",
@@ -214,6 +278,9 @@ def test_conditions_take_declared_words_and_true_and_false():
     column = column_of("raucht", {"type": "boolean", "words": ["nein", "ja"]})
     assert [value_of(column, value) for value in ("ja", "JA", "true", True)] == [1] * 4
     assert value_of(column, "false") == value_of(column, "nein") == 0
+    # Words that mean the opposite elsewhere are the file's.
+    column = column_of("not", {"type": "boolean", "words": ["true", "false"]})
+    assert [value_of(column, value) for value in ("true", "false", True)] == [0, 1, 1]
 
 
 def test_every_charset_is_known_to_arrow(tmp_path):

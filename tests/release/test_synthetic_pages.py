@@ -17,6 +17,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.distributions import CHARTS, shown
+from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import verify
 
 
@@ -172,6 +173,18 @@ def test_examples_of_a_table_are_not_held_in_one_line(tmp_path):
     page = (folder / "report.html").read_text()
     assert 'class="wide examples"' in page
     assert not re.search(r"\.examples [^{}]*{[^}]*nowrap", page) and re.search(r"\.wide {[^}]*overflow-x: auto", page)
+
+
+def test_pages_have_the_words_of_the_schema_and_a_frame_has_true_and_false(tmp_path):
+    schema = table("ok", ok={"type": "boolean", "words": ["nein", "ja"]}, a={"type": "category", "values": ["x", "y"]})
+    released(tmp_path / "r", schema, rows=60)
+    text, front = page_of(tmp_path / "r").text, card_of(tmp_path / "r")[1]
+    assert "nein, ja" in text and "ok=ja" in text and "ok=ja" in front
+    assert not re.search(r"\b(true|false)\b", text.replace("true or false", ""))
+    release = load_release(tmp_path / "r")
+    assert str(release.sample(5, 0).dtypes["ok"]) == "bool"
+    assert release.sample(5, 0, where=["ok = ja"])["ok"].all() and release.sample(5, 0, where={"ok": True})["ok"].all()
+    assert schema.choices["ok"] == ["nein", "ja"] and schema.condition_text("ok", [0]) == "ok = nein"
 
 
 @pytest.mark.parametrize("kind", ["table", "named pictures", "baskets", "few items", "series"])

@@ -11,13 +11,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lightning_dpgen.data.files.extras import needs
-from lightning_dpgen.data.files.query_check import OneTable, check_reads, one_table
+from lightning_dpgen.data.files.query_check import OneTable, Unreadable, check_reads, one_table
 from lightning_dpgen.data.files.values import ROWS_AT_ONCE, ValueRows
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.passwords import check_url, without_passwords
 from lightning_dpgen.sampling.errors import BadRecords
 
 EXTRA = "database"
+# Systems that SQLAlchemy knows, packages that teach it others, and packages of drivers with another name.
+_SYSTEMS = ("sqlite", "postgresql", "mysql", "mariadb", "oracle", "mssql")
+_DIALECTS = {"duckdb": "duckdb-engine", "snowflake": "snowflake-sqlalchemy", "bigquery": "sqlalchemy-bigquery"}
+_PACKAGES = {"MySQLdb": "mysqlclient"}
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,11 @@ class QueryRows(ValueRows):
                 check_reads(asked.query, asked.system)
                 return None
             return one_table(asked.query, asked.system)
+        except Unreadable as error:
+            raise BadRecords(
+                f"{self._where} {error}; expected select COLUMNS from TABLE where CONDITION, in the SQL of {asked.system} "
+                f"(or declare rows_independent=True, where the database takes it){error.near}"
+            ) from None
         except ValueError as error:
             advice = (
                 "; or declare rows_independent=True, if one record more or less changes no row but its own"
@@ -184,9 +194,16 @@ def engine_of(url: str) -> Any:
     try:
         return sqlalchemy.create_engine(url, poolclass=NullPool, hide_parameters=True)
     except NoSuchModuleError:
-        raise BadRecords(f"{where}: no driver of this kind is installed: see the dialects of SQLAlchemy") from None
+        system = urlsplit(url).scheme.partition("+")[0]
+        known = [*_SYSTEMS, *_DIALECTS]
+        if system in known:
+            advice = f"pip install {_DIALECTS.get(system, system)}"
+        else:
+            advice = f"expected one of {', '.join(known)}, or another dialect of SQLAlchemy{suggest(system, known)}"
+        raise BadRecords(f"{where}: no driver of this kind is installed: {advice}") from None
     except ModuleNotFoundError as error:
-        raise BadRecords(f"{where}: the driver {error.name} is not installed: pip install {error.name}") from None
+        package = _PACKAGES.get(error.name, error.name)
+        raise BadRecords(f"{where}: the driver {error.name} is not installed: pip install {package}") from None
     except (ArgumentError, ValueError) as error:
         raise BadRecords(f"{where}: is no URL of a database: {_said(error)}") from None
 

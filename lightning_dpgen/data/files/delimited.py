@@ -7,7 +7,7 @@ import io
 import itertools
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -92,21 +92,30 @@ class DelimitedText(RowSource):
             strings_can_be_null=True,
         )
         try:
-            with opened(self._path) as file:
+            with opened(self._path) as unread:
+                file = _QuoteCount(unread)
                 for batch in pa.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
                     yield pa.record_batch(list(map(_stripped, batch.columns)), names=columns) if self._strip else batch
+                # A quote that is left open takes all below it for one field, and Arrow is content.
+                if file.quotes % 2 or self._charset.startswith("utf-16"):
+                    for _ in self._rows():
+                        pass
+        except BadRecords:
+            raise
         except UNREADABLE as error:
             # Arrow refuses a file without rows, too.
             if next(self._rows(), None) is not None:
                 raise self._fault(error) from None
 
     def place(self, row: int) -> str:
-        """Return the line of a row, found by reading once more."""
+        """Return the line of a row, found by reading once more.
+
+        Raises:
+            BadRecords: if a fault of the file is found there.
+        """
         kept = (line for line, fields in self._rows() if not (self._drop_ragged and self._is_ragged(fields)))
-        try:
-            return f"line {next(itertools.islice(kept, row, None))}"
-        except (BadRecords, StopIteration):
-            return f"row {row} (from 0)"
+        line = next(itertools.islice(kept, row, None), None)
+        return f"row {row} (from 0)" if line is None else f"line {line}"
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the rows below the header as fields, each with its line."""
@@ -127,10 +136,12 @@ class DelimitedText(RowSource):
         try:
             for line, fields in self._rows():
                 if self._is_ragged(fields) and not self._drop_ragged:
+                    several = any("\n" in field for field in fields)
+                    advice = "close the double quote that may be left open there, or correct" if several else "correct"
                     return BadRecords(
                         f"{self._path}, line {line}: found {len(fields)} field{'s' if len(fields) > 1 else ''}, expected "
-                        f"{len(self.columns)}, separated by {self._separator!r}: correct the line or the separator, or put "
-                        "fields that hold the separator in double quotes"
+                        f"{len(self.columns)}, separated by {self._separator!r}: {advice} the line or the separator, or "
+                        "put fields that hold the separator in double quotes"
                     )
         except BadRecords as found:
             return found
@@ -152,12 +163,26 @@ def header_of(path: Path, separator: str, charset: str = UTF8) -> tuple[int, lis
 
 def _records(path: Path, separator: str, charset: str) -> Iterator[tuple[int, list[str]]]:
     """Yield lines as fields (none of an empty one), each with its number, from 1; raise BadRecords for a damaged file."""
-    line = 1
+    line, is_over = 1, False
+
+    def read_on(text: TextIO) -> Iterator[str]:
+        nonlocal is_over
+        yield from _lines(text)
+        is_over = True
+        # An empty line more is a row of its own, unless it still belongs to a field.
+        yield ""
+
     try:
         with opened(path) as raw, io.TextIOWrapper(raw, _with_mark(charset), newline="") as text:
-            reader = csv.reader(_lines(text), delimiter=separator)
+            reader = csv.reader(read_on(text), delimiter=separator)
             for fields in reader:
-                yield line, fields
+                if is_over and fields:
+                    raise BadRecords(
+                        f"{path}, line {line}: a double quote is opened and never closed: close it, leave it out, or write "
+                        "it twice within a field in quotes"
+                    )
+                if not is_over:
+                    yield line, fields
                 line = reader.line_num + 1
     except UnicodeError as error:
         # A damaged archive may be found out by its checksum alone, behind what it holds.
@@ -167,8 +192,27 @@ def _records(path: Path, separator: str, charset: str) -> Iterator[tuple[int, li
         raise BadRecords(
             f"{path}, at line {line} or below it, is not {charset}: correct the charset that is declared"
         ) from None
-    except (csv.Error, *UNREADABLE) as error:
+    except BadRecords:
+        raise
+    except csv.Error as error:
+        raise BadRecords(f"{path}, line {line} cannot be read: {error}; is a double quote left open there?") from None
+    except UNREADABLE as error:
         raise damaged(path, error) from None
+
+
+class _QuoteCount(io.RawIOBase):
+    """A file of bytes that counts its double quotes, of which text has two a field in quotes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.quotes = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        part = self._file.read(size)
+        self.quotes += part.count(b'"')
+        return part
 
 
 def _with_mark(charset: str) -> str:

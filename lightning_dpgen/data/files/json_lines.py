@@ -91,7 +91,8 @@ class JsonLines(ValueRows):
             raise BadRecords(f"{place}: is nested too deeply: expected an object of single values") from None
         except ValueError as error:
             said = "; write one object a line (jq -c '.[]')" if text.lstrip().startswith("[") else ""
-            raise BadRecords(f"{place}: is not JSON ({str(error)[:80]}): expected an object a line{said}") from None
+            fault = f"{error.msg}, at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+            raise BadRecords(f"{place}: is not JSON ({fault[:80]}): expected an object a line{said}") from None
         if not isinstance(found, dict):
             said = " (jq -c '.[]' writes the objects of a list so)" if isinstance(found, list) else ""
             raise BadRecords(f'{place}: expected an object such as {{"age": 42}}, one a line{said}')

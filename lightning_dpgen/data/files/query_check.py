@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy.nearest_word import suggest
 
 _DIALECTS = {"postgresql": "postgres", "mariadb": "mysql", "mssql": "tsql"}
 # Everything that may stand in a query of one table: a row of the result is a function of one row. What is not listed is
@@ -34,8 +35,18 @@ _PLACES = (
 )  # fmt: skip
 # The parts that a SELECT may have; others, such as settings of a system, are refused.
 _PARTS = ("expressions", "from", "from_", "where", "order")
+_KEYWORDS = ("select", "from", "where", "order", "and", "or", "not", "between", "like", "is", "in", "as")
 # Systems in which names have no upper and lower case.
 _CASELESS = ("sqlite", "mysql", "mariadb", "mssql", "duckdb")
+
+
+class Unreadable(ValueError):
+    """A text that the parser of SQL does not understand; `near` asks for the keyword that may be misspelled."""
+
+    def __init__(self, problem: str, words: Iterable[str] = ()) -> None:
+        super().__init__(problem)
+        nears = (suggest(word, _KEYWORDS) for word in words if word.lower() not in _KEYWORDS)
+        self.near = next(filter(None, nears), "")
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,7 @@ def one_table(query: str, system: str) -> OneTable:
         system: whose SQL it is, as the head of a URL names it, such as ``postgresql``.
 
     Raises:
+        Unreadable: for what is no SQL.
         ValueError: naming the part because of which rows may depend on several records, or for what is no such query.
 
     Example:
@@ -87,6 +99,8 @@ def one_table(query: str, system: str) -> OneTable:
     import sqlglot.expressions
 
     tree = _parsed(query, system)
+    if isinstance(tree, sqlglot.expressions.Alias | sqlglot.expressions.Column):
+        raise Unreadable("does not begin with SELECT", query.split()[:1])
     if not isinstance(tree, sqlglot.expressions.Select):
         raise ValueError(f"{_named(tree)} (a row may depend on several records)")
     allowed = {getattr(sqlglot.expressions, name) for name in _ALLOWED if hasattr(sqlglot.expressions, name)}
@@ -127,9 +141,7 @@ def check_reads(query: str, system: str) -> None:
 
     try:
         tree = _parsed(query, system)
-    except ValueError as error:
-        if str(error).startswith("several"):
-            raise
+    except Unreadable:
         return
     changes = (parts.DML, parts.DDL, parts.Command, parts.Drop, parts.Alter, parts.Into, parts.Set, parts.Pragma)
     for node in tree.walk():
@@ -153,13 +165,23 @@ def _parsed(query: str, system: str) -> Any:
     try:
         found = [tree for tree in sqlglot.parse(query, read=dialect or None) if tree is not None]
     except (SqlglotError, RecursionError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"it cannot be parsed ({shown(said[:80])})") from None
+        raise _unreadable(query, error) from None
     finally:
         logger.setLevel(level)
     if len(found) != 1:
         raise ValueError(f"several statements ({len(found)}): give one" if found else "no statement")
     return found[0]
+
+
+def _unreadable(query: str, error: Exception) -> Unreadable:
+    """Return the error for a query that is no SQL, with the place where the parser gave up."""
+    faults = getattr(error, "errors", None)
+    if not faults:
+        return Unreadable("is no SQL: is a quote or a bracket left open?")
+    at, before = str(faults[0].get("highlight") or ""), str(faults[0].get("start_context") or "").split()[-1:]
+    where = f": {shown(at)} cannot stand {f'behind {shown(before[0])}' if before else 'there'}"
+    # A keyword that is misspelled is taken for a name, and the word behind it is the one too many.
+    return Unreadable(f"is no SQL{where}", [*query.split()[:1], *before, at])
 
 
 def _named(node: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,8 +26,7 @@ def the_table(path: Path, name: str | None, tables: Sequence[str], views: Sequen
     there = shown(", ".join(tables)) if tables else "none"
     if name is None:
         if len(tables) != 1:
-            example = f": name one, as in table: {tables[0]} in its schema" if tables else ""
-            raise BadRecords(f"{path} has {len(tables)} tables{example}: it has {there}")
+            raise BadRecords(f"{path} has {len(tables)} tables{name_one(tables)}")
         return tables[0]
     if name in views:
         raise BadRecords(
@@ -36,6 +36,19 @@ def the_table(path: Path, name: str | None, tables: Sequence[str], views: Sequen
     if name not in tables:
         raise BadRecords(f"{path} has no table {shown(name)}: it has {there}")
     return name
+
+
+def name_one(names: Sequence[str]) -> str:
+    """Return the end of a message that several tables, or sheets, may be meant: how to name one, and their names.
+
+    Example:
+        >>> name_one(["visits", "wards"])
+        ": name one, as in table: visits in its schema (dpgen schema --table visits drafts it): it has 'visits, wards'"
+    """
+    if not names:
+        return ": expected one with records"
+    example = f"table: {names[0]} in its schema (dpgen schema --table {shlex.quote(names[0])} drafts it)"
+    return f": name one, as in {example}: it has {shown(', '.join(names))}"
 
 
 def quoted(name: str) -> str:

@@ -109,6 +109,8 @@ def check_there(path: Path, argument: str | None = None) -> None:
 
 def damaged(path: Path, error: Exception, kind: str = "") -> BadRecords:
     """Return the error for a file that cannot be read, or not as a file of this kind."""
-    said = " ".join(str(error).split()) or type(error).__name__
+    said = " ".join(str(error).replace(str(path.absolute()), path.name).split()).rstrip(".") or type(error).__name__
     # Arrow may quote a record at length.
-    return BadRecords(f"{path} cannot be read{kind}: {said if len(said) < 100 else said[:95] + '...'}")
+    said = said if len(said) < 100 else f"{said[:95]}..."
+    whole = "; is it whole, and what its name says? copy it again, or rename it" if kind or path.suffix in PACKED else ""
+    return BadRecords(f"{path} cannot be read{kind}: {said}{whole}")

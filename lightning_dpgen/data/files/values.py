@@ -21,6 +21,25 @@ ROWS_AT_ONCE = 1 << 13
 _LARGEST_WHOLE = 2**53
 
 
+class Nested(BadRecords):
+    """A value that is an object or a list, or of a type that no column has.
+
+    Args:
+        where: the source.
+        column: in which it stands.
+        value: as it was read; private, and not told.
+    """
+
+    def __init__(self, where: str, column: str, value: Any) -> None:
+        kinds = {dict: "an object", list: "a list"}
+        self.column, self.what = column, kinds.get(type(value), f"a {type(value).__name__}")
+        self.advice = "unpack it into columns first"
+        if isinstance(value, dict) and column.isidentifier():
+            self.advice += f" (jq -c '.{column} + del(.{column})' puts its fields beside the others)"
+        told = f"holds {self.what}: expected single values; {self.advice}, or declare type: drop"
+        super().__init__(f"{where}: column {shown(column)} {told}")
+
+
 class ValueRows(RowSource):
     """A source that hands out rows of Python's values.
 
@@ -71,10 +90,7 @@ def _read(values: Sequence[Any], column: str, where: str) -> tuple[list[str], li
         elif isinstance(value, datetime.datetime) and value.tzinfo is not None:
             kind, value = "instant", value.astimezone(datetime.UTC)
         elif not isinstance(value, datetime.date | datetime.time | datetime.timedelta):
-            raise BadRecords(
-                f"{where}: column {shown(column)} holds a {kind}: expected single values; unpack it into columns first, or "
-                "declare type: drop"
-            )
+            raise Nested(where, column, value)
         kinds.append(kind)
         found.append(value)
     return kinds, found

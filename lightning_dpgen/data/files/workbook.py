@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.data.files.extras import needs
+from lightning_dpgen.data.files.table_choice import name_one
 from lightning_dpgen.data.files.text import UNREADABLE, damaged
 from lightning_dpgen.data.files.values import ValueRows, pieces
 from lightning_dpgen.data.names import shown
@@ -43,10 +44,7 @@ class WorkbookRows(ValueRows):
         with self._opened() as book:
             sheets = [one.title for one in book.worksheets]
             if sheet is None and len(sheets) != 1:
-                raise BadRecords(
-                    f"{path} has {len(sheets)} sheets: name one, as in table: {sheets[0] if sheets else 'Sheet1'}"
-                    f" in its schema: {shown(', '.join(sheets))}"
-                )
+                raise BadRecords(f"{path} has {len(sheets)} sheets{name_one(sheets)}")
             self._sheet = sheets[0] if sheet is None else sheet
             if self._sheet not in sheets:
                 raise BadRecords(f"{path} has no sheet {shown(self._sheet)}: it has {shown(', '.join(sheets))}")

@@ -72,7 +72,36 @@ def parsed(values: pa.Array, kind: pa.DataType, expected: str) -> pa.Array:
         return values.cast(kind)
     except pa.ArrowInvalid:
         row = first_misfit(values, kind)
-    raise Misfit(row, f"{shown(values, row)}: expected {expected}")
+    raise Misfit(row, f"{shown(values, row)}: expected {expected}", how_to_correct(values, row))
+
+
+def how_to_correct(values: pa.Array, row: int, advice: str = "correct it") -> str:
+    """Return the advice about a value; of a text with a line break it asks for the quote that may be open.
+
+    Example:
+        >>> how_to_correct(pa.array(["M\\n3,F"]), 0)
+        'is a double quote before it left open? Else correct it'
+    """
+    several = pa.types.is_string(values.type) and any(sign in (values[row].as_py() or "") for sign in "\r\n")
+    return f"is a double quote before it left open? Else {advice}" if several else advice
+
+
+def texts_of(values: pa.Array) -> pa.Array:
+    """Return numbers as text: whole ones without decimals, each by itself, whatever other values the column has.
+
+    Example:
+        >>> texts_of(pa.array([12.0, 2.5, None, float("nan")])).to_pylist(), texts_of(pa.array([12])).to_pylist()
+        (['12', '2.5', None, None], ['12'])
+    """
+    if not pa.types.is_floating(values.type):
+        return values.cast(pa.string())
+    numbers = (None if value is None or value != value else value for value in values.to_pylist())
+    return pa.array([str(int(v)) if v is not None and v.is_integer() else v and repr(v) for v in numbers], pa.string())
+
+
+def are_numbers(kind: pa.DataType) -> bool:
+    """Tell whether a type is one of numbers."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def shown(values: pa.Array, row: int) -> str:

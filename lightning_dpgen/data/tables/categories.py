@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.names import one_of
-from lightning_dpgen.data.tables.arrays import Misfit, shown, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, are_numbers, how_to_correct, shown, texts_of, wrong_type
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.scales import Integers
 
@@ -92,11 +92,19 @@ class Category(Modelled):
 
     @property
     def present_names(self) -> list[str]:
-        return [str(value).lower() if self.kind is bool else str(value) for value in self.values]
+        if self.kind is not bool:
+            return list(map(str, self.values))
+        return [(self.words or ("false", "true"))[value] for value in self.values]
+
+    def readable(self, values: pa.Array) -> pa.Array:
+        values = super().readable(values)
+        # A workbook has a code such as 12 as a number, and shows it as this text.
+        return texts_of(values) if self.kind is str and are_numbers(values.type) else values
 
     def asked(self, value: Any) -> Any:
         # Conditions are written with true and false, too, whatever words files have for them.
-        said = self.words is not None and isinstance(value, str) and value.lower() in ("true", "false")
+        words = map(str.lower, self.words or ())
+        said = self.words is not None and isinstance(value, str) and value.lower() in {"true", "false"}.difference(words)
         return value.lower() == "true" if said else value
 
     def alone(self, code: int) -> bool:
@@ -137,6 +145,7 @@ class Category(Modelled):
                 advice = "list it, or declare other: one of the values, and use outside=clamp"
             row = int(unlisted.argmax())
             expected = one_of(self.values) if self.kind is not bool else " or ".join(self.words or ("true", "false"))
+            advice = how_to_correct(values, row, advice)
             raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
         counted[f"{self.name}: not listed"] += int(unlisted.sum())
         codes[unlisted] = moves_to

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.tables.arrays import Misfit, plain
+from lightning_dpgen.data.tables.arrays import Misfit, are_numbers, plain
 
 # The longest name of a column, and the longest key that a message quotes.
 _LONGEST_NAME, _LONGEST_KEY = 1000, 100
@@ -119,7 +121,7 @@ class Modelled(Column):
         Raises:
             Misfit: naming the first value that does not fit.
         """
-        values = plain(values)
+        values = self.readable(values)
         absent = self._absent(values)
         if not absent.any():
             return self.encode_present(values, clamp, counted)
@@ -144,7 +146,7 @@ class Modelled(Column):
         No two values have the same place: ticks of numbers, and the choices of categories. Arguments and errors are
         those of `encode`.
         """
-        values = plain(values)
+        values = self.readable(values)
         absent = self._absent(values)
         rows = np.flatnonzero(~absent)
         present = values.filter(pa.array(~absent)) if len(rows) else pa.array([], pa.string())
@@ -157,6 +159,10 @@ class Modelled(Column):
         # Clamped values may have become missing.
         lost = self.lost(numbers) & ~absent
         return np.where(lost, 0, numbers), absent | lost
+
+    def readable(self, values: pa.Array) -> pa.Array:
+        """Return values in the type in which the column reads them."""
+        return plain(values)
 
     def asked(self, value: Any) -> Any:
         """Return the value that a condition asks for, as `numbers` reads it."""
@@ -206,10 +212,21 @@ class Modelled(Column):
             # An empty field is missing in any column, unless it is one of its categories.
             texts = self.missing_values if self.missing or not self.takes_empty() else ()
             absent = pc.or_(absent, pc.is_in(values, pa.array(texts, pa.string())))
+        elif are_numbers(values.type) and (codes := self._missing_numbers):
+            absent = pc.or_(absent, pc.is_in(values.cast(pa.float64(), safe=False), pa.array(codes)))
         absent = absent.to_numpy(zero_copy_only=False)
         if absent.any() and not self.missing:
             raise Misfit(int(absent.argmax()), "a value is missing", "fill it in, or declare missing: true")
         return absent
+
+    @cached_property
+    def _missing_numbers(self) -> list[float]:
+        """The texts for a missing value that are numbers, such as -9, which files with types have as numbers."""
+        numbers = []
+        for text in self.missing_values:
+            with suppress(ValueError):
+                numbers.append(float(text))
+        return numbers
 
     def takes_empty(self) -> bool:
         """Tell whether the empty text is a value."""

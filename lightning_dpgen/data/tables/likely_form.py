@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,15 +15,26 @@ from lightning_dpgen.data.files.text import UNREADABLE, UTF8, damaged, opened
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes
 from lightning_dpgen.data.tables.scales import Decimals
-from lightning_dpgen.data.tables.written_form import MomentForm, NumberForm
+from lightning_dpgen.data.tables.written_form import NEEDED, OF_ALL, OF_TEXTS, MomentForm, NumberForm
 
 _LOOKED_AT = 1 << 20
+# More digits than these are of a measurement that is not rounded.
+_MOST_DECIMALS = 6
+# A number, date or time, or a word for a missing value.
+_BARE = re.compile(r"[\d.,:/' +-]*(?:[eET][\d.:+-]*Z?)?|NA|NaN|nan|NULL|null")
+_PLAIN = NumberForm()
 _WORDS = (
     ("no", "yes"), ("n", "y"), ("f", "t"), ("nein", "ja"), ("nee", "ja"), ("nej", "ja"), ("non", "oui"), ("no", "si"),
     ("no", "sí"), ("não", "sim"), ("nie", "tak"), ("falsch", "wahr"), ("faux", "vrai"),
 )  # fmt: skip
+TRUTH = ("false", "true")
 _SIGNS = [NumberForm(*signs) for signs in ((",", "."), (",", " "), (",", "'"), (".", ","), (".", " "), (".", "'"))]
 _DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d")
+# Forms of ISO 8601 that programs read as they are, and would write with a blank and seconds.
+_ISO = (
+    MomentForm("%Y-%m-%dT%H:%M:%S", "datetime"), MomentForm("%Y-%m-%d %H:%M", "datetime"),
+    MomentForm("%Y-%m-%dT%H:%M", "datetime"), MomentForm("%H:%M", "time"),
+)  # fmt: skip
 _CLOCKS = (("", "date"), (" %H:%M", "datetime"), (" %H:%M:%S", "datetime"))
 
 
@@ -32,11 +44,7 @@ def likely_charset(path: Path) -> str:
     Raises:
         BadRecords: if it cannot be unpacked.
     """
-    try:
-        with opened(path) as file:
-            first = file.read(_LOOKED_AT)
-    except UNREADABLE as error:
-        raise damaged(path, error) from None
+    first = _first_bytes(path)
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     # Text of few letters beyond ASCII has a zero in each of its pairs of bytes, in one of the two places.
@@ -61,30 +69,99 @@ def likely_signs(columns: Sequence[pa.Array]) -> NumberForm:
 
     Example:
         >>> likely_signs([pa.array(["1.234,5", "7,25"]), pa.array(["12.500", "999"])])
-        NumberForm(decimal=',', thousands='.')
-        >>> likely_signs([pa.array(["1234.5"]), pa.array(["a, b"])])
-        NumberForm(decimal='.', thousands='')
+        NumberForm(decimal=',', thousands='.', decimals=None)
+        >>> likely_signs([pa.array(["9'000"]), pa.array(["8.50"])]) == NumberForm(".", "'")
+        True
+        >>> likely_signs([pa.array(["1234.5"]), pa.array(["a, b"])]) == NumberForm()
+        True
     """
-    odd = [texts for texts in columns if len(texts) and not _reads(Decimals(), texts)]
-    fitting = [sum(bool(form.fits(texts).all()) for texts in odd) for form in _SIGNS]
-    if not any(fitting):
+    full = [texts for texts in columns if len(texts)]
+    odd = [not _reads(Decimals(), texts) for texts in full]
+    fitting = [[bool(form.fits(texts).all()) for texts in full] for form in _SIGNS]
+    # Columns that programs read, too, decide between signs that explain as many of the others.
+    scores = [(sum(fits for fits, is_odd in zip(found, odd, strict=True) if is_odd), sum(found)) for found in fitting]
+    if not max(scores)[0]:
         return NumberForm()
     # A comma alone stands before decimals, as where 1,234 may be either: a person checks it.
-    best = _SIGNS[int(np.argmax(fitting))]
-    numbers = [texts for texts in columns if len(texts) and best.fits(texts).all()]
-    used = any(pc.any(pc.match_substring(texts, sign)).as_py() for texts in numbers for sign in _same(best.thousands))
+    best = _SIGNS[scores.index(max(scores))]
+    used = any(holds_thousands(texts, best) for texts in full if best.fits(texts).all())
     return best if used else NumberForm(best.decimal)
 
 
-def likely_words(texts: pa.Array) -> list[str] | None:
-    """Return the words for false and true of which texts consist; None where they are no such pair.
+def holds_thousands(texts: pa.Array, form: NumberForm) -> bool:
+    """Tell whether one of the numbers has a sign between its thousands.
 
     Example:
-        >>> likely_words(pa.array(["Ja", "Nein", "ja"])), likely_words(pa.array(["a"]))
-        (['nein', 'ja'], None)
+        >>> holds_thousands(pa.array(["7", "1.234"]), NumberForm(",", "."))
+        True
     """
-    found = set(pc.unique(pc.utf8_lower(texts)).to_pylist())
-    return next((list(pair) for pair in _WORDS if found == set(pair)), None)
+    return any(pc.any(pc.match_substring(texts, sign)).as_py() for sign in _same(form.thousands))
+
+
+def likely_decimals(texts: pa.Array, form: NumberForm) -> int | None:
+    """Return the most decimals of numbers; None where they are too many to be a number of decimals, or have exponents.
+
+    Args:
+        texts: numbers by the signs of `form`, none missing.
+
+    Example:
+        >>> likely_decimals(pa.array(["0,00", "3,5"]), NumberForm(",")), likely_decimals(pa.array(["0.333333333"]), _PLAIN)
+        (2, None)
+    """
+    if pc.any(pc.match_substring(pc.utf8_lower(texts), "e")).as_py():
+        return None
+    behind = pc.struct_field(pc.extract_regex(texts, rf"{re.escape(form.decimal)}(?P<behind>\d*)\s*$"), "behind")
+    most = pc.max(pc.utf8_length(behind)).as_py() or 0
+    return most if most <= _MOST_DECIMALS else None
+
+
+def has_same_decimals(texts: pa.Array, form: NumberForm, decimals: int) -> bool:
+    """Tell whether each number has so many decimals.
+
+    Example:
+        >>> has_same_decimals(pa.array(["0,00", "3,50"]), NumberForm(","), 2)
+        True
+    """
+    pattern = rf"{re.escape(form.decimal)}\d{{{decimals}}}\s*$"
+    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
+
+
+def likely_quotes(path: Path, separator: str, charset: str) -> str:
+    """Return which fields of a file of text stand in double quotes, one of `data.tables.written_form.QUOTES`.
+
+    Raises:
+        BadRecords: if it cannot be unpacked.
+    """
+    text = _first_bytes(path).decode(charset, errors="ignore").removeprefix("\ufeff")
+    cut = re.escape(separator)
+    fields = re.findall(rf'(?:^|(?<=[{cut}\r\n]))("(?:[^"]|"")*"|[^{cut}"\r\n]+)(?=[{cut}\r\n])', text)
+    bare = [field for field in fields if field[0] != '"' and field.strip()]
+    if len(bare) == len(fields):
+        return NEEDED
+    if not bare:
+        return OF_ALL
+    # Programs that put texts in quotes leave the word for a missing value bare.
+    return OF_TEXTS if all(_BARE.fullmatch(field.strip()) for field in bare) else NEEDED
+
+
+def likely_words(texts: pa.Array) -> list[str] | None:
+    """Return the words for false and for true of which texts consist; None where they are no such pair.
+
+    Example:
+        >>> likely_words(pa.array(["Ja", "Nein", "ja"])), likely_words(pa.array(["Ja", "Nein"]))
+        (['nein', 'ja'], ['Nein', 'Ja'])
+        >>> likely_words(pa.array(["TRUE", "TRUE"])), likely_words(pa.array(["a"]))
+        (['FALSE', 'TRUE'], None)
+    """
+    spelled = set(pc.unique(texts).to_pylist())
+    found = {text.lower() for text in spelled}
+    # A column that says true throughout is one of true and false all the same.
+    pair = TRUTH if found <= set(TRUTH) else next((pair for pair in _WORDS if found == set(pair)), None)
+    if pair is None:
+        return None
+    capitals = (str.lower, str.capitalize, str.upper)
+    spell = next((spell for spell in capitals if spelled <= set(map(spell, pair))), str.lower)
+    return list(map(spell, pair))
 
 
 def likely_moments(texts: pa.Array) -> list[MomentForm]:
@@ -97,6 +174,24 @@ def likely_moments(texts: pa.Array) -> list[MomentForm]:
     forms = [MomentForm(date + clock, kind) for date in _DATES for clock, kind in _CLOCKS]
     scales = {"date": Dates(), "datetime": Datetimes("second")}
     return [form for form in forms if form.fits(texts).all() and _reads(scales[form.kind], form.read(texts))]
+
+
+def likely_iso_format(texts: pa.Array, kind: str) -> MomentForm | None:
+    """Return the form of dates and times that are ISO 8601 but not as programs write it; None for any other.
+
+    Example:
+        >>> likely_iso_format(pa.array(["2024-01-31T10:05"]), "datetime").format
+        '%Y-%m-%dT%H:%M'
+    """
+    return next((form for form in _ISO if form.kind == kind and form.fits(texts).all()), None)
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with opened(path) as file:
+            return file.read(_LOOKED_AT)
+    except UNREADABLE as error:
+        raise damaged(path, error) from None
 
 
 def _same(sign: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.tables.arrays import Misfit, plain
+from lightning_dpgen.data.tables.arrays import Misfit, plain, texts_of
 from lightning_dpgen.data.tables.bins import Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.numeric import MOST_BINS, scale_of
@@ -134,11 +134,7 @@ class Open(Modelled):
         values = plain(values)
         absent = self._absent(values)
         if self.find == KEYS:
-            if pa.types.is_floating(values.type):
-                # As whole numbers are written, whatever other values the column has.
-                texts = [str(int(v)) if v is not None and v.is_integer() else v and repr(v) for v in values.to_pylist()]
-                values = pa.array(texts, pa.string())
-            return pa.array(values.cast(pa.string()).to_numpy(zero_copy_only=False), pa.string(), mask=absent)
+            return pa.array(texts_of(values).to_numpy(zero_copy_only=False), pa.string(), mask=absent)
         ticks, rows = np.full(len(values), np.nan), np.flatnonzero(~absent)
         if len(rows):
             try:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.tables.arrays import Misfit, parsed, shown, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, are_numbers, parsed, shown, wrong_type
 
 # Beyond these, float64 has no room for whole numbers, or for widths of bins.
 LARGEST_WHOLE, LARGEST = 2**53, 1e100
@@ -148,7 +148,7 @@ class Decimals(Scale):
 
 def _floats(values: pa.Array, expected: str) -> np.ndarray:
     kind = values.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+    if not are_numbers(kind):
         raise wrong_type(values, expected)
     if pa.types.is_decimal(kind):
         # Arrow rounds by the scale of the whole column, which other records may have widened; digits are read alike.

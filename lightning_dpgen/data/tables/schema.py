@@ -26,7 +26,7 @@ from lightning_dpgen.data.tables.relative import RELATIVE_TO, Relative
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, RowRules
 from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.data.tables.value_set import value_set, without_special
-from lightning_dpgen.data.tables.written_form import NumberForm, WrittenForm, problem_of_signs
+from lightning_dpgen.data.tables.written_form import NEEDED, QUOTES, NumberForm, WrittenForm, problem_of_signs
 from lightning_dpgen.privacy.nearest_word import suggest
 
 _MOST_COLUMNS = 10_000
@@ -41,6 +41,7 @@ _DEFAULTS = {
     "strip": True,
     "separator": None,
     "charset": UTF8,
+    "quotes": NEEDED,
     "decimal": ".",
     "thousands": "",
     "constraints": (),
@@ -61,6 +62,7 @@ class TableSchema:
         separator: of fields in a file of text; None for a tab in a ``.tsv`` file, and a comma in any other.
         table: the sheet of a workbook, or the table of a database; None for the only one.
         charset: the encoding of a file of text, by the name that Python has for it.
+        quotes: which fields of a written file of text stand in double quotes: ``needed``, ``texts`` or ``all``.
         decimal, thousands: where numbers are text, the sign before their decimals and the one between thousands, if any.
         constraints: statements about several columns that hold of every record and every synthetic row: texts such as
             ``start <= end`` or ``pdays = -1 if and only if previous = 0``, and mappings; see `constraints`.
@@ -91,6 +93,7 @@ class TableSchema:
     separator: str | None = None
     table: str | None = None
     charset: str = UTF8
+    quotes: str = NEEDED
     decimal: str = "."
     thousands: str = ""
     constraints: tuple = ()
@@ -117,6 +120,8 @@ class TableSchema:
         if charset is None:
             raise BadSchema(f"{shortened(self.charset)}: expected an encoding: {', '.join(CHARSETS)}", key="charset")
         object.__setattr__(self, "charset", charset)
+        if self.quotes not in QUOTES:
+            raise BadSchema(f"{shortened(self.quotes)}: expected one of {', '.join(QUOTES)}", key="quotes")
         if problem := problem_of_signs(self.decimal, self.thousands):
             raise BadSchema(problem, key="decimal")
         for column in self.columns:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,16 +19,28 @@ from lightning_dpgen.data.files.kinds import TEXT
 from lightning_dpgen.data.files.parquet import ParquetFolder, ParquetRows
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import UTF8, bare_name
+from lightning_dpgen.data.files.values import Nested
 from lightning_dpgen.data.names import plain
-from lightning_dpgen.data.tables.arrays import Misfit
+from lightning_dpgen.data.tables.arrays import Misfit, texts_of
 from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times, is_zone
-from lightning_dpgen.data.tables.likely_form import likely_charset, likely_moments, likely_signs, likely_words
+from lightning_dpgen.data.tables.likely_form import (
+    TRUTH,
+    has_same_decimals,
+    holds_thousands,
+    likely_charset,
+    likely_decimals,
+    likely_iso_format,
+    likely_moments,
+    likely_quotes,
+    likely_signs,
+    likely_words,
+)
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.schema_keys import KINDS as DECIDED
 from lightning_dpgen.data.tables.sources import check_kind
-from lightning_dpgen.data.tables.written_form import NumberForm
+from lightning_dpgen.data.tables.written_form import NEEDED, MomentForm, NumberForm
 from lightning_dpgen.sampling.errors import BadRecords
 
 OPEN = UNFILLED[0]
@@ -44,6 +57,12 @@ _TOLD = {
     "charset": "told from the first bytes: check a name with accents",
     "decimal": "told from the first rows: check that 1,234 is not a thousand",
     "thousands": "told from the first rows: check it",
+    "quotes": "which fields stand in double quotes, told from the first rows",
+}
+_DECIMALS_TOLD = "told from the first rows: check it; numbers with more are rounded"
+_OWN = {
+    "decimal": "told from the first rows, in which other columns have another sign",
+    "thousands": "none stood there in the first rows, as in codes: check it",
 }
 _PLAIN = NumberForm()
 _ROWS = 1000
@@ -176,6 +195,8 @@ def draft_of_file(
     rows = rows_of(path, names, separator, skip_empty=True, charset=charset)
     with closing(rows.batches(rows.columns)) as batches:
         batch = next(batches, None)
+    quotes = likely_quotes(path, separator, charset)
+    about |= {"quotes": quotes} if quotes != NEEDED else {}
     texts = [batch.column(name).slice(0, _ROWS) if batch else pa.array([], pa.string()) for name in rows.columns]
     signs = likely_signs([values.drop_null() for values in texts])
     about |= {"decimal": signs.decimal} if signs.decimal != "." else {}
@@ -188,16 +209,24 @@ def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
     _refuse_many(rows.columns, rows.where)
     if isinstance(rows, ParquetRows | ParquetFolder):
         return [_of_arrow(name, kind) for name, kind in zip(rows.columns, rows.types, strict=True)]
-    batch = next(rows.batches(rows.columns), None)
-    arrays = (
-        [plain(array.slice(0, _ROWS)) for array in batch.columns]
-        if batch
-        else [pa.array([], pa.string())] * len(rows.columns)
-    )
-    return [
-        _of_texts(name, values) if pa.types.is_string(values.type) else _of_values(name, values)
-        for name, values in zip(rows.columns, arrays, strict=True)
-    ]
+    columns, nested = list(rows.columns), {}
+    while columns:
+        try:
+            with closing(rows.batches(columns)) as batches:
+                batch = next(batches, None)
+            break
+        except Nested as found:
+            columns.remove(found.column)
+            nested[found.column] = ColumnDraft(
+                found.column, {"type": "drop"}, {"type": f"holds {found.what}: {found.advice}"}
+            )
+    else:
+        batch = None
+    drafts = dict(nested)
+    for place, name in enumerate(columns):
+        values = plain(batch.column(place).slice(0, _ROWS)) if batch else pa.array([], pa.string())
+        drafts[name] = _of_texts(name, values) if pa.types.is_string(values.type) else _of_values(name, values)
+    return [drafts[name] for name in rows.columns]
 
 
 def _text(value: Any) -> str:
@@ -206,19 +235,52 @@ def _text(value: Any) -> str:
 
 def _of_texts(name: str, values: pa.Array, signs: NumberForm = _PLAIN) -> ColumnDraft:
     """Draft a column of the first type that fits all texts, with numbers by these signs."""
+    has_missing = values.null_count > 0
     values = values.drop_null()
     if not len(values):
         return ColumnDraft(name, {"type": OPEN}, {"type": f"one of {', '.join(KINDS)}"})
-    if pc.all(pc.is_in(pc.utf8_lower(values), pa.array(["true", "false"]))).as_py():
-        return ColumnDraft.of_type(name, "boolean")
     if words := likely_words(values):
-        return ColumnDraft.of_type(name, "boolean", words=words)
-    numbers = signs.read(values) if signs.fits(values).all() else None if signs != _PLAIN else values
+        return ColumnDraft.of_type(name, "boolean", **({"words": words} if tuple(words) != TRUTH else {}))
+    if pc.any(pc.match_substring_regex(values, r"^\s*0\d")).as_py() and _reads(Integers(), values):
+        # A number would lose the zeros.
+        draft = ColumnDraft.of_type(name, "category")
+        return draft.because("type", draft.why.get("type", "digits with a zero in front, as codes have: texts"))
+    for form in dict.fromkeys((signs, _PLAIN)):
+        if form.fits(values).all() and (draft := _of_numbers(name, values, form, signs, has_missing=has_missing)):
+            return draft
     for kind, scale in _TESTS.items():
-        read = numbers if kind in ("integer", "number") else values
-        if read is not None and _reads(scale, read):
-            return ColumnDraft.of_type(name, kind)
+        if kind not in ("integer", "number") and _reads(scale, values):
+            form = likely_iso_format(values, kind)
+            return ColumnDraft.of_type(name, kind) if form is None else _of_form(name, form)
     return _of_moments(name, values) or ColumnDraft.of_type(name, "category")
+
+
+def _of_numbers(
+    name: str, values: pa.Array, form: NumberForm, signs: NumberForm, *, has_missing: bool
+) -> ColumnDraft | None:
+    """Draft a column of numbers by the signs of `form`, where those of the table are others; None if they are none."""
+    read = form.read(values)
+    if not _reads(Decimals(), read):
+        return None
+    decimals = likely_decimals(values, form)
+    # Programs write whole numbers as 3.0 in a column in which some are missing.
+    fixed = decimals and has_same_decimals(values, form, decimals) and not (decimals == 1 and has_missing)
+    if not fixed and _reads(Integers(), read):
+        draft = ColumnDraft.of_type(name, "integer")
+    elif decimals:
+        draft = ColumnDraft.of_type(name, "number", decimals=decimals).because("decimals", _DECIMALS_TOLD)
+    else:
+        draft = ColumnDraft.of_type(name, "number")
+    own = {"decimal": form.decimal} if form.decimal != signs.decimal else {}
+    if signs.thousands and (own or (not holds_thousands(values, signs) and _has_thousand(read))):
+        own["thousands"] = ""
+    for key, value in own.items():
+        draft = replace(draft, fields=draft.fields | {key: value}).because(key, _OWN[key])
+    return draft
+
+
+def _has_thousand(numbers: pa.Array) -> bool:
+    return bool((np.abs(Decimals().ticks(numbers)) >= 1000).any())
 
 
 def _of_moments(name: str, values: pa.Array) -> ColumnDraft | None:
@@ -228,9 +290,14 @@ def _of_moments(name: str, values: pa.Array) -> ColumnDraft | None:
     if not (forms := likely_moments(values)):
         return None
     if len(forms) == 1:
-        return ColumnDraft.of_type(name, forms[0].kind, format=forms[0].format)
+        return _of_form(name, forms[0])
     either = " or ".join(f'"{form.format}"' for form in forms)
     return ColumnDraft.of_type(name, forms[0].kind, format=OPEN).because("format", f"{either}: both read the first rows")
+
+
+def _of_form(name: str, form: MomentForm) -> ColumnDraft:
+    finest = {"resolution": "minute"} if "%M" in form.format and "%S" not in form.format else {}
+    return ColumnDraft.of_type(name, form.kind, format=form.format, **finest)
 
 
 def _of_values(name: str, values: pa.Array) -> ColumnDraft:
@@ -241,6 +308,8 @@ def _of_values(name: str, values: pa.Array) -> ColumnDraft:
         and pc.all(pc.equal(pc.floor_temporal(values), values)).as_py()
     ):
         return ColumnDraft.of_type(name, "date")
+    if pa.types.is_floating(values.type) and (decimals := likely_decimals(texts_of(values).drop_null(), _PLAIN)):
+        return ColumnDraft.of_type(name, "number", decimals=decimals).because("decimals", _DECIMALS_TOLD)
     return _of_arrow(name, values.type)
 
 
@@ -261,7 +330,8 @@ def _of_arrow(name: str, kind: pa.DataType) -> ColumnDraft:
             zone = kind.tz if is_zone(kind.tz) and kind.tz[0].isalpha() else OPEN
             return ColumnDraft.of_type(name, found, zone=zone).because("zone", _ZONE)
         if test(kind):
-            return ColumnDraft.of_type(name, found)
+            known = {"decimals": kind.scale} if pa.types.is_decimal(kind) and 0 < kind.scale <= 15 else {}
+            return ColumnDraft.of_type(name, found, **known)
     return ColumnDraft(name, {"type": "drop"}, {"type": f"{kind} cannot be modelled: convert it, or leave it out"})
 
 

@@ -14,6 +14,7 @@ from lightning_dpgen.data.tables.datetimes import RESOLUTIONS
 from lightning_dpgen.data.tables.numeric import MOST_BINS
 from lightning_dpgen.data.tables.open_columns import PRIVATE
 from lightning_dpgen.data.tables.unmodelled import FAKES
+from lightning_dpgen.data.tables.written_form import NEEDED, QUOTES
 
 _TEXT, _FLAG, _VALUE = {"type": "string"}, {"type": "boolean"}, {"type": ["number", "string"]}
 _PRIVATE = {"const": PRIVATE}
@@ -93,6 +94,13 @@ TABLE_KEYS = (
         _TEXT,
     ),
     Key(
+        "quotes",
+        "which fields stand in double quotes where text is written: `needed` (those that hold a separator, a quote or a "
+        "line break), `texts` (categories, words and names of columns) or `all`; any are read",
+        NEEDED,
+        {"enum": list(QUOTES)},
+    ),
+    Key(
         "decimal",
         "where numbers are text: the sign before their decimals",
         "`.`",
@@ -162,7 +170,7 @@ COLUMN_KEYS = (
     ),
     Key(
         "decimals",
-        "decimals to which numbers are rounded, 0 to 15",
+        "decimals to which numbers are rounded, 0 to 15, and with which they are written as text",
         "none: real numbers",
         {"type": "integer", "minimum": 0, "maximum": 15},
     ),
@@ -233,7 +241,8 @@ COLUMN_KEYS = (
     ),
     Key(
         "words",
-        "the texts for false and for true, such as `[no, yes]`, in any capitals",
+        "the texts for false and for true, such as `[no, yes]`, in any capitals; files of text, workbooks, pages and rules "
+        "have them, and a DataFrame or Parquet file has true and false",
         "true, yes, t, y, 1 and their opposites",
         {"type": "array", "minItems": 2, "maxItems": 2, "items": _TEXT},
     ),
@@ -245,7 +254,7 @@ COLUMN_KEYS = (
     ),
     Key(
         "thousands",
-        "where numbers are text: the sign between thousands, of this column",
+        'where numbers are text: the sign between thousands, of this column; `""` for none, as in postal codes',
         "that of the table",
         _THOUSANDS,
     ),
@@ -269,7 +278,8 @@ COLUMN_KEYS = (
     ),
     Key(
         "missing_values",
-        'texts that stand for a missing value, such as ["?"]',
+        'texts that stand for a missing value, such as ["?"], or ["?", ""] where an empty field does, too; a text such as '
+        '"-9" also stands for the number in files that hold numbers',
         "an empty field",
         {"type": "array", "minItems": 1, "items": {"type": ["string", "integer"]}},
     ),

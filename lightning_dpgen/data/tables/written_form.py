@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 DECIMALS = (".", ",")
 # Spaces of three kinds are one sign: programs write any of them between thousands.
 THOUSANDS = ("", ".", ",", "'", " ")
+# Fields of text in double quotes: those that need them (RFC 4180), all texts, or all fields.
+NEEDED, OF_TEXTS, OF_ALL = QUOTES = ("needed", "texts", "all")
 _SPACES = " \u00a0\u202f"
 _DIRECTIVES = {"Y": r"\d{4}", "m": r"\d{1,2}", "d": r"\d{1,2}", "H": r"\d{1,2}", "M": r"\d{1,2}", "S": r"\d{1,2}"}
 _PARTS = {"date": ("Ymd",), "datetime": ("YmdHM", "YmdHMS"), "time": ("HM", "HMS")}
@@ -47,16 +49,23 @@ class WrittenForm(ABC):
 class NumberForm(WrittenForm):
     """Numbers with a sign before the decimals, and perhaps one between thousands.
 
+    Args:
+        decimal, thousands: the signs; an empty one for none.
+        decimals: the decimals with which numbers are written; None for as many as each number has. Any are read.
+
     Example:
         >>> form = NumberForm(",", ".")
         >>> form.read(pa.array(["1.234,5", "-7"])).to_pylist(), form.fits(pa.array(["1.23", "1.234"])).tolist()
         (['1234.5', '-7'], [False, True])
         >>> form.written(pa.array([1234567.5, -0.25])).to_pylist()
         ['1.234.567,5', '-0,25']
+        >>> NumberForm(",", decimals=2).written(pa.array([0.0, 1234.5])).to_pylist()
+        ['0,00', '1234,50']
     """
 
     decimal: str = "."
     thousands: str = ""
+    decimals: int | None = None
 
     @property
     def example(self) -> str:  # type: ignore[override]
@@ -71,12 +80,15 @@ class NumberForm(WrittenForm):
         return pc.replace_substring(texts, self.decimal, ".")
 
     def written(self, values: pa.Array) -> pa.Array:
-        plain = [None if value is None else _digits(value) for value in values.to_pylist()]
+        plain = [None if value is None else self._digits(value) for value in values.to_pylist()]
         if self.thousands:
             plain = [None if text is None else self._grouped(text) for text in plain]
         elif self.decimal != ".":
             plain = [None if text is None else text.replace(".", self.decimal) for text in plain]
         return pa.array(plain, pa.string())
+
+    def _digits(self, value: int | float) -> str:
+        return _digits(value) if self.decimals is None else f"{value:.{self.decimals}f}"
 
     @property
     def _between(self) -> str:
@@ -153,6 +165,17 @@ class MomentForm(WrittenForm):
         return rf"^\s*{''.join(parts)}\s*$"
 
 
+def with_offset(moments: pa.Array) -> pa.Array:
+    """Return moments of a zone as text with their offset, as ISO 8601 writes it but for a blank in place of T.
+
+    Example:
+        >>> with_offset(pa.array([0], pa.timestamp("s", "Europe/Berlin"))).to_pylist()
+        ['1970-01-01 01:00:00+01:00']
+    """
+    texts = pc.strftime(moments, format="%Y-%m-%d %H:%M:%S%z")
+    return pc.replace_substring_regex(texts, r"(\d\d)$", r":\1")
+
+
 def form_of(fields: Mapping[str, Any], decimal: str, thousands: str) -> WrittenForm | None:
     """Return the form of a column by what a schema says of it, and by the signs of the table; None for that of programs.
 
@@ -161,7 +184,7 @@ def form_of(fields: Mapping[str, Any], decimal: str, thousands: str) -> WrittenF
 
     Example:
         >>> form_of({"type": "number", "decimal": ","}, ".", "")
-        NumberForm(decimal=',', thousands='')
+        NumberForm(decimal=',', thousands='', decimals=None)
     """
     if fields.get("format") is not None:
         return MomentForm(fields["format"], fields["type"])
