@@ -25,8 +25,8 @@ from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
+from lightning_dpgen.release.files import read_certificate
 from lightning_dpgen.release.sampler import Release, load_release
-from lightning_dpgen.release.verify import read_certificate
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.notebook import short_in_notebooks

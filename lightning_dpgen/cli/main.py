@@ -86,7 +86,7 @@ def _status(error: Exception) -> int:
     from lightning_dpgen.data.errors import MissingData
     from lightning_dpgen.data.tables.column import BadSchema
     from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError
-    from lightning_dpgen.release.verify import NotARelease
+    from lightning_dpgen.release.files import NotARelease
     from lightning_dpgen.sampling.errors import BadRecords
 
     if isinstance(error, BudgetTooSmall):

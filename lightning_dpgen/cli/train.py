@@ -51,7 +51,8 @@ def run(argv: Sequence[str]) -> int:
             return imported("sweep" if swept else "select").run(argv)
         check_privacy(read_words(argv))
         spec = read_run(argv)
-    return imported("training").run(argv, spec)
+        source = imported("real_records").checked_source(spec.data)
+    return imported("training").run(argv, spec, source)
 
 
 def _check_words(argv: Sequence[str]) -> None:

@@ -28,11 +28,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from lightning_dpgen.privacy.durable import sync_files
-from lightning_dpgen.privacy.folders import owner_only
+from lightning_dpgen.privacy.folders import owner_only, sync_files
 from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.privacy.strict_json import MOST_BYTES
-from lightning_dpgen.release.certificate import CERTIFICATE, SIGNATURE
+from lightning_dpgen.release.files import CERTIFICATE, SIGNATURE
 from lightning_dpgen.release.opened import open_ordinary
 
 SIZE = 64

@@ -66,7 +66,7 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
     """
     spec = read_words(words, kind, given=given)
     if _takes_default_bins(spec):
-        # It imports torch, which no mistake in a setting waits for.
+        # It imports scipy, which no mistake in a setting waits for.
         from lightning_dpgen.specs.defaults import default_bins_share
 
         share = default_bins_share(spec.data.n, spec.privacy.epsilon, spec.privacy.delta, spec.data.most_rows)

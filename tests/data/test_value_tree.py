@@ -18,7 +18,8 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.density import Density
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.value_tree import ValueGrid, _with_sum, find_values, values_of
+from lightning_dpgen.data.value_grid import ValueGrid, values_of
+from lightning_dpgen.data.value_tree import _with_sum, find_values
 
 GRIDS = {
     "one value": ValueGrid(5, 5, True),
