@@ -390,7 +390,7 @@ class TableSchema:
         """Make a schema from its columns, and what is declared of the whole table; raise BadSchema for foreign keys too."""
         for key in fields:
             if key not in _DEFAULTS:
-                near = suggest(key, ["columns", *_DEFAULTS])
+                near = suggest(key, ["columns", *_DEFAULTS], shortened=True)
                 raise BadSchema(f"unknown here: expected one of columns, {', '.join(_DEFAULTS)}{near}", key=str(key))
         return cls(tuple(columns), **{key: value for key, value in fields.items() if value is not None})
 
