@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 from markupsafe import Markup
 
+from lightning_dpgen.data.conditions import Where
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.tables.column import BadSchema, shortened
@@ -83,7 +84,7 @@ class Fitted:
         return self.folder / "release" / "report.html"
 
     @short_in_notebooks
-    def sample(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pd.DataFrame | np.ndarray:
+    def sample(self, n: int, seed: int | None = None, where: Where | None = None) -> pd.DataFrame | np.ndarray:
         """n synthetic records; see `Release.sample`."""
         return self.release.sample(n, seed, where)
 

@@ -25,6 +25,7 @@ from lightning_dpgen.models.labelled import LABELLED, LabelledNetwork, without_l
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.trained import TRAINED
+from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.codes import encode_records
 from lightning_dpgen.release.description import (
@@ -46,6 +47,7 @@ from lightning_dpgen.release.tensors import check_finite, check_tensors
 _CHUNK, _NUMBERS = 10_000, 1 << 22
 _NETWORKS = {network.kind: network for network in (*TRAINED.values(), StackedGaussians, StackedProducts)}
 _LARGEST = 2**24
+_SEEDS = 2**63
 # Settings of networks that are neither sizes nor true or false, and the types that they have.
 _NO_SIZES: dict[str, tuple[type, ...]] = {
     "network": (str,),
@@ -152,10 +154,11 @@ class Release:
             where: conditions that all records fulfil; None for none.
 
         Raises:
-            ValueError: for a condition on an unknown column, or one that no record can fulfil.
+            ValueError: for anything else; for a condition on an unknown column, or one that no record can fulfil.
             TooRare: if not enough of 1,000 records for each that is asked for, and of 100,000, fit; as soon as that is
                 clear.
         """
+        n, seed = _checked(n, seed)
         if isinstance(self.schema, ImageSchema):
             return np.concatenate([self.schema.pictures(part.encoded) for part in self._drawn(n, seed, where)])
         return self.table(n, seed, where).to_pandas()
@@ -168,6 +171,7 @@ class Release:
     def chunks(self, n: int, seed: int | None = None, where: Where | None = None) -> Iterator[pa.RecordBatch]:
         """Draw the same, a chunk at a time."""
         self._check_columns()
+        n, seed = _checked(n, seed)
         random, before = np.random.default_rng(seed), 0
         for part in self._drawn(n, seed, where, random):
             if part.values is None:
@@ -178,11 +182,8 @@ class Release:
 
     def encoded(self, n: int, seed: int | None = None, where: Where | None = None) -> Encoded:
         """Draw the same records, as they are encoded."""
+        n, seed = _checked(n, seed)
         return Encoded.joined([part.encoded for part in self._drawn(n, seed, where)])
-
-    def check_conditions(self, where: Where) -> None:
-        """Raise ValueError, naming the column, for impossible conditions, before a record is drawn."""
-        conditions_on(self.schema, where)
 
     def _check_columns(self) -> None:
         # Other kinds of records have no more columns than a description has values.
@@ -192,8 +193,6 @@ class Release:
     def _drawn(
         self, n: int, seed: int | None, where: Where | None, random: np.random.Generator | None = None
     ) -> Iterator[Drawn]:
-        if n < 0:
-            raise ValueError(f"n={n}: expected 0 or more records")
         generator = torch.Generator()
         if seed is None:
             generator.seed()
@@ -209,6 +208,21 @@ class Release:
         """Draw n records of one component of the mixture."""
         generator = torch.Generator().manual_seed(seed)
         return self._mixture.sample_components(torch.full((n,), component), generator)
+
+
+def _checked(n: Any, seed: Any) -> tuple[int, int | None]:
+    """Return a number of records and a seed as whole numbers of Python.
+
+    Raises:
+        ValueError: for anything else, naming the argument.
+    """
+    n = read_whole("n", n, least=0, of=" of records")
+    if seed is None:
+        return n, None
+    seed = read_whole("seed", seed, least=0)
+    if seed >= _SEEDS:
+        raise ValueError(f"seed={seed}: expected a number below 2^63")
+    return n, seed
 
 
 def weights_digest(network: GenerativeNetwork) -> str:
