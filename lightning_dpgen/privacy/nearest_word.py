@@ -14,7 +14,7 @@ _MOST_WORDS, _LONGEST = 5000, 200
 # Words that are looked at more closely, and the lengths from which on one more slip is allowed.
 _CLOSE, _SLIPS = 5, (3, 6, 10)
 # The endings of a file, such as .csv.gz: numbers are none.
-_ENDINGS = re.compile(r"(.*?)((?:\.[^\W\d]\w{0,9}){0,2})", re.DOTALL)
+_ENDINGS = re.compile(r"(?:\.[^\W\d]\w{0,9}){1,2}\Z")
 _SEPARATORS = re.compile(r"[\s_.-]+")
 
 
@@ -78,8 +78,9 @@ def suggest_file(path: Path) -> str:
 
 def _cut(name: str) -> tuple[str, str]:
     """Return the name of a file in small letters, without its endings, and these."""
-    stem, ending = _ENDINGS.fullmatch(name.casefold()).groups()
-    return stem, ending
+    endings = _ENDINGS.search(name.casefold())
+    place = endings.start() if endings else len(name.casefold())
+    return name.casefold()[:place], name.casefold()[place:]
 
 
 def _is_misspelled(word: str, known: str) -> bool:
@@ -91,7 +92,8 @@ def _is_misspelled(word: str, known: str) -> bool:
 
 def _slips(word: str, known: str) -> int:
     """Count the letters to insert, to leave out and to replace, and the pairs to exchange, that lead to another word."""
-    before, last = [], list(range(len(known) + 1))
+    before: list[int] = []
+    last = list(range(len(known) + 1))
     for row, letter in enumerate(word, 1):
         line = [row]
         for column, other in enumerate(known, 1):

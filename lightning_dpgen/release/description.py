@@ -109,9 +109,12 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
         frozenset({8, 9})
     """
     found: dict[str, list[Condition]] = {}
-    for said in conditions_of(where, schema.arrow.names):
+    every = conditions_of(where, schema.arrow.names)
+    for said in every:
         found.setdefault(said.column, []).append(schema.condition(said))
     for column, several in found.items():
         if several[0].group is not None and not frozenset.intersection(*(condition.may for condition in several)):
             raise ValueError(f"column {column!r}: no record fulfils all conditions on it: leave some out")
+    if isinstance(schema, TableSchema):
+        schema.check_together(every)
     return found

@@ -41,6 +41,7 @@ def warnings_of(schema: TableSchema, n: int | None = None, noise: float | None =
             yield from _of_category(column, n, None if noise is None else noise * math.sqrt(len(columns)))
         elif isinstance(column, Numeric):
             yield from _of_numbers(column)
+    yield from schema.rules.unreachable()
 
 
 def _of_category(column: Category, n: int | None, noise: float | None) -> Iterator[tuple[str, str]]:
