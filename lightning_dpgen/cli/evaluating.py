@@ -14,10 +14,13 @@ from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
 from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.release.text import printable
 from lightning_dpgen.runs.table import aligned
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
+
+_LONGEST_NAME = 60
 
 
 def run(arguments: argparse.Namespace, certificate: dict[str, Any], source: Source, aside: Source | None) -> int:
@@ -53,6 +56,8 @@ def run(arguments: argparse.Namespace, certificate: dict[str, Any], source: Sour
         write_evaluation(folder, evaluation, release.schema, data=source.spec.source, facts=facts, counted=counted)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
+    if (worst := evaluation.worst_column) is not None:
+        print(f"worst column: {printable(worst[0], _LONGEST_NAME)}, distance {worst[1]:.4f}")
     print(table(evaluation))
     whose = "" if evaluation.kind == "table" else "held-out records, "
     print(f"real records in the place of synthetic ones: {whose}{evaluation.held_out}")

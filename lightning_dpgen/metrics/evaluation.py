@@ -65,6 +65,15 @@ class Evaluation:
     figures: dict[str, Any]
     intervals: dict[str, dict[str, sections.Interval]] = field(default_factory=dict)
 
+    @property
+    def worst_column(self) -> tuple[str, float] | None:
+        """The column that differs most, and its distance; None where no columns were compared."""
+        columns = self.figures.get("columns")
+        if not columns:
+            return None
+        worst = max(columns, key=lambda column: column["distance"])
+        return worst["name"], worst["distance"]
+
     def as_json(self) -> dict[str, Any]:
         """Return all but the figures."""
         names = ("kind", "scores", "reference", "notes", "rows", "held_out")
