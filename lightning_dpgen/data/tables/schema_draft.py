@@ -22,7 +22,7 @@ from lightning_dpgen.data.names import plain
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times, is_zone
-from lightning_dpgen.data.tables.likely_form import likely_charset, likely_moments, likely_signs, likely_words
+from lightning_dpgen.data.tables.likely_form import likely_charset, likely_code, likely_moments, likely_signs, likely_words
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.schema_keys import KINDS as DECIDED
@@ -45,6 +45,9 @@ _TOLD = {
     "decimal": "told from the first rows: check that 1,234 is not a thousand",
     "thousands": "told from the first rows: check it",
 }
+# A key that numbers rows tells nothing of what is learned; fewer rows may be in order by chance.
+_NUMBERED = "the first rows are numbered so: is it the row number? Then  type: drop  (or fake: row_number)"
+_FEWEST_NUMBERED = 8
 _PLAIN = NumberForm()
 _ROWS = 1000
 # A person fills in a draft column by column.
@@ -83,6 +86,8 @@ class ColumnDraft:
         for key, value in known.items():
             why.pop(key, None)
             fields[key] = value
+            if key in ("low", "high") and likely_code(value):
+                why[key] = f"a code, such as for a value that is not known? Then  special: [{value}]  and another bound"
         return cls(name, fields, why)
 
     def because(self, key: str, comment: str) -> ColumnDraft:
@@ -217,8 +222,18 @@ def _of_texts(name: str, values: pa.Array, signs: NumberForm = _PLAIN) -> Column
     for kind, scale in _TESTS.items():
         read = numbers if kind in ("integer", "number") else values
         if read is not None and _reads(scale, read):
-            return ColumnDraft.of_type(name, kind)
+            drafted = ColumnDraft.of_type(name, kind)
+            return drafted.because("type", _NUMBERED) if kind == "integer" and _is_row_number(read) else drafted
     return _of_moments(name, values) or ColumnDraft.of_type(name, "category")
+
+
+def _is_row_number(texts: pa.Array) -> bool:
+    """Tell whether the first rows are numbered one after the other, from 0 or 1."""
+    try:
+        numbers = [int(text) for text in texts.to_pylist()]
+    except ValueError:
+        return False
+    return len(numbers) >= _FEWEST_NUMBERED and numbers[0] in (0, 1) and numbers == [*range(numbers[0], numbers[-1] + 1)]
 
 
 def _of_moments(name: str, values: pa.Array) -> ColumnDraft | None:
