@@ -67,9 +67,10 @@ class Evaluation:
 
     @property
     def worst_column(self) -> tuple[str, float] | None:
-        """The column that differs most, and its distance; None where no columns were compared."""
+        """The column of a table that differs most, and its distance; None where no columns were compared."""
         columns = self.figures.get("columns")
-        if not columns:
+        # Pixels and readings are no columns with a picture of their own.
+        if self.kind != "table" or not columns:
             return None
         worst = max(columns, key=lambda column: column["distance"])
         return worst["name"], worst["distance"]

@@ -79,7 +79,7 @@ _WHAT_OF_TABLES = {
 }
 _GLANCE = (
     (tables.QUALITY, tables.HEADLINE, "quality: 1 would be equal to real records"),
-    (parts.COLUMNS, "one column, worst", "distance of the worst column"),
+    (tables.QUALITY, "distance of the worst column", "distance of the worst column"),
     (parts.COLUMNS, "one column, mean", "mean distance of a column"),
     (parts.COLUMNS, "two columns, mean", "mean distance of two columns"),
     (tables.PAIRS, "two columns, mean", "mean distance of two columns"),
@@ -92,7 +92,7 @@ _GLANCE = (
 )
 
 # Scores that are told with the name of the worst column, of which so many letters.
-_WORST, _LETTERS = ("one column, worst",), 40
+_WORST, _LETTERS = "distance of the worst column", 40
 
 
 def write_private_report(
@@ -170,7 +170,7 @@ def _glance(evaluation: Evaluation) -> list[tuple[float, float | None, str]]:
     found = []
     for section, score, words in _GLANCE:
         if (value := evaluation.scores.get(section, {}).get(score)) is not None:
-            if score in _WORST and (worst := evaluation.worst_column) is not None:
+            if score == _WORST and (worst := evaluation.worst_column) is not None:
                 words = f"{words}, {printable(worst[0], _LETTERS)}"
             found.append((value, evaluation.reference.get(section, {}).get(score), words))
     trained = {
