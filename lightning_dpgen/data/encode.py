@@ -25,6 +25,7 @@ def encode_table(frame: Table, schema: TableSchema, *, outside: str = "refuse") 
     """Return the records of a table; arguments and errors are those of `read_table`.
 
     Example:
+        >>> import pandas as pd
         >>> from lightning_dpgen.data.tables.schema_file import parse_schema
         >>> schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 10}}")
         >>> encode_table(pd.DataFrame({"age": [7, 42]}), schema).take(np.array([1]))
