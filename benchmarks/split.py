@@ -18,7 +18,8 @@ from threadpoolctl import threadpool_limits
 from lightning_dpgen.clustering.features import FourierFeatures, KeptFeatures
 from lightning_dpgen.clustering.kmeans import lloyd, private_split
 from lightning_dpgen.clustering.settings import SplitSettings
-from lightning_dpgen.data.pictures.schema import ImageSchema, encode_images
+from lightning_dpgen.data.encode import encode_images
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu

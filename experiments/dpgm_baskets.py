@@ -25,7 +25,7 @@ from training import train
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.events import decode
 from lightning_dpgen.privacy.strict_json import read_json
-from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import release_folder
 
 EPSILONS, LAYERS = (1, 2), (1, 2)

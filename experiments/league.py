@@ -41,7 +41,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.privacy.strict_json import read_json
-from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.sampler import load_release
 

@@ -23,7 +23,7 @@ from torch import nn
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.privacy.strict_json import read_json
-from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.sampler import load_release
 

@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 from markupsafe import Markup
 
+from lightning_dpgen.data.conditions import Where
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.tables.column import BadSchema, shortened
@@ -25,8 +26,8 @@ from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
+from lightning_dpgen.release.files import read_certificate
 from lightning_dpgen.release.sampler import Release, load_release
-from lightning_dpgen.release.verify import read_certificate
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.notebook import short_in_notebooks
@@ -83,7 +84,7 @@ class Fitted:
         return self.folder / "release" / "report.html"
 
     @short_in_notebooks
-    def sample(self, n: int, seed: int | None = None, where: Mapping[str, Any] | None = None) -> pd.DataFrame | np.ndarray:
+    def sample(self, n: int, seed: int | None = None, where: Where | None = None) -> pd.DataFrame | np.ndarray:
         """n synthetic records; see `Release.sample`."""
         return self.release.sample(n, seed, where)
 

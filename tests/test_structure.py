@@ -106,6 +106,7 @@ def _overrides() -> list[list[str]]:
             "series": ["data.path=x.csv", "data.n=5000", "data.length=4", "data.low=0", "data.high=1"],
             "privae_pinwheel": POINTS,
             "privae_pinwheel_best": POINTS,
+            "auto": ["model=auto"],
         }.get(path.stem, [])
         cases.append(case)
     return cases

@@ -33,11 +33,11 @@ class Parser(argparse.ArgumentParser):
         """Return the nearest word that is known, after a message of argparse's about one that is not."""
         if found := re.search(r"unrecognized arguments: (-\S+)", message):
             known = [option[2:] for option in self._option_string_actions if option.startswith("--")]
-            return suggest(found[1].partition("=")[0].lstrip("-"), known, "--{}")
+            return suggest(found[1].partition("=")[0].lstrip("-"), known, "--{}", shortened=True)
         if found := re.search(r"argument (\S+): invalid choice: '(.*?)'", message):
             names = found[1].split("/")
             action = next(own for own in self._actions if own.dest == names[0] or names[0] in own.option_strings)
-            return suggest(found[2], action.choices or ())
+            return suggest(found[2], action.choices or (), shortened=True)
         return ""
 
 

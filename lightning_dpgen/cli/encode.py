@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from lightning_dpgen.cli.arguments import Parser
+from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.cli.real_records import real_source
-from lightning_dpgen.privacy.folders import owner_only, place_of
-from lightning_dpgen.release.certificate import CERTIFICATE, NotARelease
+from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.release.description import check_encoder, read_description, schema_in
+from lightning_dpgen.release.files import CERTIFICATE, NotARelease, read_certificate
 from lightning_dpgen.release.folder import release_folder
-from lightning_dpgen.release.projected import ProjectedRows
-from lightning_dpgen.release.sampler import load_release
-from lightning_dpgen.release.verify import read_certificate
 from lightning_dpgen.specs.usage_error import UsageError
-
-BANNER = "PRIVATE: codes are functions of single real records, and no certificate covers them; do not publish them."
 
 
 def make_parser() -> Parser:
@@ -44,25 +37,21 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_intermixed_args(argv)
+    # A mistake is told before what encodes records is imported.
     output = _place(arguments.output, arguments.release)
-    release = load_release(arguments.release)
-    if isinstance(release, ProjectedRows):
-        raise UsageError(f"{arguments.release} holds projected rows, and no encoder: expected a release of model=vae")
+    description = read_description(arguments.release)
+    try:
+        check_encoder(description.get("model"))
+    except ValueError as error:
+        raise UsageError(f"{arguments.release}: {error}") from None
+    source = None
     certificate: dict[str, Any] = {}
     with suppress(NotARelease):  # a model has an encoder without its certificate
         certificate = read_certificate(arguments.release)
-    source = real_source(arguments.data, certificate, release.schema.kind)
-    records, counted = source.records(release.schema)
-    print(BANNER)
-    for what, count in counted.items():
-        print(f"reading: {what}: {count:,}")
-    try:
-        codes = release.encode(records)
-    except ValueError as error:
-        raise UsageError(f"{arguments.release}: {error}") from None
-    _write(output, pa.Table.from_pandas(codes, preserve_index=False))
-    print(f"{len(codes):,} codes of {len(codes.columns) - 1} dimensions in {output}")
-    return 0
+    # A model without a schema is refused where it is loaded.
+    if (schema := schema_in(arguments.release, description)) is not None:
+        source = real_source(arguments.data, certificate, schema.kind)
+    return imported("encoding").run(arguments, output, source)
 
 
 def _place(name: str, release: Path) -> Path:
@@ -84,16 +73,3 @@ def _place(name: str, release: Path) -> Path:
             f"-o {output}: lies in a release, which may be published, and codes may not; choose another folder"
         )
     return output
-
-
-def _write(output: Path, table: pa.Table) -> None:
-    # Written beside its place and renamed, so that an interruption leaves no half file under the final name.
-    part = output.with_name(f".{output.stem}.{secrets.token_hex(4)}.part")
-    try:
-        with open(part, "wb", opener=owner_only) as file:
-            pq.write_table(table, file, compression="zstd")
-        os.replace(part, output)
-    except OSError as error:
-        raise UsageError(f"-o {output}: cannot be written ({error.strerror or error})") from None
-    finally:
-        part.unlink(missing_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from filecmp import cmp
@@ -13,27 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
+from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.cli.real_records import real_source
-from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema, listed
-from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics.evaluation import Evaluation
-from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.privacy.passwords import without_passwords
-from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
-from lightning_dpgen.release.certificate import SYNTHETIC, NotARelease
+from lightning_dpgen.release.description import PROJECTION, read_description, schema_in
+from lightning_dpgen.release.files import SYNTHETIC, NotARelease, read_certificate
 from lightning_dpgen.release.folder import release_folder
-from lightning_dpgen.release.projected import ProjectedRows
-from lightning_dpgen.release.sampler import load_release
-from lightning_dpgen.release.verify import read_certificate
-from lightning_dpgen.runs.table import aligned
-from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.sources import source_of
-from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
+from lightning_dpgen.specs.usage_error import UsageError
 
 _SELECT = re.compile(r"\s*(?:select|with)\s", re.IGNORECASE)
 
@@ -69,76 +60,26 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_intermixed_args(argv)
+    # A mistake is told before what compares records is imported.
     arguments.data, arguments.held_out = _without_held_out(arguments.data, arguments.held_out)
     if arguments.rows == 0:
         raise UsageError("--rows 0: expected 1 or more, or nothing can be compared")
     # The seed of classifiers has 32 bits.
     if arguments.seed >= 2**32:
         raise UsageError(f"--seed {arguments.seed}: expected a number below 2^32")
-    release = load_release(arguments.release)
-    if isinstance(release, ProjectedRows):
+    description = read_description(arguments.release)
+    if description.get("model") == PROJECTION:
         raise UsageError(f"{arguments.release} holds projected rows: its report says how well distances are recovered")
-    _check_of_tables(arguments, release.schema)
+    source = aside = None
     certificate: dict[str, Any] = {}
     with suppress(NotARelease):  # a model can be evaluated without its certificate
         certificate = read_certificate(arguments.release)
-    source = real_source(arguments.data, certificate, release.schema.kind)
-    aside = None if arguments.held_out is None else _beside(source, arguments.held_out, arguments.release)
-    held_out, counted_aside = (None, {}) if aside is None else _held_out(aside, release.schema)
-    real, counted = _read(source, release.schema)
-    if aside is None and source.held_out:
-        held_out, _ = _read(source, release.schema, held_out=True)
-    print(BANNER)
-    counted |= {f"held-out records: {what}": count for what, count in counted_aside.items()}
-    for what, count in counted.items():
-        print(f"reading: {what}: {count:,}")
-    evaluation = evaluate(
-        release,
-        real,
-        held_out=held_out,
-        rows=arguments.rows,
-        seconds=arguments.seconds,
-        seed=arguments.seed,
-        by=arguments.by,
-        sdmetrics=arguments.sdmetrics,
-        progress=lambda part: print(f"  {part} ...", file=sys.stderr, flush=True),
-    )
-    folder = arguments.release.resolve().parent / "private"
-    facts = {name: certificate[name] for name in ("epsilon", "delta") if certificate.get(name) is not None}
-    try:
-        write_evaluation(folder, evaluation, release.schema, data=source.spec.source, facts=facts, counted=counted)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
-    print(table(evaluation))
-    whose = "" if evaluation.kind == "table" else "held-out records, "
-    print(f"real records in the place of synthetic ones: {whose}{evaluation.held_out}")
-    print(f"written to {folder}; open {folder / REPORT} in a browser")
-    return 0
-
-
-def table(evaluation: Evaluation) -> str:
-    """Return every score beside that of real records in the place of synthetic ones. Private.
-
-    Example:
-        >>> scores = {"columns": {"one column, mean": 0.25}}
-        >>> print(table(Evaluation("table", scores, {}, {"curves": "none here"}, {}, "", {})))
-        score                      synthetic  real
-        -------------------------  ---------  ----
-        columns: one column, mean  0.2500
-        <BLANKLINE>
-        curves: none here
-    """
-    rows = [("score", "synthetic", "real")]
-    for section, scores in evaluation.scores.items():
-        reference, intervals = (of.get(section, {}) for of in (evaluation.reference, evaluation.intervals))
-        for name, value in scores.items():
-            said, number = f"{section}: {name}", f"{value:.4f}"
-            if interval := intervals.get(name):
-                said += f", {interval.tested:,} tested"
-                number += f" ({interval.low:.4f} to {interval.high:.4f})"
-            rows.append((said, number, f"{reference[name]:.4f}" if name in reference else ""))
-    notes = [f"{section}: {note}" for section, note in evaluation.notes.items()]
-    return "\n".join([aligned(rows), *([""] if notes else []), *notes])
+    # A model without a schema is refused where it is loaded.
+    if (schema := schema_in(arguments.release, description)) is not None:
+        _check_of_tables(arguments, schema)
+        source = real_source(arguments.data, certificate, schema.kind)
+        aside = None if arguments.held_out is None else _beside(source, arguments.held_out, arguments.release)
+    return imported("evaluating").run(arguments, certificate, source, aside)
 
 
 def _beside(source: Source, path: str, release: Path) -> Source:
@@ -184,36 +125,10 @@ def _check_of_tables(arguments: argparse.Namespace, schema: Schema) -> None:
         known = [column.name for column in schema.recorded]
         if arguments.by is not None and arguments.by not in known:
             raise UsageError(f"--by {arguments.by}: expected a column of the table: {listed(known)}")
-        if arguments.sdmetrics:
-            try:
-                import_quality_report()
-            except MissingLibrary as error:
-                raise UsageError(f"--sdmetrics: {error}") from None
         return
     for name, given in (("--by", arguments.by is not None), ("--sdmetrics", arguments.sdmetrics)):
         if given:
             raise UsageError(f"{name}: expected for tables alone, and the release is of {schema.kind}")
-
-
-def _read(source: Source, schema: Schema, *, held_out: bool = False) -> tuple[Records | TableValues, dict[str, int]]:
-    """Read records, and those of a table by their values."""
-    records, counted = source.records(schema, held_out=held_out, values=isinstance(schema, TableSchema))
-    if not isinstance(schema, TableSchema):
-        return records, counted
-    if records.values is not None:
-        return records.values, counted
-    drawn = "records that came encoded, so that values within a bin were drawn"
-    return TableValues.drawn(schema, records.encoded), counted | {drawn: len(records)}
-
-
-def _held_out(source: Source, schema: Schema) -> tuple[Records | TableValues, dict[str, int]]:
-    """Read held-out records; a mistake in their file names the argument that has named it."""
-    try:
-        return _read(source, schema)
-    except (UsageError, OSError, BadRecords) as error:
-        said = describe_os_error(error) if isinstance(error, OSError) else str(error)
-        said = said.replace("data.path", "--held-out")
-        raise UsageError(said if "--held-out" in said else f"--held-out: {said}") from None
 
 
 def _seconds(text: str) -> float:

@@ -1,4 +1,4 @@
-"""The parts of the program that import torch, which takes a while: after a mistake in a setting is told."""
+"""The parts of the program that take a while to import: after a mistake in settings or arguments is told."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"dpgen {version('lightning_dpgen')}")
         return OK
     if argv[0] not in COMMANDS:
-        near = suggest(argv[0], COMMANDS, "dpgen {}")
+        near = suggest(argv[0], COMMANDS, "dpgen {}", shortened=True)
         return _complain(f"unknown command {argv[0]!r}: expected one of {', '.join(COMMANDS)}{near}", MISTAKE)
     try:
         with verbose.told(asked):
@@ -86,7 +86,7 @@ def _status(error: Exception) -> int:
     from lightning_dpgen.data.errors import MissingData
     from lightning_dpgen.data.tables.column import BadSchema
     from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError
-    from lightning_dpgen.release.verify import NotARelease
+    from lightning_dpgen.release.files import NotARelease
     from lightning_dpgen.sampling.errors import BadRecords
 
     if isinstance(error, BudgetTooSmall):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from lightning_dpgen.cli import shown_settings, verbose
 from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.specs.compose import compose_settings
 from lightning_dpgen.specs.run import read_projection
 
 HELP = """usage: dpgen project [NAME=VALUE ...]
@@ -33,6 +35,6 @@ def run(argv: Sequence[str]) -> int:
         return 0
     argv, kind = shown_settings.asked_for(argv)
     if kind is not None:
-        return shown_settings.show(argv, kind, "project", read_projection)
+        return shown_settings.show(argv, kind, partial(compose_settings, name="project"), read_projection)
     spec = read_projection(argv)
     return imported("projecting").run(argv, spec)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_dpgen.data.public_sets import NAMES
+from lightning_dpgen.specs.data import DataSpec
 from lightning_dpgen.specs.run import read_data
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.sources import source_of
@@ -37,5 +38,17 @@ def real_source(words: Sequence[str], certificate: dict[str, Any], of: str) -> S
                 values[name] = declared[name]
         spec = parse(type(spec), values, within="data")
     source = source_of(spec)
+    source.files()
+    return source
+
+
+def checked_source(spec: DataSpec) -> Source:
+    """Return the source of a training's records, once its files are there and what is declared of them can be read.
+
+    Raises:
+        UsageError, BadSchema, MissingData: as the run would, but before what it needs is imported.
+    """
+    source = source_of(spec)
+    source.check()
     source.files()
     return source

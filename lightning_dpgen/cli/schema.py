@@ -157,7 +157,10 @@ def run(argv: Sequence[str]) -> int:
     else:
         where = ["data.path=FILE" if arguments.origin else written("data.path", path)]
     told = shlex.join(["dpgen", "train", "data=table", *where, written("data.schema", output), "data.n=NUMBER"])
-    print(f"next, once they are filled in: {told}")
+    print("next, once they are filled in:")
+    checked = shlex.join(["dpgen", "schema", str(output), "--n", "NUMBER", "--epsilon", "EPSILON"])
+    print(f"  {checked}   # checks the schema, and reads no record")
+    print(f"  {told}")
     return 0
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import yaml
 
 from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, compose_settings, expanded, name_of
+from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, name_of
 from lightning_dpgen.specs.spec import Spec
 from lightning_dpgen.specs.typed import typed
 from lightning_dpgen.specs.usage_error import OK, UsageError
@@ -37,17 +38,24 @@ def asked_for(argv: Sequence[str]) -> tuple[list[str], str | None]:
             continue
         kind = value if equals else next(rest, "")
         if kind not in KINDS:
-            raise UsageError(f"{FLAG} {kind}: expected one of {', '.join(KINDS)}{suggest(kind, KINDS, '--cfg {}')}")
+            raise UsageError(
+                f"{FLAG} {kind}: expected one of {', '.join(KINDS)}{suggest(kind, KINDS, '--cfg {}', shortened=True)}"
+            )
     return words, kind
 
 
-def show(argv: Sequence[str], kind: str, name: str, read: Callable[[Sequence[str]], Spec]) -> int:
+def show(
+    argv: Sequence[str],
+    kind: str,
+    compose: Callable[[Sequence[str]], dict[str, Any]],
+    read: Callable[[Sequence[str]], Spec],
+) -> int:
     """Print the settings of a command; those of a grid, or of a selection's candidates, one after the other.
 
     Args:
         argv: the words of the command, without `--cfg`.
         kind: one of `KINDS`.
-        name: of the configuration that they change.
+        compose: makes a configuration from words.
         read: makes the settings from words, so that a mistake in them is told.
 
     Raises:
@@ -59,7 +67,7 @@ def show(argv: Sequence[str], kind: str, name: str, read: Callable[[Sequence[str
     texts = []
     for number, job in enumerate(jobs):
         spec = read(job)
-        values = compose_settings(job, name) if kind == KINDS[0] else imported("resolving").resolved(spec)
+        values = compose(job) if kind == KINDS[0] else imported("resolving").resolved(spec)
         differs = " ".join(word for word in job if name_of(word) in varied)
         texts.append((f"# job {number}: {differs}\n" if several else "") + _text(values))
     print("---\n".join(texts), end="")

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.release.files import read_certificate
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.signature import BadKey, fingerprint, new_key, read_private, read_public, sign
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 # A passphrase is one line.
@@ -75,6 +76,10 @@ def _sign(folder: Path, key_file: Path, passphrase_file: str | None) -> int:
         raise UsageError(f"--key {error}") from None
     if stat.S_IMODE(key_file.stat().st_mode) & 0o077:
         print(f"dpgen: warning: {key_file}: others than its owner may use it; chmod 600 it", file=sys.stderr)
+    # A mistake is told before what recomputes epsilon is imported.
+    read_certificate(folder)
+    with leaving_at_once():
+        from lightning_dpgen.release.verify import verify
     verdict = verify(folder)
     if not verdict.good:
         raise UsageError(f"{folder}: is not signed, since dpgen verify refuses it: {verdict.problems[0][:300]}")

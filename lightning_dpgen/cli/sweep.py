@@ -33,7 +33,7 @@ from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.events import composed, decode
 from lightning_dpgen.privacy.folders import restrict
 from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import JOBS, RunFolder
 from lightning_dpgen.runs.run import settle

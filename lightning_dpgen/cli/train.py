@@ -9,7 +9,7 @@ from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, is_for_hydra, name_of
 from lightning_dpgen.specs.reference import listed
-from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run, read_words
+from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run, read_words, run_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     argv, kind = shown_settings.asked_for(argv)
     if kind is not None:
-        return shown_settings.show(argv, kind, "config", read_run)
+        return shown_settings.show(argv, kind, run_settings, read_run)
     # A mistake in a setting is told before what a run needs is imported.
     with leaving_at_once():
         swept = any(word in FLAGS for word in argv)
@@ -51,7 +51,8 @@ def run(argv: Sequence[str]) -> int:
             return imported("sweep" if swept else "select").run(argv)
         check_privacy(read_words(argv))
         spec = read_run(argv)
-    return imported("training").run(argv, spec)
+        source = imported("real_records").checked_source(spec.data)
+    return imported("training").run(argv, spec, source)
 
 
 def _check_words(argv: Sequence[str]) -> None:

@@ -13,12 +13,12 @@ from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.run import settle, train
 from lightning_dpgen.runs.worker import run_worker
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import OK, RANK_LOST, UsageError
 
 
-def run(argv: Sequence[str], spec: RunSpec) -> int:
-    several, source = launch.to_launch(spec.trainer), source_of(spec.data)
+def run(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
+    several = launch.to_launch(spec.trainer)
     folder = run_folder.choose(spec.run_dir)
     if several:
         # Whatever is wrong with the settings is said before processes are started.

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_dpgen.cli.arguments import Parser
+from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.release.files import read_certificate
 from lightning_dpgen.release.folder import release_folder
-from lightning_dpgen.release.signature import BadKey
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.release.signature import BadKey, read_public
+from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Lines of problems that are printed: one is enough to trust nothing.
@@ -31,10 +33,16 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
+    # A mistake is told before what recomputes epsilon is imported.
     try:
-        verdict = verify(arguments.release, arguments.signer)
+        if arguments.signer is not None:
+            read_public(place_of(arguments.signer))
     except BadKey as error:
         raise UsageError(f"--signer {error}") from None
+    read_certificate(arguments.release)
+    with leaving_at_once():
+        from lightning_dpgen.release.verify import verify
+    verdict = verify(arguments.release, arguments.signer)
     problems = verdict.problems[:_MOST_PRINTED]
     for mark, lines in (("ok  ", verdict.checks), ("note", verdict.notes), ("BAD ", problems)):
         for line in lines:

@@ -1,12 +1,12 @@
 from .baskets.schema import BasketSchema as BasketSchema
+from .encode import encode_images as encode_images
+from .encode import encode_table as encode_table
 from .files.database import DatabaseQuery as DatabaseQuery
 from .layout import Encoded as Encoded
 from .layout import Layout as Layout
 from .pictures.schema import ImageSchema as ImageSchema
-from .pictures.schema import encode_images as encode_images
 from .records import Records as Records
 from .schema import Schema as Schema
 from .series.schema import SeriesSchema as SeriesSchema
-from .tables.reading import encode_table as encode_table
 from .tables.schema import TableSchema as TableSchema
 from .tables.values import TableValues as TableValues

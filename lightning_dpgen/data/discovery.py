@@ -18,7 +18,7 @@ import torch
 from scipy.special import ndtri
 
 from lightning_dpgen.data.key_owners import KeyOwners, held_at_most
-from lightning_dpgen.data.value_tree import values_of
+from lightning_dpgen.data.value_grid import values_of
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent, left_of
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.gaussian_cost import check_delta, gaussian_mu

@@ -3,109 +3,24 @@
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from lightning_dpgen.data.key_owners import held_at_most
+from lightning_dpgen.data.value_grid import ValueGrid, values_of
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import noisy_histogram
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 
-# The most children of a node, and the levels of real numbers.
-_BRANCHING, _REAL_LEVELS = 32, 5
 # The most nodes of a level that are looked at more closely have so many children together, or there are a few.
 _MOST_CHILDREN, _FEW = 2**14, 8
-# The least width of a leaf of real numbers, in steps of float64.
-_STEPS = 4
-# The levels between bounds that are found themselves, which are planned before it is known how far apart these are.
-FOUND_LEVELS = 4
 # The most pieces of a distribution: a schema holds twice as many.
 _MOST_PIECES = 5_000
 # A node is looked at more closely if it holds more than this many deviations of the noise.
 _CERTAIN = 4.0
-
-
-def values_of(column: str, level: int) -> str:
-    """Return the name of the noise of one level of a column's tree, from 1."""
-    return f"values of {column}, level {level}"
-
-
-def without_level(noise: str) -> str:
-    """Return the name of a noise of `values_of` without its level, and any other name as it is.
-
-    Example:
-        >>> without_level(values_of("age", 2)), without_level("bounds of age")
-        ('values of age', 'bounds of age')
-    """
-    return re.sub(r"^(values of .*), level \d+$", r"\1", noise, flags=re.DOTALL)
-
-
-@dataclass(frozen=True)
-class ValueGrid:
-    """The numbers between two public bounds, as the leaves of a tree whose nodes all have as many children.
-
-    Whole numbers are a leaf each; real numbers share 32^5 leaves of equal width, or as many as float64 tells apart.
-
-    Args:
-        low, high: the bounds, both included.
-        whole: whether numbers are whole.
-        depth: the levels of the tree; None for as many as the bounds ask for.
-
-    Example:
-        >>> grid = ValueGrid(17, 90, True)
-        >>> grid.levels, grid.branching, grid.leaves(np.array([17, 90]))
-        (2, 9, array([ 0, 73]))
-    """
-
-    low: int | float
-    high: int | float
-    whole: bool
-    depth: int | None = None
-
-    @property
-    def span(self) -> int:
-        """The number of leaves that numbers may be in."""
-        if self.low == self.high:
-            return 1
-        if self.whole:
-            return int(self.high) - int(self.low) + 1
-        steps = (self.high - self.low) / np.spacing(max(abs(self.low), abs(self.high)))
-        return int(min(_BRANCHING**_REAL_LEVELS, max(1.0, steps / _STEPS)))
-
-    @property
-    def levels(self) -> int:
-        if self.depth is not None:
-            return self.depth
-        levels = 1
-        while _BRANCHING**levels < self.span:
-            levels += 1
-        return levels
-
-    @property
-    def branching(self) -> int:
-        """The number of children of a node: the fewest with which the leaves suffice."""
-        each = max(2, round(self.span ** (1.0 / self.levels)) - 1)
-        while each**self.levels < self.span:
-            each += 1
-        return each
-
-    def leaves(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the leaf (n,) of each number between the bounds."""
-        if self.whole:
-            return np.asarray(numbers).astype(np.int64) - int(self.low)
-        if self.span == 1:
-            return np.zeros(len(numbers), np.int64)
-        share = (numbers - self.low) / (self.high - self.low)
-        return np.minimum((share * self.span).astype(np.int64), self.span - 1)
-
-    def number(self, leaf: int) -> int | float:
-        """Return the least number of a leaf."""
-        return int(self.low) + leaf if self.whole else self.low + leaf / self.span * (self.high - self.low)
 
 
 def find_values(

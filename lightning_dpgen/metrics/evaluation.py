@@ -65,6 +65,16 @@ class Evaluation:
     figures: dict[str, Any]
     intervals: dict[str, dict[str, sections.Interval]] = field(default_factory=dict)
 
+    @property
+    def worst_column(self) -> tuple[str, float] | None:
+        """The column of a table that differs most, and its distance; None where no columns were compared."""
+        columns = self.figures.get("columns")
+        # Pixels and readings are no columns with a picture of their own.
+        if self.kind != "table" or not columns:
+            return None
+        worst = max(columns, key=lambda column: column["distance"])
+        return worst["name"], worst["distance"]
+
     def as_json(self) -> dict[str, Any]:
         """Return all but the figures."""
         names = ("kind", "scores", "reference", "notes", "rows", "held_out")

@@ -61,11 +61,3 @@ def load(path: Path, *expected: str) -> Any:
             f"{path}: is not what a run has saved, or only a part of it ({type(error).__name__}). Without it a run goes on "
             "from what was saved before; what was drawn since stays spent"
         ) from None
-
-
-def sync_files(folder: Path) -> None:
-    """Make the files of a folder durable, and their names."""
-    for path in folder.iterdir():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-    sync_folder(folder)

@@ -74,6 +74,14 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def sync_files(folder: Path) -> None:
+    """Make the files of a folder durable, and their names."""
+    for path in folder.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    sync_folder(folder)
+
+
 def make_folder(path: Path, mode: int = 0o777) -> None:
     """Make a folder and its parents, each durable; one that is there is left as it is.
 

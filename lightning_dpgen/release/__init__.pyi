@@ -1,5 +1,5 @@
 from .against_real import evaluate as evaluate
-from .certificate import NotARelease as NotARelease
+from .files import NotARelease as NotARelease
 from .projected import ProjectedRows as ProjectedRows
 from .sampler import Release as Release
 from .sampler import load_release as load_release

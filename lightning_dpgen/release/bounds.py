@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from lightning_dpgen.privacy.plan import MOST_STAGES
 from lightning_dpgen.privacy.strict_json import MOST_BYTES, MOST_VALUES
+from lightning_dpgen.release.opened import MOST_BYTES_IN_ALL
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # Files: `release_from` refuses more. Stages: a plan of more is refused (`Plan`).
 MOST_FILES = 1000
 _LONGEST_NAME = 128
-# Bytes of all files together, of which a hash takes ten seconds on a slow machine, and numbers in the tensors:
-# `check_written` and `check_numbers` refuse more.
-MOST_BYTES_IN_ALL, MOST_NUMBERS = 5 << 29, 1 << 29
+# Numbers in the tensors: `check_numbers` refuses more.
+MOST_NUMBERS = 1 << 29
 # Columns of a table of synthetic records, in which each number of a picture has a column.
 MOST_COLUMNS = 1 << 20
 # Settings among which a selection chooses, each of which names a run that is trained; and packages with a version.

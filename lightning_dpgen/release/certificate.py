@@ -25,17 +25,17 @@ from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.software import versions
+from lightning_dpgen.release.files import (
+    CARD,
+    CERTIFICATE,
+    CROISSANT,
+    REPORT,
+    SYNTHETIC,
+)
 from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.text import printable
 
 FORMAT_VERSION = 1
-# Names of the files of a release.
-CERTIFICATE, MODEL, WEIGHTS = "privacy.json", "model.json", "model.safetensors"
-SYNTHETIC, SHEET, PROJECTED = "synthetic.parquet", "samples.png", "projected.parquet"
-FIGURE = "fidelity.json"
-# The signature of the certificate, which may be added to a release, and is therefore not among the files that it hashes.
-SIGNATURE = f"{CERTIFICATE}.sig"
-REPORT, CARD, CROISSANT = "report.html", "README.md", "croissant.json"
 # The name, among what is declared, of the network that a training started from.
 INIT = "init"
 
@@ -48,10 +48,6 @@ STUDY_UNKNOWN = "unknown"
 # Files that only show the certificate and the released ones.
 ABOUT = (REPORT, CARD, CROISSANT)
 ACCOUNTANTS = {"pld": "dp_accounting.pld", "closed form": "closed form", "rdp": "dp_accounting.rdp.RdpAccountant"}
-
-
-class NotARelease(ValueError):
-    """The folder holds no certificate, or no model, that can be read."""
 
 
 def digest(certificate: dict[str, Any]) -> str:

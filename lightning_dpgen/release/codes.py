@@ -11,6 +11,7 @@ from lightning_dpgen.data.schema_difference import first_difference
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.release.description import check_encoder
 
 # Records that are encoded at a time.
 _CHUNK = 4096
@@ -20,7 +21,10 @@ def encode_records(mixture: Mixture, records: Records) -> pd.DataFrame:
     """Return the codes of records by the encoder of a mixture; see `Release.encode`."""
     network = without_label(mixture.network)
     if not isinstance(network, StackedVAE):
-        raise ValueError(f"release: a {type(network).__name__}, which has no encoder: expected autoencoders, of model=vae")
+        check_encoder(network.kind)
+        raise ValueError(
+            f"release: a model of custom code ({network.kind}), which has no encoder: expected one of model=vae"
+        )
     if not isinstance(records, Records):
         raise ValueError(
             f"records: a {type(records).__name__}: expected Records, as encode_table or encode_images return them"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lightning_dpgen.release.certificate import CROISSANT, SYNTHETIC
+from lightning_dpgen.release.files import CROISSANT, SYNTHETIC
 from lightning_dpgen.release.opened import file_hash
 
 _FORMAT = "http://mlcommons.org/croissant/1.0"

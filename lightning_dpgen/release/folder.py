@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightning_dpgen.privacy.folders import place_of
-from lightning_dpgen.release.certificate import CERTIFICATE, MODEL
+from lightning_dpgen.release.files import CERTIFICATE, MODEL
 
 RELEASE = "release"
 # In the private folder of a run: what it has warned of because of its records.

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning_dpgen.privacy.epsilon_range import caution
 from lightning_dpgen.privacy.pld import REPLACE_ONE
-from lightning_dpgen.release.certificate import SYNTHETIC
+from lightning_dpgen.release.files import SYNTHETIC
 
 
 def limits_of(certificate: dict[str, Any]) -> list[str]:

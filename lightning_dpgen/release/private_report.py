@@ -16,6 +16,7 @@ from lightning_dpgen.metrics.sections import Interval
 from lightning_dpgen.privacy.folders import owner_only
 from lightning_dpgen.release import private_plots as plots
 from lightning_dpgen.release.report import environment
+from lightning_dpgen.release.text import printable
 
 # The most columns that are drawn; of more, those that differ most.
 COLUMNS, PAIRED_COLUMNS = 24, 30
@@ -89,6 +90,9 @@ _GLANCE = (
     (parts.NEAREST, "distance, mean", "distance to the nearest real series, in ranges of the readings"),
     (parts.DETECTION, "AUC", "AUC of telling them apart"),
 )
+
+# Scores that are told with the name of the worst column, of which so many letters.
+_WORST, _LETTERS = "distance of the worst column", 40
 
 
 def write_private_report(
@@ -166,6 +170,8 @@ def _glance(evaluation: Evaluation) -> list[tuple[float, float | None, str]]:
     found = []
     for section, score, words in _GLANCE:
         if (value := evaluation.scores.get(section, {}).get(score)) is not None:
+            if score == _WORST and (worst := evaluation.worst_column) is not None:
+                words = f"{words}, {printable(worst[0], _LETTERS)}"
             found.append((value, evaluation.reference.get(section, {}).get(score), words))
     trained = {
         name: value

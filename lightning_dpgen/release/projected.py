@@ -19,12 +19,12 @@ from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
-from lightning_dpgen.release.certificate import MODEL, PROJECTED, WEIGHTS, NotARelease
+from lightning_dpgen.release.description import PROJECTION
+from lightning_dpgen.release.files import MODEL, PROJECTED, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.tensors import check_tensors
 
-KIND = "projection"
 # Bytes of numbers for each byte of a file: numbers on a grid of 2^-20 of their noise have 20 bits and more of 64.
 _MOST_PACKED, _ALWAYS = 16, 1 << 20
 # Sums of squares of numbers up to this one are finite.
@@ -90,7 +90,7 @@ class ProjectedRows:
 def write_projected(folder: Path, projected: ProjectedRows, *, private: bool = True) -> None:
     """Write rows, matrix and description into a folder; rows that are not private are marked (`release.mark`)."""
     projection = projected.projection
-    description = {"model": KIND, "d": projection.d, **projected.settings} | {
+    description = {"model": PROJECTION, "d": projection.d, **projected.settings} | {
         "scale": projected.scale,
         "pulled_back": projected.pulled_back,
     }
@@ -145,7 +145,7 @@ def _check_rows(path: Path, k: int) -> None:
 
 
 def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table: pa.Table) -> ProjectedRows:
-    if description["model"] != KIND or description["matrix"] not in MATRICES or description["noise"] not in NOISES:
+    if description["model"] != PROJECTION or description["matrix"] not in MATRICES or description["noise"] not in NOISES:
         raise ValueError(f"model={description['model']!r}, matrix={description['matrix']!r}: unknown")
     if set(description) != _FIELDS or set(tensors) != {"matrix", "centre"}:
         raise ValueError(f"{MODEL} or {WEIGHTS} holds less or more than a projection has")

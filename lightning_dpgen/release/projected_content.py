@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lightning_dpgen.release.certificate import MODEL, PROJECTED, WEIGHTS
 from lightning_dpgen.release.charts import scatter
+from lightning_dpgen.release.files import MODEL, PROJECTED, WEIGHTS
 from lightning_dpgen.release.projected import ProjectedRows, write_projected
 from lightning_dpgen.release.report import write_pages
 

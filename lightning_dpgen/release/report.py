@@ -13,8 +13,9 @@ import jinja2
 
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.release.certificate import CARD, REPORT, found_privately, selected
+from lightning_dpgen.release.certificate import found_privately, selected
 from lightning_dpgen.release.charts import epsilon_curve
+from lightning_dpgen.release.files import CARD, REPORT
 from lightning_dpgen.release.limits import limits_of
 from lightning_dpgen.release.text import markdown, value_text
 

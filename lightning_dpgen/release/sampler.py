@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,34 +15,39 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.conditions import Condition, Where, conditions_of
+from lightning_dpgen.data.conditions import Where
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.labelled import LABELLED, LabelledNetwork, without_label
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.trained import TRAINED
+from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.release.bounds import check_columns, check_numbers
-from lightning_dpgen.release.certificate import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.codes import encode_records
+from lightning_dpgen.release.description import (
+    PROJECTION,
+    check_component,
+    conditions_on,
+    described_schema,
+    read_description,
+    unreadable,
+)
+from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.mark import marked_schema
-from lightning_dpgen.release.opened import check_ordinary, read_json_file
-from lightning_dpgen.release.projected import KIND, ProjectedRows, load_projected
+from lightning_dpgen.release.projected import ProjectedRows, load_projected
 from lightning_dpgen.release.rejection import Drawn, draw_all, draw_fitting
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 
 # Records and numbers that are drawn at a time: so few that memory is used again and not fetched anew.
 _CHUNK, _NUMBERS = 10_000, 1 << 22
 _NETWORKS = {network.kind: network for network in (*TRAINED.values(), StackedGaussians, StackedProducts)}
-_SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
 _LARGEST = 2**24
+_SEEDS = 2**63
 # Settings of networks that are neither sizes nor true or false, and the types that they have.
 _NO_SIZES: dict[str, tuple[type, ...]] = {
     "network": (str,),
@@ -114,8 +118,7 @@ class Release:
 
     def component(self, number: int) -> Release:
         """Return one component of the mixture alone, such as the model of one cluster, by its number from 0."""
-        if type(number) is not int or not 0 <= number < self.components:
-            raise ValueError(f"component {number!r}: expected a whole number from 0 to {self.components - 1}")
+        check_component(number, self.components)
         weights = torch.zeros(self.components)
         weights[number] = 1.0
         return Release(type(self._mixture)(self._mixture.network, weights), private=self.private)
@@ -151,10 +154,11 @@ class Release:
             where: conditions that all records fulfil; None for none.
 
         Raises:
-            ValueError: for a condition on an unknown column, or one that no record can fulfil.
+            ValueError: for anything else; for a condition on an unknown column, or one that no record can fulfil.
             TooRare: if not enough of 1,000 records for each that is asked for, and of 100,000, fit; as soon as that is
                 clear.
         """
+        n, seed = _checked(n, seed)
         if isinstance(self.schema, ImageSchema):
             return np.concatenate([self.schema.pictures(part.encoded) for part in self._drawn(n, seed, where)])
         return self.table(n, seed, where).to_pandas()
@@ -167,6 +171,7 @@ class Release:
     def chunks(self, n: int, seed: int | None = None, where: Where | None = None) -> Iterator[pa.RecordBatch]:
         """Draw the same, a chunk at a time."""
         self._check_columns()
+        n, seed = _checked(n, seed)
         random, before = np.random.default_rng(seed), 0
         for part in self._drawn(n, seed, where, random):
             if part.values is None:
@@ -177,32 +182,17 @@ class Release:
 
     def encoded(self, n: int, seed: int | None = None, where: Where | None = None) -> Encoded:
         """Draw the same records, as they are encoded."""
+        n, seed = _checked(n, seed)
         return Encoded.joined([part.encoded for part in self._drawn(n, seed, where)])
-
-    def check_conditions(self, where: Where) -> None:
-        """Raise ValueError, naming the column, for impossible conditions, before a record is drawn."""
-        self._conditions(where)
 
     def _check_columns(self) -> None:
         # Other kinds of records have no more columns than a description has values.
         if isinstance(self.schema, ImageSchema):
             check_columns(self.schema.layout.units)
 
-    def _conditions(self, where: Where) -> dict[str, list[Condition]]:
-        """Return the conditions on each column."""
-        found: dict[str, list[Condition]] = {}
-        for said in conditions_of(where, self.schema.arrow.names):
-            found.setdefault(said.column, []).append(self.schema.condition(said))
-        for column, several in found.items():
-            if several[0].group is not None and not frozenset.intersection(*(condition.may for condition in several)):
-                raise ValueError(f"column {column!r}: no record fulfils all conditions on it: leave some out")
-        return found
-
     def _drawn(
         self, n: int, seed: int | None, where: Where | None, random: np.random.Generator | None = None
     ) -> Iterator[Drawn]:
-        if n < 0:
-            raise ValueError(f"n={n}: expected 0 or more records")
         generator = torch.Generator()
         if seed is None:
             generator.seed()
@@ -211,13 +201,28 @@ class Release:
         random = np.random.default_rng(seed) if random is None else random
         step = min(_CHUNK, max(1, _NUMBERS // self.schema.layout.width))
         if where:
-            return draw_fitting(self._mixture, n, step, where, self._conditions(where), generator, random)
+            return draw_fitting(self._mixture, n, step, where, conditions_on(self.schema, where), generator, random)
         return draw_all(self._mixture, n, step, generator, random)
 
     def sample_component(self, component: int, n: int, seed: int) -> Encoded:
         """Draw n records of one component of the mixture."""
         generator = torch.Generator().manual_seed(seed)
         return self._mixture.sample_components(torch.full((n,), component), generator)
+
+
+def _checked(n: Any, seed: Any) -> tuple[int, int | None]:
+    """Return a number of records and a seed as whole numbers of Python.
+
+    Raises:
+        ValueError: for anything else, naming the argument.
+    """
+    n = read_whole("n", n, least=0, of=" of records")
+    if seed is None:
+        return n, None
+    seed = read_whole("seed", seed, least=0)
+    if seed >= _SEEDS:
+        raise ValueError(f"seed={seed}: expected a number below 2^63")
+    return n, seed
 
 
 def weights_digest(network: GenerativeNetwork) -> str:
@@ -272,15 +277,9 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
     """
     known = _NETWORKS | {network.kind: network for network in networks if network.kind not in _NETWORKS}
     folder = release_folder(path)
-    if not folder.is_dir():
-        raise NotARelease(f"{folder} is not a folder: expected a release, or the run that made it")
-    for name in (MODEL, WEIGHTS):
-        if not os.path.lexists(folder / name):
-            raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen")
+    description = read_description(folder)
     try:
-        check_ordinary(folder / WEIGHTS)
-        description = read_json_file(folder / MODEL, links=True)
-        if description["model"] == KIND:
+        if description["model"] == PROJECTION:
             return load_projected(folder)
         private = description.pop("private", True)
         if type(private) is not bool:
@@ -289,15 +288,7 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
     except NotARelease:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise NotARelease(f"the model in {folder} cannot be read: {' '.join(str(error).split())[:300]}") from None
-
-
-def _schema(fields: Any) -> Schema:
-    if not isinstance(fields, dict):
-        raise ValueError(f"schema={str(fields)[:60]!r}: expected an object")
-    if fields.get("kind") not in _SCHEMAS:
-        raise ValueError(f"schema of kind {fields.get('kind')!r}: expected one of {', '.join(sorted(_SCHEMAS))}")
-    return _SCHEMAS[fields["kind"]].from_json(fields)
+        raise unreadable(folder, error) from None
 
 
 def _described(network: GenerativeNetwork) -> dict[str, Any]:
@@ -325,7 +316,7 @@ def _described_network(
     kind = description.pop("model")
     if not isinstance(kind, str) or kind not in networks:
         raise ValueError(_foreign(kind, networks))
-    schema = _schema(description.pop("schema"))
+    schema = described_schema(description.pop("schema"))
     mixture_weights, labelled = description.pop("mixture_weights"), description.pop(LABELLED, False)
     if type(labelled) is not bool:
         raise ValueError(f"{LABELLED}={labelled!r}: expected true or false")

@@ -28,17 +28,19 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from lightning_dpgen.privacy.durable import sync_files
-from lightning_dpgen.privacy.folders import owner_only
+from lightning_dpgen.privacy.folders import owner_only, sync_files
 from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.privacy.strict_json import MOST_BYTES
-from lightning_dpgen.release.certificate import CERTIFICATE, SIGNATURE
+from lightning_dpgen.release.files import CERTIFICATE, SIGNATURE
 from lightning_dpgen.release.opened import open_ordinary
 
 SIZE = 64
 PUBLIC = ".pub"
 # A key of this kind has some hundred bytes, a name that a person has put beside it included.
 _LARGEST_KEY = 1 << 14
+# The field and the constant of the curve, -x^2 + y^2 = 1 + d x^2 y^2 (RFC 8032, section 5.1).
+_P = 2**255 - 19
+_D = -121665 * pow(121666, -1, _P) % _P
 _MAKE = "expected an Ed25519 key, as dpgen sign --new-key or openssl genpkey -algorithm ed25519 makes it"
 
 
@@ -102,6 +104,7 @@ def read_private(path: Path, ask: Callable[[], bytes | None]) -> Ed25519PrivateK
         key = load_pem_private_key(text, passphrase)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         told = "the passphrase is wrong, or the file is damaged" if passphrase else f"cannot be read as one: {_MAKE}"
+        told = f"in a form of OpenSSH: {_MAKE}" if b"OPENSSH" in text else told
         raise BadKey(f"{path}: a private key, but {told}") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise BadKey(f"{path}: a private key of another kind than Ed25519: {_MAKE}")
@@ -125,7 +128,24 @@ def read_public(path: Path) -> Ed25519PublicKey:
         raise BadKey(f"{path}: holds no public key: {expected}") from None
     if not isinstance(key, Ed25519PublicKey):
         raise BadKey(f"{path}: a key of another kind than Ed25519: {expected}")
+    if not _has_secret(key.public_bytes(Encoding.Raw, PublicFormat.Raw)):
+        raise BadKey(f"{path}: no private key belongs to it, and anybody can sign for it: {expected}")
     return key
+
+
+def _has_secret(raw: bytes) -> bool:
+    """Tell whether the 32 bytes of a public key are a point that a private key may have.
+
+    There are 8 points of an order that divides 8: signatures that hold for one of them are made without a secret. Their y
+    is 0, 1, -1, or one whose double is a point with y = 0, which is a root of d y^4 + 2 y^2 - 1. Bytes of no point, or of
+    one that is written in another way than RFC 8032 says, are no key of anybody.
+    """
+    y = int.from_bytes(raw, "little") & (2**255 - 1)
+    square = y * y % _P
+    small = y * (square - 1) * (_D * square * square + 2 * square - 1) % _P == 0
+    # The point has an x, whose square is this quotient, if that is a square.
+    root = (square - 1) * pow(_D * square + 1, -1, _P) % _P
+    return y < _P and not small and pow(root, (_P - 1) // 2, _P) == 1
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:

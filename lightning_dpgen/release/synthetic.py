@@ -17,12 +17,13 @@ from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.release.bundle import release_from
-from lightning_dpgen.release.certificate import FIGURE, INIT, MODEL, SHEET, SYNTHETIC, WEIGHTS
+from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.croissant import write_croissant
 from lightning_dpgen.release.curves import write_curves
 from lightning_dpgen.release.described import described, kept_constraints
 from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
+from lightning_dpgen.release.files import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.pictures import write_sheet
 from lightning_dpgen.release.report import write_pages
 from lightning_dpgen.release.sampler import Release, write_model

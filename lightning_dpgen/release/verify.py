@@ -42,22 +42,19 @@ from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
 from lightning_dpgen.release.certificate import (
     ABOUT,
     ACCOUNTANTS,
-    CERTIFICATE,
     FORMAT_VERSION,
     INIT,
-    MODEL,
-    PROJECTED,
     SELECTION,
-    SIGNATURE,
     STUDY_UNKNOWN,
-    NotARelease,
     also,
     digest,
     stage_epsilons,
     statement,
 )
+from lightning_dpgen.release.description import PROJECTION
+from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, NotARelease, read_certificate
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
-from lightning_dpgen.release.projected import KIND, load_projected
+from lightning_dpgen.release.projected import load_projected
 from lightning_dpgen.release.signature import fingerprint, is_signed_by, read_public, read_signature
 
 # Relative tolerance of numbers that are recomputed by the same rule; written numbers are rounded up.
@@ -91,23 +88,6 @@ class Verdict:
     @property
     def good(self) -> bool:
         return not self.problems
-
-
-def read_certificate(folder: Path) -> dict[str, Any]:
-    """Read the certificate of a release, unchecked.
-
-    Raises:
-        NotARelease: if it is missing or is not a JSON object.
-    """
-    path = folder / CERTIFICATE
-    if not folder.is_dir():
-        raise NotARelease(f"{folder} is not a folder: expected a release")
-    if not path.is_file() or path.is_symlink():
-        raise NotARelease(f"{folder} is not a release: it holds no {CERTIFICATE} that is an ordinary file")
-    try:
-        return read_json_file(path)
-    except (ValueError, OSError) as error:
-        raise NotARelease(f"{path} is no certificate: {error}") from None
 
 
 def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
@@ -424,7 +404,7 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
     relation, projected = certificate["relation"], PROJECTED in certificate["released"]
     try:
         model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
-        described = model.get("model") == KIND
+        described = model.get("model") == PROJECTION
     except (ValueError, OSError) as error:
         verdict.problems.append(f"{MODEL} cannot be read: {error}")
         return

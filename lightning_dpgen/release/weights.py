@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.release.bundle import release_from
-from lightning_dpgen.release.certificate import MODEL, WEIGHTS
+from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.report import write_pages
 
 # The kind of release in ``model.json``.

@@ -20,7 +20,7 @@ from lightning_dpgen.privacy.ledger import FILE_NAME, Ledger
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.study import Study
-from lightning_dpgen.release.certificate import CERTIFICATE
+from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import RELEASE, WARNINGS
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 

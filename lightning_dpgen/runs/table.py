@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from lightning_dpgen.data.value_tree import without_level
+from lightning_dpgen.data.value_grid import without_level
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.accountant import spent

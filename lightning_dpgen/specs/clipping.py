@@ -94,7 +94,15 @@ class NormalisedSpec(_Rule):
     stability: float = setting("what is added to each norm before the division", 0.01, **_BOUND)
 
 
-ClippingSpec = Annotated[FixedSpec | DecaySpec | DPNormSpec | QuantileSpec | NormalisedSpec, Field(discriminator="rule")]
+class AutoRuleSpec(Spec):
+    """The rule of the model that is taken (model=auto alone)."""
+
+    rule: Literal["auto"] = "auto"
+
+
+ClippingSpec = Annotated[
+    FixedSpec | DecaySpec | DPNormSpec | QuantileSpec | NormalisedSpec | AutoRuleSpec, Field(discriminator="rule")
+]
 
 
 def make_rule(

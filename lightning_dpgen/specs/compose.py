@@ -141,7 +141,7 @@ def _keep_text(values: dict[str, Any], own: Override) -> None:
 
 
 def _unknown_option(word: str) -> UsageError:
-    near = suggest(word.lstrip("-"), [option.lstrip("-") for option in OPTIONS if len(option) > 2], "--{}")
+    near = suggest(word.lstrip("-"), [option.lstrip("-") for option in OPTIONS if len(option) > 2], "--{}", shortened=True)
     return UsageError(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2{near}")
 
 
@@ -170,7 +170,7 @@ def _check_word(word: str) -> str:
     if group in GROUPS:
         known = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
         if value not in known:
-            near = suggest(value, known, f"{group}={{}}")
+            near = suggest(value, known, f"{group}={{}}", shortened=True)
             raise UsageError(f"{word}: there is none; expected one of {', '.join(known)}{near}")
     if (why := NEVER.get(setting)) is not None:
         raise UsageError(f"{setting}: {why}")
@@ -190,7 +190,7 @@ def _explain(error: Exception) -> str:
         )
     if isinstance(error, MissingConfigException):
         asked = (error.missing_cfg_file or "").replace("/", "=", 1)
-        near = suggest(asked.partition("=")[2], error.options or [], f"{asked.partition('=')[0]}={{}}")
+        near = suggest(asked.partition("=")[2], error.options or [], f"{asked.partition('=')[0]}={{}}", shortened=True)
         return f"{asked}: there is none; expected one of {', '.join(error.options or [])}{near}"
     if isinstance(error, ConfigCompositionException) and text.startswith("Could not override"):
         name = text.removeprefix("Could not override").strip(" .'")

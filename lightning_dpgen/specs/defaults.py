@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from lightning_dpgen.clustering.settings import default_radius
+from lightning_dpgen.clustering.radius import default_radius
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 

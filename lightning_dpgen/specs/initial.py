@@ -17,11 +17,11 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.trained import TRAINED
-from lightning_dpgen.release.certificate import CERTIFICATE, MODEL, WEIGHTS, NotARelease, digest
+from lightning_dpgen.release.certificate import digest
+from lightning_dpgen.release.files import CERTIFICATE, MODEL, WEIGHTS, NotARelease, read_certificate
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.sampler import Release, load_release, weights_digest
-from lightning_dpgen.release.verify import read_certificate
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.network import NetworkSpec
 from lightning_dpgen.specs.run import RunSpec

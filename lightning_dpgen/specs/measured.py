@@ -6,7 +6,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from lightning_dpgen.clustering.settings import SplitSettings, default_radius
+from lightning_dpgen.clustering.radius import default_radius
+from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_dpgen.specs.clipping import ClippingSpec
+from lightning_dpgen.specs.clipping import AutoRuleSpec, ClippingSpec
 from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
 from lightning_dpgen.specs.data import AnyData, CustomDataSpec, DataSpec, PublicTableSpec, TableSpec
-from lightning_dpgen.specs.model import ModelSpec
+from lightning_dpgen.specs.model import AutoSpec, ModelSpec
 from lightning_dpgen.specs.privacy import SMALLEST_DELTA, AnyPrivacy, OffSpec, check_budget, default_delta
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.spec import Place, Spec, check_needed, parse, setting, shown, variants
@@ -66,7 +66,7 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
     """
     spec = read_words(words, kind, given=given)
     if _takes_default_bins(spec):
-        # It imports torch, which no mistake in a setting waits for.
+        # It imports scipy, which no mistake in a setting waits for.
         from lightning_dpgen.specs.defaults import default_bins_share
 
         share = default_bins_share(spec.data.n, spec.privacy.epsilon, spec.privacy.delta, spec.data.most_rows)
@@ -76,15 +76,16 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
 
 def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None) -> RunSpec:
     """Return the same but for defaults that take a while to import; see `read_run`."""
-    values = _composed(words, kind)
+    values = run_settings(words, kind)
     for name, value in (given or {}).items():
         group, _, last = name.partition(".")
         values[group][last] = value
     spec = parse(kind, values)
-    if kind is RunSpec and spec.data.kind in _CHOOSES and not any(map(_names_a_model, words)):
-        spec = parse(kind, values | {"model": {"name": "auto"}})
     check_needed(spec.data, "data")
     check_needed(spec.model, "model")
+    if isinstance(spec.clipping, AutoRuleSpec) and not isinstance(spec.model, AutoSpec):
+        rules = ", ".join(rule for rule in variants(RunSpec, "clipping") if rule != spec.clipping.rule)
+        raise UsageError(f"clipping=auto: goes with model=auto; expected one of {rules} with model={spec.model.name}")
     if isinstance(spec, AuditSpec) and not spec.audit.spend:
         # Half of the canaries is the number of records, unless the records take part.
         spec = spec.changed(data=spec.data.changed(n=max(spec.audit.canaries // 2, 1), n_share=None))
@@ -94,6 +95,19 @@ def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Ma
         spec = spec.with_privacy(delta=default_delta(spec.data.n))
     _check_seed(spec)
     return spec
+
+
+def run_settings(words: Sequence[str], kind: type[RunSpec] = RunSpec) -> dict[str, Any]:
+    """Return the settings of a run as files and words compose them: of `model=auto` where no word names a model.
+
+    Raises:
+        UsageError: as `compose_settings`.
+    """
+    values = _composed(words, kind)
+    data = variants(RunSpec, "data").get((values.get("data") or {}).get("source"))
+    if kind is RunSpec and data is not None and data.kind in _CHOOSES and not any(map(_names_a_model, words)):
+        return _composed([*words, "model=auto"], kind)
+    return values
 
 
 def _names_a_model(word: str) -> bool:

@@ -32,7 +32,7 @@ from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.autoencoder import VAESpec
-from lightning_dpgen.specs.clipping import DPNormSpec, make_rule
+from lightning_dpgen.specs.clipping import AutoRuleSpec, DPNormSpec, make_rule
 from lightning_dpgen.specs.defaults import Defaults, clusters_of_labels, default_bins, strength_of
 from lightning_dpgen.specs.initial import InitialNetwork, check_records, read_initial, take_bins, take_sizes
 from lightning_dpgen.specs.label import complete_label, label_specs
@@ -327,9 +327,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     if isinstance(model, TrainedSpec):
         check_model(model, schema, data.n, data.source)
     elif spec.clipping != DPNormSpec():
-        raise UsageError(
-            f"clipping={spec.clipping.rule}: model={model.name} clips no gradient; leave settings of clipping out"
-        )
+        raise _clips_nothing(spec.clipping.rule, model.name)
     _check_trainer(spec)
     split, centres = _split(spec, schema)
     clipping = None
@@ -350,6 +348,10 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     except ValueError as error:
         raise UsageError(str(error)) from None
     return settings
+
+
+def _clips_nothing(rule: str, model: str) -> UsageError:
+    return UsageError(f"clipping={rule}: model={model} clips no gradient; leave settings of clipping out")
 
 
 def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple[RunSpec, Defaults]:
@@ -447,8 +449,11 @@ def _choose(spec: RunSpec, source: Source, schema: Schema, found: Mapping[str, A
     for choice in ranked(schema, strength):
         own = read_run([f"model={choice.name}"])
         # A rule that was left open is that of the model.
-        clipping = own.clipping if spec.clipping == DPNormSpec() else spec.clipping
+        open_rule = isinstance(spec.clipping, AutoRuleSpec)
         try:
+            if not open_rule and not isinstance(own.model, TrainedSpec):
+                raise _clips_nothing(spec.clipping.rule, choice.name)
+            clipping = own.clipping if open_rule else spec.clipping
             settings = fill(spec.changed(model=own.model, clipping=clipping), source, found)
             return dataclasses.replace(settings, chosen=choice.why + said)
         except UsageError as mistake:

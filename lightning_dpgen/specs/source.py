@@ -7,23 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.reading import Reading
-from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import VALUES, Open
-from lightning_dpgen.data.value_tree import FOUND_LEVELS, ValueGrid
+from lightning_dpgen.data.value_grid import FOUND_LEVELS, ValueGrid
 from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import DataSpec
 from lightning_dpgen.specs.usage_error import UsageError
+
+if TYPE_CHECKING:
+    from lightning_dpgen.data.records import Records
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,9 @@ class Source(ABC):
             MissingData: if a file is not there.
             BadRecords: if there are no records, or they do not fit the schema.
         """
+        # It imports torch, which no mistake in a file waits for.
+        from lightning_dpgen.data.records import Records
+
         with self._settings_named():
             reading = self._read_values(schema, held_out) if values else self._read(schema, held_out)
         if not len(reading.encoded):

@@ -34,7 +34,6 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.specs.argument_names import as_settings
-from lightning_dpgen.specs.custom_data import CustomSource
 from lightning_dpgen.specs.data import (
     BasketsSpec,
     CustomDataSpec,
@@ -268,8 +267,10 @@ class SeriesFile(Source):
 
 def source_of(spec: DataSpec) -> Source:
     """Return the source that settings describe."""
-    kinds = {
-        PicturesSpec: PictureFiles, TableSpec: TableFile, BasketsSpec: BasketFile, SeriesSpec: SeriesFile,
-        CustomDataSpec: CustomSource,
-    }  # fmt: skip
+    if isinstance(spec, CustomDataSpec):
+        # It imports torch, which no other kind of data waits for.
+        from lightning_dpgen.specs.custom_data import CustomSource
+
+        return CustomSource(spec)
+    kinds = {PicturesSpec: PictureFiles, TableSpec: TableFile, BasketsSpec: BasketFile, SeriesSpec: SeriesFile}
     return kinds.get(type(spec), PublicSource)(spec)

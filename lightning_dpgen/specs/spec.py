@@ -145,7 +145,7 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
     if told == "union_tag_invalid":
         tag = context["discriminator"].strip("'")
         known = _variants(field)
-        near = suggest(context["tag"], known, f"{name}.{tag}={{}}")
+        near = suggest(context["tag"], known, f"{name}.{tag}={{}}", shortened=True)
         return f"{name}.{tag}={context['tag']}: there is none; expected one of {', '.join(known)}{near}"
     if told == "union_tag_not_found":
         return f"{name}: must be given, as in {name}={next(iter(_variants(field)))}"
@@ -160,7 +160,11 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
     if places and field is not None and field.description:
         of_item += f" ({field.description})"
     expected = of_item if places or field is None else _expected(field)
-    near = suggest(shown(value), words_of(field), f"{name}={{}}") if told == "literal_error" and not places else ""
+    near = (
+        suggest(shown(value), words_of(field), f"{name}={{}}", shortened=True)
+        if told == "literal_error" and not places
+        else ""
+    )
     return f"{name}={shown(value)}: expected {expected}{near}"
 
 
@@ -180,14 +184,14 @@ def _no_setting(name: str, spec: type[Spec], chosen: str, root: type[Spec]) -> s
     others = variants(root, group) if chosen and group in root.model_fields else {}
     if having := _choices_with(last, group, others):
         return f"{told}; it is one of {having}"
-    near = [f"{group}.{own}" if group else own for own in [nearest(last, names_of(spec))] if own]
+    near = [f"{group}.{own}" if group else own for own in [nearest(last, names_of(spec), shortened=True)] if own]
     by_last: dict[str, list[str]] = {}
     for known in declared_settings(root):
         by_last.setdefault(known.rpartition(".")[2], []).append(known)
-    far = [] if near or group else by_last.get(nearest(last, by_last) or "", [])
+    far = [] if near or group else by_last.get(nearest(last, by_last, shortened=True) or "", [])
     if found := next(iter([*by_last.get(last, []), *near, *far]), None):
         return f"{told}; did you mean {found}?"
-    if other := nearest(last, [name for own in others.values() for name in names_of(own)]):
+    if other := nearest(last, [name for own in others.values() for name in names_of(own)], shortened=True):
         return f"{told}; did you mean {group}.{other}, which is one of {_choices_with(other, group, others)}?"
     return f"{told}; all are listed by dpgen train --help"
 

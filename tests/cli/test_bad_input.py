@@ -128,7 +128,7 @@ MISTAKES = {
     "an empty path": (["data=baskets", "data.path=", "data.items=1..9", "data.max_items=3", "data.n=9"], r"data\.path="),
     **{
         f"{value} items of nine": (
-            ["data=baskets", "data.path=b.dat", "data.items=1..9", "data.n=300", f"data.max_items={value}"],
+            ["data=baskets", f"data.path={__file__}", "data.items=1..9", "data.n=300", f"data.max_items={value}"],
             rf"data\.max_items={value}: expected a whole number from 1 to {most}",
         )
         for value, most in (("10", "9, all items"), ("99999999999999999999999", "100,000"))

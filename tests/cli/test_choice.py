@@ -114,3 +114,12 @@ def test_pictures_of_any_size_are_known():
 )  # fmt: skip
 def test_tables_and_baskets_have_the_best_model_by_default(words, name):
     assert read_run(words).model.name == name
+
+
+def test_a_clipping_that_is_asked_for_is_that_of_the_chosen_model(dpgen, table):
+    """Also the rule that other models have by default; a model that clips nothing is passed over."""
+    status, out, err = dpgen("budget", "data=adult", "clipping=dpnorm")
+    assert status == 0 and "took vae" in out and "measured was passed over: clipping=dpnorm" in out and "norms" in out, err
+    assert "took measured" in dpgen("budget", "data=adult")[1]
+    status, _, err = dpgen("budget", "model=vae", "clipping=auto")
+    assert status == 2 and "clipping=auto: goes with model=auto; expected one of fixed, decay, dpnorm" in err

@@ -64,7 +64,10 @@ def test_a_record_has_the_component_of_the_largest_bound(run):
 
 
 BAD = {
-    "no encoder": (["{measured}", "data=digits", "-o", "{place}/c.parquet"], "has no encoder: expected autoencoders"),
+    "no encoder": (
+        ["{measured}", "data=digits", "-o", "{place}/c.parquet"],
+        "is measured statistics, without an encoder",
+    ),
     "into the release": (["{vae}", "data=digits", "-o", "{vae}/release/c.parquet"], "lies in a release"),
     "another ending": (["{vae}", "data=digits", "-o", "{place}/c.csv"], r"ends in \.parquet"),
     "no folder": (["{vae}", "data=digits", "-o", "{place}/none/c.parquet"], "there is no folder"),

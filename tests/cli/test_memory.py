@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from lightning_dpgen.cli import sample
+from lightning_dpgen.cli import drawing
 from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.runs import measure as measured_run
 from lightning_dpgen.runs import run as begun
@@ -99,6 +99,6 @@ def test_a_ledger_with_an_access_is_never_removed(dpgen, tmp_path, monkeypatch):
 
 
 def test_other_commands_say_it_too(dpgen, release, tmp_path, monkeypatch):
-    monkeypatch.setattr(sample, "write_table", lambda *_, **__: np.empty(1 << 59))
+    monkeypatch.setattr(drawing, "write_table", lambda *_, **__: np.empty(1 << 59))
     status, _, err = dpgen("sample", release, "-n", 5, "-o", tmp_path / "a.csv")
     assert status == 2 and err.startswith("dpgen: out of memory: lower") and len(err.splitlines()) == 1

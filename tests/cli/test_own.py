@@ -12,7 +12,7 @@ from torch import nn
 
 from lightning_dpgen import load_release
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.release.certificate import NotARelease
+from lightning_dpgen.release.files import NotARelease
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

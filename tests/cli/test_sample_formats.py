@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lightning_dpgen.cli import sample
+from lightning_dpgen.cli import drawing
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -236,7 +236,7 @@ def test_series_are_long_where_they_are_asked_for_or_were_read_so(dpgen, tmp_pat
     columns = ["series", "time", "load", "sun", *["label"] * bool(classes)]
     assert pd.read_csv(tmp_path / "long.csv").columns.tolist() == columns
     # The certificate says how the real ones were read, and that is the default.
-    monkeypatch.setattr(sample, "read_certificate", lambda _: {"declared": {"form": "long", "by": "house"}})
+    monkeypatch.setattr(drawing, "read_certificate", lambda _: {"declared": {"form": "long", "by": "house"}})
     status, out, _ = dpgen("sample", model, "-n", 2)
     assert status == 0 and out.startswith("house,time,load,")
     assert dpgen("sample", model, "-n", 2, "--form", "wide")[1].startswith("load_0,")

@@ -51,7 +51,7 @@ def test_a_draft_says_what_else_there_is_to_say(dpgen, tmp_path):
     assert hints == [
         ("patientID", "row_number"), ("visit_id", "row_number"), ("first name", "name"), ("e-mail", "email"),
     ]  # fmt: skip
-    command = shlex.split(out.splitlines()[-1].partition(": ")[2])
+    command = shlex.split(out.splitlines()[-1])
     assert command[:4] == ["dpgen", "train", "data=table", written("data.path", tmp_path / "a b.csv")]
     assert f"data.schema={tmp_path / 's.yaml'}" in command
 

@@ -121,3 +121,31 @@ def test_mistakes_are_one_line(dpgen, folder, monkeypatch, words, told):
 def test_the_json_schema_is_printed(dpgen):
     status, out, _ = dpgen("schema", "--json-schema")
     assert status == 0 and json.loads(out)["properties"]["label"]
+
+
+def test_a_draft_tells_of_row_numbers_and_of_the_check_that_comes_next(dpgen, tmp_path):
+    """Whole numbers that are in another order, or begin elsewhere, are none of rows."""
+    rows = [f"{i + 1},{i + 5},{(7 * i) % 20}" for i in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,c", *rows]) + "\n")
+    status, out, err = dpgen("schema", tmp_path / "t.csv")
+    assert status == 0, err
+    text = (tmp_path / "t.schema.yaml").read_text()
+    assert text.count("is it the row number?") == 1 and "is it the row number?" in text.partition("  b:")[0]
+    lines = out.splitlines()
+    assert "next, once they are filled in:" in lines
+    assert lines[-2].startswith(f"  dpgen schema {tmp_path / 't.schema.yaml'} --n") and "dpgen train" in lines[-1]
+
+
+def test_a_bound_that_looks_like_a_code_is_asked_about(dpgen, tmp_path):
+    column = "  {}: {{type: integer, low: {}, high: {}{}}}\n"
+    columns = [("pdays", 0, 999, ""), ("age", 0, 99, ""), ("told", -1, 50, ""), ("known", -1, 50, ", special: [-1]")]
+    (tmp_path / "t.yaml").write_text("columns:\n" + "".join(column.format(*one) for one in columns))
+    _, out, _ = dpgen("schema", tmp_path / "t.yaml")
+    asked = [line.strip().partition(":")[0] for line in out.splitlines() if "looks like a code" in line]
+    assert asked == ["pdays", "told"] and "special: [999]" in out
+
+
+def test_an_explanation_is_plain_text(dpgen, tmp_path):
+    (tmp_path / "t.yaml").write_text("columns:\n  a: {type: number, low: 0, high: 9}\n")
+    status, out, _ = dpgen("schema", tmp_path / "t.yaml", "--explain", "a")
+    assert status == 0 and "encoding" in out and "`" not in out and "(below)" not in out

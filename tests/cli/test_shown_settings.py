@@ -12,6 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 CASES = {
     "train": ["train", "model.lr=1e-3", "privacy.unit=2024_11", "split.k=3"],
     "a measured model": ["train", "model=measured", "seed=5", "privacy=off"],
+    "a table": ["train", "data=adult"],
     "a projection": ["project", "project.radius=3", "privacy.epsilon=2"],
 }
 
@@ -32,7 +33,7 @@ def _words(values, within=""):
 
 @pytest.mark.parametrize(
     ("case", "kind"),
-    [("train", "job"), ("a measured model", "resolved"), ("a projection", "resolved")],
+    [("train", "job"), ("a table", "job"), ("a measured model", "resolved"), ("a projection", "resolved")],
 )
 def test_shown_settings_are_those_of_the_run(dpgen, tmp_path, monkeypatch, case, kind):
     """Written out as words, they make the same settings; and what is resolved is what defaults fill in."""

@@ -89,12 +89,55 @@ def test_a_file_beside_it_is_suggested_and_a_hostile_name_is_not(tmp_path):
     assert suggest_file(tmp_path / "people.csv") == "" == suggest_file(tmp_path / "none" / "people.csv")
 
 
+def test_files_of_other_names_are_not_suggested(tmp_path):
+    """Every name with one slip leads to its file, and no name leads to an unrelated one that ends alike."""
+    names = ["bank.csv", "t.csv", "bank.schema.yaml", "visits_2024.parquet", "people.xlsx", "report.txt"]
+    for name in names:
+        (tmp_path / name).touch()
+
+    def found(name):
+        return suggest_file(tmp_path / name).rpartition("/")[2].rstrip("?") or None
+
+    for name in names:
+        stem, dot, rest = name.partition(".")
+        for place in range(len(stem) - 1) if len(stem) > 3 else ():
+            slips = [stem[:place] + stem[place + 1 :], stem[: place + 1] + "x" + stem[place + 1 :]]
+            slips.append(stem[:place] + stem[place + 1] + stem[place] + stem[place + 2 :])
+            assert {found(slip + dot + rest) for slip in slips} == {name}
+        assert found(stem.upper() + dot + rest) == name
+    assert [found(name) for name in ("bank", "bank.scv", "bank.yaml", "people.csv")] == [
+        "bank.csv", "bank.csv", "bank.schema.yaml", "people.xlsx",
+    ]  # fmt: skip
+    others = (
+        "nope.csv",
+        "a.csv",
+        "tt.csv",
+        "samples.csv",
+        "private.xlsx",
+        "other.schema.yaml",
+        "x",
+        ".csv",
+        "reports_2023.txt",
+    )
+    assert not any(found(name) for name in others)
+
+
+def test_names_of_columns_are_asked_for_where_few_letters_differ():
+    columns = ["age", "sex", "job", "marital", "education", "income", "duration", "previous", "pdays"]
+    pairs = {"aeg": "age", "martial": "marital", "educaton": "education", "pday": "pdays", "Income": "income", "sxe": "sex"}
+    assert {word: nearest(word, columns) for word in pairs} == pairs
+    assert not any(nearest(word, columns) for word in ("colour", "day", "outcome", "region", "dur", "a", "label", "name"))
+
+
 FILES = {
     "records": (
         ["data=table", "data.path=poeple.csv", "data.schema=s.yaml", "data.n=300"],
         r"did you mean \S+people.csv\?",
     ),
-    "a schema": (["data=table", "data.path=people.csv", "data.schema=t.yaml", "data.n=300"], r"did you mean \S+s\.yaml\?"),
+    "a schema": (
+        ["data=table", "data.path=people.csv", "data.schema=schmea.yaml", "data.n=300"],
+        r"did you mean \S+schema\.yaml\?",
+    ),
     "a column of persons": (
         ["data=table", "data.path=people.csv", "data.schema=s.yaml", "data.n=300", "data.person=idd", "data.max_rows=1"],
         r"did you mean id\?",
@@ -110,7 +153,12 @@ FILES = {
 def test_unknown_files_and_columns_are_answered_with_the_nearest(dpgen, tmp_path, monkeypatch, words, meant):
     monkeypatch.chdir(tmp_path)
     columns = "columns:\n  id: {type: drop}\n  age: {type: integer, low: 0, high: 9, bins: 10}\n"
-    for name, head in {"s.yaml": "", "label.yaml": "label: agee\n", "key.yaml": "separater: ';'\n"}.items():
+    for name, head in {
+        "s.yaml": "",
+        "schema.yaml": "",
+        "label.yaml": "label: agee\n",
+        "key.yaml": "separater: ';'\n",
+    }.items():
         (tmp_path / name).write_text(head + columns)
     (tmp_path / "people.csv").write_text("id,age\n1,2\n")
     (tmp_path / "other.csv").write_text("id,aeg\n1,2\n")

@@ -20,6 +20,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy.number_arguments import show
 from lightning_dpgen.release import rejection, sampler
 from lightning_dpgen.release.rejection import TooRare, check_rate
 from lightning_dpgen.release.sampler import Release
@@ -269,3 +270,20 @@ def test_on_the_command_line(dpgen, release, tmp_path, monkeypatch):
     status, _, err = dpgen("sample", release, "-n", "10000", "-o", tmp_path / "b.csv", "--where", "label=3")
     assert status == 2 and "records drawn fit" in err and len(err.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+ODD = ["a", 2.5, True, None, np.float64(3), [3], -1, float("nan")]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_a_number_or_a_seed_that_is_none_is_one_line(odd):
+    """So for tables and pictures, encoded or not; a seed may be left out."""
+    release = release_of(TABLE)
+    pictures = release_of(SCHEMAS["pictures"][0])
+    for draw in (release.sample, release.table, release.encoded, pictures.sample):
+        for name in ("n", "seed") if odd is not None else ("n",):
+            with pytest.raises(ValueError, match=rf"^{name}={re.escape(show(odd))}: expected a whole number.*, 0 or more$"):
+                draw(**{"n": 3, name: odd})
+    with pytest.raises(ValueError, match=r"^seed=\d+: expected a number below 2\^63$"):
+        release.sample(3, seed=2**63)
+    assert release.sample(np.int64(3), seed=np.uint8(1)).equals(release.sample(3, seed=1))

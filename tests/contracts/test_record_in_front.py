@@ -28,7 +28,8 @@ from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.data.value_tree import ValueGrid, find_values, values_of
+from lightning_dpgen.data.value_grid import ValueGrid, values_of
+from lightning_dpgen.data.value_tree import find_values
 from lightning_dpgen.gradients.clipping import DPNorm, Quantile
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.terms import PerRecord

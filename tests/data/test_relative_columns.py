@@ -119,6 +119,8 @@ def test_conditions_are_on_values():
     drawn = release_of(schema).sample(60, 0, ["b >= 2023-10-01", "b < 2023-11-01"])
     assert drawn["b"].astype(str).between("2023-10-01", "2023-10-31").all()
     assert release_of(schema).sample(20, 0, ["b is missing"])["b"].isna().all()
+    with pytest.raises(ValueError, match="no record that keeps the constraint b lies 0 to 12 days after a fulfils"):
+        release_of(schema).sample(20, 0, ["a < 2023-03-01", "b > 2023-04-01"])
 
 
 @pytest.mark.parametrize(("columns", "said"), [
@@ -137,7 +139,7 @@ def test_conditions_are_on_values():
     ("b: {type: integer, low: 0, high: 9, relative_to: c}, c: {type: integer, low: 0, high: 9, relative_to: b}",
      "in a circle"),
     ("b: {type: category, values: [x, y], relative_to: ages}", "relative_to: unknown here"),
-    ("b: {type: integer, low: 5, high: 9, relative_to: ages, distance: [-300, -200]}", "no row was found that keeps"),
+    ("b: {type: integer, low: 5, high: 9, relative_to: ages, distance: [-300, -200]}", "no row keeps b lies -300 to -200 above ages"),
 ])  # fmt: skip
 def test_declarations_that_make_no_sense(columns, said):
     others = """ages: {type: integer, low: 0, high: 99}, sex: {type: category, values: [F, M]},

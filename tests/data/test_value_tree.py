@@ -19,7 +19,8 @@ from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.density import Density
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.value_tree import _MOST_PIECES, FOUND_LEVELS, ValueGrid, _with_sum, find_values, values_of
+from lightning_dpgen.data.value_grid import FOUND_LEVELS, ValueGrid, values_of
+from lightning_dpgen.data.value_tree import _MOST_PIECES, _with_sum, find_values
 
 GRIDS = {
     "one value": ValueGrid(5, 5, True),

@@ -41,7 +41,7 @@ from lightning_dpgen.privacy.errors import PrivacyError
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.projection.project import check_rows
-from lightning_dpgen.release.certificate import NotARelease
+from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.verify import verify

@@ -20,7 +20,7 @@ from lightning_dpgen.release import bounds, verify
 from lightning_dpgen.release.bounds import MOST_FILES, check_declared, too_long
 from lightning_dpgen.release.bounds import MOST_NUMBERS as MOST_TENSORS
 from lightning_dpgen.release.bundle import release_from
-from lightning_dpgen.release.certificate import NotARelease
+from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 from lightning_dpgen.release.weights import WeightsContent

@@ -67,6 +67,10 @@ def test_a_table_has_its_page(tmp_path):
     glance = page.partition("At a glance")[2].partition("</section>")[0]
     quality = found.scores["quality"]["quality, 1 less the mean of its parts"]
     assert glance.index(f"{quality:.3f}") < glance.index("quality: 1 would be equal")
+    name, distance = found.worst_column
+    assert (
+        distance == max(found.scores["columns"]["one column, worst"], 0) and f"worst column, {html.escape(name)}<" in glance
+    )
     assert "no evidence of privacy" in page and found.held_out in page and all(f"<b>{name}</b>" in page for name in NAMES)
 
 

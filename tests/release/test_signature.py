@@ -1,5 +1,6 @@
 """A signature is accepted of the signer, for these very files, and in no other form; keys are their owner's alone."""
 
+import base64
 import os
 import random
 import shutil
@@ -208,3 +209,62 @@ def test_a_damaged_key_file_is_refused_in_one_line_or_is_another_key(tmp_path):
                 read(tmp_path / "damaged")
             except BadKey as error:
                 assert len(str(error).splitlines()) == 1
+
+
+P, L = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
+D = -121665 * pow(121666, -1, P) % P
+
+
+def _sum(a, b):
+    """Add two points of the curve, as RFC 8032 does."""
+    both = D * a[0] * b[0] * a[1] * b[1]
+    return (
+        (a[0] * b[1] + b[0] * a[1]) * pow(1 + both, -1, P) % P,
+        (a[1] * b[1] + a[0] * b[0]) * pow(1 - both, -1, P) % P,
+    )
+
+
+def _times(number, point):
+    found = (0, 1)
+    for bit in bin(number)[2:]:
+        found = _sum(found, found)
+        found = _sum(found, point) if bit == "1" else found
+    return found
+
+
+def _point(y):
+    """Return a point with this y; None where there is none."""
+    square = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
+    root = pow(square, (P + 3) // 8, P)
+    return next(((x, y) for x in (root, root * pow(2, (P - 1) // 4, P) % P) if x * x % P == square), None)
+
+
+def _as_file(path, raw):
+    """Write 32 bytes as a public key in PEM, whatever they are."""
+    wrapped = base64.b64encode(bytes.fromhex("302a300506032b6570032100") + raw).decode()
+    path.write_text(f"-----BEGIN PUBLIC KEY-----\n{wrapped}\n-----END PUBLIC KEY-----\n")
+    return path
+
+
+def test_a_key_without_a_secret_is_no_signer(tmp_path):
+    """The 8 points of small order, by the arithmetic of the curve; each with either sign, and written with p added."""
+    points = [point for y in range(2, 30) if (point := _point(y)) is not None]
+    small = {_times(L, point) for point in points}
+    assert len(small) == 8 and all(_times(8, point) == (0, 1) for point in small)
+    written = [y + more for _, y in small for more in (0, P) if y + more < 2**255]
+    no_point = next(y for y in range(2, 60) if _point(y) is None)
+    for y in [*written, no_point, P + 3]:
+        for sign_of_x in (0, 1):
+            raw = (y | sign_of_x << 255).to_bytes(32, "little")
+            with pytest.raises(BadKey, match="no private key belongs to it, and anybody can sign for it"):
+                read_public(_as_file(tmp_path / "k", raw))
+    for _ in range(20):
+        raw = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        assert read_public(_as_file(tmp_path / "k", raw)).public_bytes(Encoding.Raw, PublicFormat.Raw) == raw
+
+
+def test_a_private_key_in_a_form_of_openssh_is_told(tmp_path):
+    secret = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    (tmp_path / "k").write_bytes(secret)
+    with pytest.raises(BadKey, match="in a form of OpenSSH: expected an Ed25519 key, as dpgen sign --new-key"):
+        read_private(tmp_path / "k", _none)

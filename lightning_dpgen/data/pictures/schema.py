@@ -12,7 +12,6 @@ import pyarrow as pa
 from lightning_dpgen.data.conditions import Condition, Said, label_condition
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.names import label_choices
-from lightning_dpgen.data.records import Records
 from lightning_dpgen.sampling.errors import BadRecords
 
 # Sizes beyond them are a slip of the pen, or an attempt to exhaust a machine.
@@ -164,14 +163,3 @@ class ImageSchema:
             return cls(**{name: value for name, value in fields.items() if name != "kind"})
         except TypeError as error:
             raise ValueError(f"the schema has missing or foreign fields: {error}") from None
-
-
-def encode_images(images: np.ndarray, labels: np.ndarray | None, schema: ImageSchema) -> Records:
-    """Return pictures and labels as `Records`; see `ImageSchema.encode`.
-
-    Example:
-        >>> schema = ImageSchema(1, 2, levels=4, classes=2)
-        >>> encode_images(np.array([[0, 4]]), np.array([1]), schema).take(np.array([0]))
-        tensor([[0., 1., 0., 1.]])
-    """
-    return Records(schema, schema.encode(images, labels))

@@ -44,7 +44,7 @@ def column_of(name: str, fields: Any) -> Column:
     fields = dict(fields)
     kind = fields.pop("type", None)
     if not isinstance(kind, str) or kind not in KINDS:
-        hint = suggest(kind, KINDS, "'{}'")
+        hint = suggest(kind, KINDS, "'{}'", shortened=True)
         raise BadSchema(f"{shortened(kind)}: expected one of {', '.join(KINDS)}{hint}", name, "type")
     known = {field.name for field in dataclasses.fields(KINDS[kind])} - {"name", "type"}
     given: dict[str, Any] = {"type": kind} if KINDS[kind] is Numeric else {}
@@ -54,7 +54,7 @@ def column_of(name: str, fields: Any) -> Column:
         given = {"values": (False, True)}
     for key in fields:
         if key not in known:
-            near = nearest(key, sorted(known))
+            near = nearest(key, sorted(known), shortened=True)
             hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(sorted(known))}"
             raise BadSchema(f"unknown here: {hint}", name, key)
     # `bins: null` and the like are the same as no key.

@@ -37,6 +37,10 @@ _ISO = (
 )  # fmt: skip
 _CLOCKS = (("", "date"), (" %H:%M", "datetime"), (" %H:%M:%S", "datetime"))
 
+# Codes in numbers: 999 and more nines, -9 and more; 99 is too often a bound.
+_NINES = re.compile(r"999+|-9+")
+_CODED_DAYS = ("1900-01-01", "9999-12-31")
+
 
 def likely_charset(path: Path) -> str:
     """Return the encoding in which a file of text is probably written.
@@ -204,3 +208,17 @@ def _reads(scale: Dates | Datetimes | Decimals, texts: pa.Array) -> bool:
     except Misfit:
         return False
     return True
+
+
+def likely_code(bound: object) -> bool:
+    """Tell whether a bound looks like a code for a value that is not known, and like no number, day or time.
+
+    Example:
+        >>> [likely_code(bound) for bound in (999, -1, "9999-12-31", 1900, 99, 120, 9.5)]
+        [True, True, True, False, False, False, False]
+    """
+    if isinstance(bound, bool):
+        return False
+    if isinstance(bound, int | float):
+        return bound == -1 or bool(_NINES.fullmatch(f"{bound:g}" if bound < 10**6 else str(bound)))
+    return str(bound)[:10] in _CODED_DAYS

@@ -20,7 +20,7 @@ from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes,
 from lightning_dpgen.data.tables.density import Density
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.written_form import MomentForm, WrittenForm, form_of, problem_of_signs
-from lightning_dpgen.data.value_tree import ValueGrid
+from lightning_dpgen.data.value_grid import ValueGrid
 
 TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000

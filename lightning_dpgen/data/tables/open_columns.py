@@ -16,7 +16,7 @@ from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.numeric import MOST_BINS, scale_of
 from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
 from lightning_dpgen.data.tables.written_form import WrittenForm, form_of
-from lightning_dpgen.data.value_tree import FOUND_LEVELS, ValueGrid
+from lightning_dpgen.data.value_grid import FOUND_LEVELS, ValueGrid
 
 # The word of a schema in the place of what is to be found.
 PRIVATE = "private"

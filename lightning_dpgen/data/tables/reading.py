@@ -18,7 +18,6 @@ from lightning_dpgen.data.files.blocks import Block, RowSource
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import Numbering, Reading
-from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit, plain
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.numeric import Numeric
@@ -88,18 +87,6 @@ def read_table(
     encoded = Encoded.joined(parts if len(parts) < 2 else parts[1:])
     persons_of = None if person is None else np.concatenate(persons)
     return Reading(encoded, persons_of, dict(counted), TableValues.joined(raw) if values else None)
-
-
-def encode_table(frame: Table, schema: TableSchema, *, outside: str = "refuse") -> Records:
-    """Return the records of a table, as networks and recipes take them; arguments and errors are those of `read_table`.
-
-    Example:
-        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
-        >>> schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 10}}")
-        >>> encode_table(pd.DataFrame({"age": [7, 42]}), schema).take(np.array([1]))
-        tensor([[0., 0., 0., 0., 1., 0., 0., 0., 0., 0.]])
-    """
-    return Records(schema, read_table(frame, schema, outside=outside).encoded)
 
 
 def read_open_columns(

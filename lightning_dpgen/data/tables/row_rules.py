@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
 from lightning_dpgen.data.tables.constraints import Comparison, Constraint, Rows
+from lightning_dpgen.data.tables.narrowing import Impossible, narrowed
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative, ordered, ticks_of
 from lightning_dpgen.data.tables.value_set import ValueSet, all_values
@@ -24,6 +25,12 @@ CONSTRAINTS, FOUND = "constraints", "found_constraints"
 _TRIED = 1024
 # Repairs of one constraint may break another one, so all are made again: so many in all, or five times.
 _REPAIRS = 5000
+# The share of missing values in made-up rows, where there may be any.
+_ABSENT = 0.25
+# Constraints that a message names, and sets of them that are looked at for those to name.
+_MOST_TOLD, _MOST_TRIALS, _LONGEST_TOLD = 4, 60, 200
+# Categories times constraints for which it is looked at whether a row can have them.
+_MOST_LOOKED_AT = 20_000
 # The pairs of choices that are looked at.
 _MOST_PAIRS = 250_000
 
@@ -90,12 +97,64 @@ class RowRules:
             key = CONSTRAINTS if place < len(self._declared) else FOUND
             if key == FOUND and constraint.derives is not None:
                 raise BadSchema(f"{constraint.text}: expected no column that others determine", key=key)
+        for is_kept, said in ((self._is_possible, "no row keeps"), (self._is_found, "no row was found that keeps")):
+            if self._all and not is_kept(self._all):
+                texts = [constraint.text[:_LONGEST_TOLD] for constraint in _needed(self._all, is_kept)]
+                together = " and ".join(texts[:_MOST_TOLD]) + (" and others" if len(texts) > _MOST_TOLD else "")
+                problem = f"{said} {together} within the bounds of the columns: correct {'one of ' * (len(texts) > 1)}"
+                problem += f"{'them' if len(texts) > 1 else 'it'}, or the bounds"
+                raise BadSchema(problem, key=CONSTRAINTS if self._declared else FOUND)
+
+    def check_together(self, wanted: Sequence[tuple[str, ValueSet]]) -> None:
+        """Refuse conditions on columns where it is sure that no row fulfils them.
+
+        Args:
+            wanted: columns, each perhaps several times, and the values that a condition asks for.
+
+        Raises:
+            ValueError: naming the column, or the constraint.
+        """
+        values = {name: all_values(column) for name, column in self.columns.items() if isinstance(column, Modelled)}
+        for name, own in wanted:
+            values[name] = values[name].common(own)
+            if not values[name].intervals and not values[name].missing:
+                raise ValueError(f"column {name!r}: no record fulfils all conditions on it: leave some out")
+        try:
+            narrowed(self._all, self.columns, values)
+        except Impossible as found:
+            raise ValueError(f"no record that keeps the constraint {found} fulfils that: leave some out") from None
+
+    def unreachable(self) -> Iterator[tuple[str, str]]:
+        """Yield columns and what their constraints leave no row, in words: values of categories, or every value."""
+        names = _names(self._all)
+        kinds = {name: self.columns[name] for name in names if not isinstance(self.columns[name], Numeric)}
+        if sum(column.present for column in kinds.values()) * len(self._all) > _MOST_LOOKED_AT:
+            return
+        values = {name: all_values(self.columns[name]) for name in names}
+        for name, left in narrowed(self._all, self.columns, values).items():
+            if not left.intervals:
+                yield name, "by the constraints no row has a value here: it is missing everywhere"
+        for name, column in kinds.items():
+            for code, value in enumerate(column.present_names):
+                try:
+                    narrowed(self._all, self.columns, values | {name: ValueSet(((code, code),))})
+                except Impossible as found:
+                    yield name, f"no row has {value} and keeps the constraint {found}"
+
+    def _is_possible(self, constraints: Sequence[Constraint]) -> bool:
+        """Tell whether nothing shows that no row keeps these constraints."""
+        try:
+            narrowed(constraints, self.columns, self._limits(constraints))
+        except Impossible:
+            return False
+        return True
+
+    def _is_found(self, constraints: Sequence[Constraint]) -> bool:
+        """Tell whether a made-up row keeps these constraints, perhaps once it is repaired."""
         random = np.random.default_rng(0)
-        rows = {name: _made_up(self.columns[name], random) for name in _names(self._all)}
-        self._compute(rows, _TRIED)
-        if rows and not self._repair(self._all, rows).any():
-            problem = "no row was found that keeps all of them: correct them, or the bounds of their columns"
-            raise BadSchema(problem, key=CONSTRAINTS if self._declared else FOUND)
+        rows = {name: _made_up(self.columns[name], random) for name in _names(constraints)}
+        self._compute(constraints, rows, _TRIED)
+        return bool(self._repair(constraints, rows).any())
 
     def conformed(
         self, batch: pa.RecordBatch, *, outside: str = "refuse", counted: Counter[str] | None = None
@@ -138,7 +197,7 @@ class RowRules:
             return arrays
         known = [name for name in _names(self._declared) if name not in self.derived]
         rows = self._made(arrays, known)
-        self._compute(rows, count)
+        self._compute(self._declared, rows, count)
         return arrays | {name: self.columns[name].restored(*rows[name]) for name in self.derived}
 
     def kept(self, values: pa.RecordBatch) -> np.ndarray:
@@ -200,9 +259,9 @@ class RowRules:
             kept = self._kept(constraints, rows)
         return kept
 
-    def _compute(self, rows: Rows, count: int) -> None:
+    def _compute(self, constraints: Sequence[Constraint], rows: Rows, count: int) -> None:
         """Compute the columns that others determine, one after the other."""
-        for constraint in self._declared:
+        for constraint in constraints:
             if constraint.derives is not None:
                 column = self.columns[constraint.derives]
                 kind = np.int64 if not isinstance(column, Numeric) or column.scale.whole else np.float64
@@ -253,6 +312,24 @@ def _names(constraints: Sequence[Constraint]) -> list[str]:
     return sorted({name for constraint in constraints for name in constraint.columns})
 
 
+def _needed(constraints: Sequence[Constraint], is_kept: Callable[[Sequence[Constraint]], bool]) -> list[Constraint]:
+    """Return few of the constraints, among which the same is wrong as among all."""
+    found = list(constraints)
+    # Halves are left out first, then single ones, each of which takes a while.
+    size, looked = len(found), 0
+    while size and looked < _MOST_TRIALS:
+        size = size // 2 if size > 1 else 0
+        step, place = max(size, 1), 0
+        while place < len(found) and len(found) > 1 and looked < _MOST_TRIALS:
+            rest = found[:place] + found[place + step :]
+            looked += 1
+            if rest and not is_kept(rest):
+                found = rest
+            else:
+                place += step
+    return found
+
+
 def _examples(column: Modelled, turns: set[int | float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return places of values of each choice, where they are missing, and their choices, all (m,)."""
     found = [(0, True, column.present)] if column.missing else []
@@ -267,8 +344,9 @@ def _examples(column: Modelled, turns: set[int | float]) -> tuple[np.ndarray, np
 def _made_up(column: Modelled, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draw the places of values (n,) that a column may have, and where none is."""
     intervals = all_values(column).intervals
+    absent = random.random(_TRIED) < _ABSENT if column.missing else np.zeros(_TRIED, bool)
     chosen = random.integers(0, len(intervals), _TRIED)
     firsts, lasts = (np.array(ends)[chosen] for ends in zip(*intervals, strict=True))
     if isinstance(column, Numeric) and not column.scale.whole:
-        return firsts + random.random(_TRIED) * (lasts - firsts), np.zeros(_TRIED, bool)
-    return random.integers(firsts, lasts, endpoint=True), np.zeros(_TRIED, bool)
+        return firsts + random.random(_TRIED) * (lasts - firsts), absent
+    return random.integers(firsts, lasts, endpoint=True), absent

@@ -358,6 +358,15 @@ class TableSchema:
         sure = {code for code, ends in enumerate(column.ranges) if wanted.covers(*ends)} | absent
         return Condition(self._groups.index(said.column), frozenset(may), frozenset(sure), None if may == sure else holds)
 
+    def check_together(self, conditions: Sequence[Said]) -> None:
+        """Refuse conditions where it is sure that no record fulfils them and keeps the constraints.
+
+        Raises:
+            ValueError: naming the column, or the constraint.
+        """
+        columns = self.rules.columns
+        self.rules.check_together([(said.column, value_set(columns[said.column], said)) for said in conditions])
+
     def impossible_pairs(self) -> list[tuple[int, int, np.ndarray]]:
         """Return two groups of the layout, and the pairs (a, b) of their choices that no record can have, bool."""
         return [(*map(self._groups.index, names), pairs) for names, pairs in self.rules.impossible().items()]
@@ -424,7 +433,7 @@ class TableSchema:
         """Make a schema from its columns, and what is declared of the whole table; raise BadSchema for foreign keys too."""
         for key in fields:
             if key not in _DEFAULTS:
-                near = suggest(key, ["columns", *_DEFAULTS])
+                near = suggest(key, ["columns", *_DEFAULTS], shortened=True)
                 raise BadSchema(f"unknown here: expected one of columns, {', '.join(_DEFAULTS)}{near}", key=str(key))
         return cls(tuple(columns), **{key: value for key, value in fields.items() if value is not None})
 

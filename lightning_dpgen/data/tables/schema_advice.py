@@ -10,6 +10,7 @@ import numpy as np
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.likely_form import likely_code
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_keys import KINDS, keys_of
@@ -48,6 +49,7 @@ def warnings_of(schema: TableSchema, n: int | None = None, noise: float | None =
                 f"is never before {earlier.name}, but learned by itself, so what lies between them is told coarsely; with "
                 f"relative_to: {earlier.name} it is learned by the distance",
             )
+    yield from schema.rules.unreachable()
 
 
 def _of_category(column: Category, n: int | None, noise: float | None) -> Iterator[tuple[str, str]]:
@@ -68,6 +70,13 @@ def _of_category(column: Category, n: int | None, noise: float | None) -> Iterat
 
 
 def _of_numbers(column: Numeric) -> Iterator[tuple[str, str]]:
+    for key, bound in (("low", column.low), ("high", column.high)):
+        if likely_code(bound) and bound not in column.special:
+            yield (
+                column.name,
+                f"{key}: {bound} looks like a code, such as for a value that is not known: if it is one, declare special: "
+                f"[{bound}] and the bound of all other values",
+            )
     if column.scaled or column.bins is None or column.density or column.transform != "linear":
         return
     # Values of a column of real numbers are never one apart.
@@ -127,4 +136,5 @@ def explained(name: str, fields: Mapping[str, Any]) -> list[str]:
     for key in keys_of(kind):
         given = f" = {fields[key.name]}" if fields.get(key.name) is not None else ""
         lines.append(f"  {key.name}{given}: {key.meaning}" + ("" if given else f" (default: {key.default})"))
-    return lines
+    # The texts are those of a page, with marks and places of its own.
+    return [line.replace("`", "").replace(" (below)", " (docs/SCHEMA.md)") for line in lines]

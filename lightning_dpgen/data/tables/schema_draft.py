@@ -29,6 +29,7 @@ from lightning_dpgen.data.tables.likely_form import (
     has_same_decimals,
     holds_thousands,
     likely_charset,
+    likely_code,
     likely_decimals,
     likely_iso_format,
     likely_moments,
@@ -64,6 +65,9 @@ _OWN = {
     "decimal": "told from the first rows, in which other columns have another sign",
     "thousands": "none stood there in the first rows, as in codes: check it",
 }
+# A key that numbers rows tells nothing of what is learned; fewer rows may be in order by chance.
+_NUMBERED = "the first rows are numbered so: is it the row number? Then  type: drop  (or fake: row_number)"
+_FEWEST_NUMBERED = 8
 _PLAIN = NumberForm()
 _ROWS = 1000
 # A person fills in a draft column by column.
@@ -102,6 +106,8 @@ class ColumnDraft:
         for key, value in known.items():
             why.pop(key, None)
             fields[key] = value
+            if key in ("low", "high") and likely_code(value):
+                why[key] = f"a code, such as for a value that is not known? Then  special: [{value}]  and another bound"
         return cls(name, fields, why)
 
     def because(self, key: str, comment: str) -> ColumnDraft:
@@ -267,6 +273,7 @@ def _of_numbers(
     fixed = decimals and has_same_decimals(values, form, decimals) and not (decimals == 1 and has_missing)
     if not fixed and _reads(Integers(), read):
         draft = ColumnDraft.of_type(name, "integer")
+        draft = draft.because("type", _NUMBERED) if _is_row_number(read) else draft
     elif decimals:
         draft = ColumnDraft.of_type(name, "number", decimals=decimals).because("decimals", _DECIMALS_TOLD)
     else:
@@ -281,6 +288,15 @@ def _of_numbers(
 
 def _has_thousand(numbers: pa.Array) -> bool:
     return bool((np.abs(Decimals().ticks(numbers)) >= 1000).any())
+
+
+def _is_row_number(texts: pa.Array) -> bool:
+    """Tell whether the first rows are numbered one after the other, from 0 or 1."""
+    try:
+        numbers = [int(text) for text in texts.to_pylist()]
+    except ValueError:
+        return False
+    return len(numbers) >= _FEWEST_NUMBERED and numbers[0] in (0, 1) and numbers == [*range(numbers[0], numbers[-1] + 1)]
 
 
 def _of_moments(name: str, values: pa.Array) -> ColumnDraft | None:

@@ -50,6 +50,16 @@ class ValueSet:
         """Tell whether any place from one to another belongs to it."""
         return any(low <= last and first <= high for low, high in self.intervals)
 
+    def common(self, other: ValueSet) -> ValueSet:
+        """Return the values that belong to both.
+
+        Example:
+            >>> ValueSet(((0, 9),), missing=True).common(ValueSet(((-5, 2), (7, 20))))
+            ValueSet(intervals=((0, 2), (7, 9)), missing=False)
+        """
+        both = tuple(pair for pair in _within(self.intervals, other.intervals) if pair[0] <= pair[1])
+        return ValueSet(both, self.missing and other.missing)
+
     def nearest(self, numbers: np.ndarray, absent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Move values (n,) that do not belong to it to the nearest places that do: as `Modelled.numbers` returns them.
 
@@ -116,6 +126,16 @@ def without_special(column: Modelled, values: ValueSet) -> ValueSet:
     return ValueSet(
         tuple(_joined([_common(one, other) for one in values.intervals for other in rest], whole)), values.missing
     )
+
+
+def without(column: Modelled, values: ValueSet, taken: ValueSet) -> ValueSet:
+    """Return values of a column that do not belong to others."""
+    if not values.intervals or not taken.intervals:
+        return ValueSet(values.intervals, values.missing and not taken.missing)
+    whole = not isinstance(column, Numeric) or column.scale.whole
+    rest = _others(list(taken.intervals), [(values.intervals[0][0], values.intervals[-1][1])], whole)
+    kept = _joined(_within(_joined(rest, whole), values.intervals), whole)
+    return ValueSet(tuple(kept), values.missing and not taken.missing)
 
 
 def value_of(column: Modelled, value: Any) -> int | float | None:

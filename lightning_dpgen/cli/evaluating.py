@@ -1,0 +1,111 @@
+"""The command `evaluate` once its arguments are checked: records are read and compared with the release. Private."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
+from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
+from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.release.text import printable
+from lightning_dpgen.runs.table import aligned
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.source import Source
+from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
+
+_LONGEST_NAME = 60
+
+
+def run(arguments: argparse.Namespace, certificate: dict[str, Any], source: Source, aside: Source | None) -> int:
+    """Compare a release with real records, and with held-out ones of `aside`; gives the exit status."""
+    release = load_release(arguments.release)
+    if arguments.sdmetrics:
+        try:
+            import_quality_report()
+        except MissingLibrary as error:
+            raise UsageError(f"--sdmetrics: {error}") from None
+    held_out, counted_aside = (None, {}) if aside is None else _held_out(aside, release.schema)
+    real, counted = _read(source, release.schema)
+    if aside is None and source.held_out:
+        held_out, _ = _read(source, release.schema, held_out=True)
+    print(BANNER)
+    counted |= {f"held-out records: {what}": count for what, count in counted_aside.items()}
+    for what, count in counted.items():
+        print(f"reading: {what}: {count:,}")
+    evaluation = evaluate(
+        release,
+        real,
+        held_out=held_out,
+        rows=arguments.rows,
+        seconds=arguments.seconds,
+        seed=arguments.seed,
+        by=arguments.by,
+        sdmetrics=arguments.sdmetrics,
+        progress=lambda part: print(f"  {part} ...", file=sys.stderr, flush=True),
+    )
+    folder = arguments.release.resolve().parent / "private"
+    facts = {name: certificate[name] for name in ("epsilon", "delta") if certificate.get(name) is not None}
+    try:
+        write_evaluation(folder, evaluation, release.schema, data=source.spec.source, facts=facts, counted=counted)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
+    if (worst := evaluation.worst_column) is not None:
+        print(f"worst column: {printable(worst[0], _LONGEST_NAME)}, distance {worst[1]:.4f}")
+    print(table(evaluation))
+    whose = "" if evaluation.kind == "table" else "held-out records, "
+    print(f"real records in the place of synthetic ones: {whose}{evaluation.held_out}")
+    print(f"written to {folder}; open {folder / REPORT} in a browser")
+    return 0
+
+
+def table(evaluation: Evaluation) -> str:
+    """Return every score beside that of real records in the place of synthetic ones. Private.
+
+    Example:
+        >>> scores = {"columns": {"one column, mean": 0.25}}
+        >>> print(table(Evaluation("table", scores, {}, {"curves": "none here"}, {}, "", {})))
+        score                      synthetic  real
+        -------------------------  ---------  ----
+        columns: one column, mean  0.2500
+        <BLANKLINE>
+        curves: none here
+    """
+    rows = [("score", "synthetic", "real")]
+    for section, scores in evaluation.scores.items():
+        reference, intervals = (of.get(section, {}) for of in (evaluation.reference, evaluation.intervals))
+        for name, value in scores.items():
+            said, number = f"{section}: {name}", f"{value:.4f}"
+            if interval := intervals.get(name):
+                said += f", {interval.tested:,} tested"
+                number += f" ({interval.low:.4f} to {interval.high:.4f})"
+            rows.append((said, number, f"{reference[name]:.4f}" if name in reference else ""))
+    notes = [f"{section}: {note}" for section, note in evaluation.notes.items()]
+    return "\n".join([aligned(rows), *([""] if notes else []), *notes])
+
+
+def _read(source: Source, schema: Schema, *, held_out: bool = False) -> tuple[Records | TableValues, dict[str, int]]:
+    """Read records, and those of a table by their values."""
+    records, counted = source.records(schema, held_out=held_out, values=isinstance(schema, TableSchema))
+    if not isinstance(schema, TableSchema):
+        return records, counted
+    if records.values is not None:
+        return records.values, counted
+    drawn = "records that came encoded, so that values within a bin were drawn"
+    return TableValues.drawn(schema, records.encoded), counted | {drawn: len(records)}
+
+
+def _held_out(source: Source, schema: Schema) -> tuple[Records | TableValues, dict[str, int]]:
+    """Read held-out records; a mistake in their file names the argument that has named it."""
+    try:
+        return _read(source, schema)
+    except (UsageError, OSError, BadRecords) as error:
+        said = describe_os_error(error) if isinstance(error, OSError) else str(error)
+        said = said.replace("data.path", "--held-out")
+        raise UsageError(said if "--held-out" in said else f"--held-out: {said}") from None

@@ -1,0 +1,245 @@
+"""Values that columns may still have where constraints hold: a proof that no row keeps them all, or none.
+
+Each constraint takes values away that no row can have with it, until nothing changes. A set of values that is left empty
+is a proof; sets that are left prove nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from lightning_dpgen.data.conditions import EQUAL
+from lightning_dpgen.data.tables.column import Modelled
+from lightning_dpgen.data.tables.constraints import (
+    Allowed,
+    Comparison,
+    Constraint,
+    Distance,
+    Function,
+    Implication,
+    Membership,
+)
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.value_set import ValueSet, without
+
+# Rounds over all constraints: two strict orders in a circle take one value away in each.
+_ROUNDS = 50
+# Sums of floats that differ by less than this part of the larger one may be equal.
+_CLOSE = 1e-9
+_OPPOSITE = {"<=": ">", "<": ">=", ">=": "<", ">": "<="}
+
+Values = dict[str, ValueSet]
+
+
+class Impossible(ValueError):
+    """No row keeps a constraint with the values that are left of its columns.
+
+    Attributes:
+        constraint: that one.
+    """
+
+    def __init__(self, constraint: Constraint) -> None:
+        super().__init__(constraint.text)
+        self.constraint = constraint
+
+
+def narrowed(constraints: Sequence[Constraint], columns: Mapping[str, Modelled], values: Mapping[str, ValueSet]) -> Values:
+    """Return the values that columns may have in a row that keeps all constraints: a superset of them.
+
+    Args:
+        columns: by name.
+        values: those that each column may have, as its bounds or conditions say.
+
+    Raises:
+        Impossible: if no row keeps them all.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.constraint_texts import parse_constraints
+        >>> from lightning_dpgen.data.tables.value_set import all_values
+        >>> columns = {name: Numeric(name=name, type="integer", low=0, high=9) for name in ("a", "b", "c")}
+        >>> constraints = parse_constraints(["a < b", "b < c"], columns, "constraints")
+        >>> left = narrowed(constraints, columns, {name: all_values(column) for name, column in columns.items()})
+        >>> [left[name].intervals for name in "abc"]
+        [((0, 7),), ((1, 8),), ((2, 9),)]
+    """
+    found = _Narrowing(columns, dict(values))
+    for _ in range(_ROUNDS):
+        before = dict(found.values)
+        for constraint in constraints:
+            found.apply(constraint)
+            if any(found.is_empty(name) for name in constraint.columns):
+                raise Impossible(constraint)
+        if before == found.values:
+            break
+    return found.values
+
+
+class _Narrowing:
+    def __init__(self, columns: Mapping[str, Modelled], values: Values) -> None:
+        self._columns, self.values = columns, values
+
+    def is_empty(self, name: str) -> bool:
+        return not self.values[name].intervals and not self.values[name].missing
+
+    def apply(self, constraint: Constraint) -> None:
+        """Take values away that no row has that keeps the constraint."""
+        if isinstance(constraint, Membership):
+            self._keep(constraint.column.name, constraint.values)
+        elif isinstance(constraint, Comparison):
+            self._compare(constraint, constraint.operator)
+        elif isinstance(constraint, Implication):
+            self._imply(constraint)
+        elif isinstance(constraint, Function):
+            self._map(constraint)
+        elif isinstance(constraint, Allowed):
+            self._combine(constraint)
+        elif isinstance(constraint, Distance):
+            self._follow(constraint)
+
+    def _keep(self, name: str, allowed: ValueSet) -> None:
+        self.values[name] = self.values[name].common(allowed)
+
+    def _follow(self, constraint: Distance) -> None:
+        """Take away what is too far from all values of the other column, but for special values."""
+        ends = self.values[constraint.of.name].intervals
+        if not ends:
+            self._keep(constraint.column.name, ValueSet((), missing=True))
+        elif not constraint.column.special:
+            # Real numbers may differ by rounding.
+            room = 0 if constraint.column.scale.whole else 1e-6 * max(1.0, abs(ends[0][0]), abs(ends[-1][1]))
+            near = ends[0][0] + constraint.low - room, ends[-1][1] + constraint.high + room
+            self._keep(constraint.column.name, ValueSet((near,), missing=True))
+
+    def _deny(self, constraint: Constraint) -> None:
+        """Take away what keeps the constraint."""
+        if isinstance(constraint, Membership):
+            self.values[constraint.column.name] = without(
+                constraint.column, self.values[constraint.column.name], constraint.values
+            )
+        elif isinstance(constraint, Comparison):
+            # A row in which a value is missing keeps it.
+            for name in constraint.columns:
+                self._keep(name, ValueSet(self.values[name].intervals))
+            if constraint.operator in _OPPOSITE:
+                self._compare(constraint, _OPPOSITE[constraint.operator])
+
+    def _imply(self, constraint: Implication) -> None:
+        if all(map(self._is_kept, constraint.conditions)):
+            self.apply(constraint.conclusion)
+        open_ones = [condition for condition in constraint.conditions if not self._is_kept(condition)]
+        if self._is_broken(constraint.conclusion):
+            if not open_ones:
+                self._keep(constraint.columns[0], ValueSet(()))
+            elif len(open_ones) == 1:
+                self._deny(open_ones[0])
+        if constraint.both:
+            if self._is_kept(constraint.conclusion):
+                for condition in constraint.conditions:
+                    self.apply(condition)
+            if any(map(self._is_broken, constraint.conditions)):
+                self._deny(constraint.conclusion)
+
+    def _is_kept(self, constraint: Constraint) -> bool:
+        """Tell whether every row with these values keeps it."""
+        if isinstance(constraint, Membership):
+            mine = self.values[constraint.column.name]
+            inside = all(constraint.values.covers(*interval) for interval in mine.intervals)
+            return inside and (constraint.values.missing or not mine.missing)
+        if isinstance(constraint, Comparison) and constraint.operator in _OPPOSITE:
+            return self._is_beyond(constraint, _OPPOSITE[constraint.operator])
+        return False
+
+    def _is_broken(self, constraint: Constraint) -> bool:
+        """Tell whether no row with these values keeps it."""
+        if isinstance(constraint, Membership):
+            left = self.values[constraint.column.name].common(constraint.values)
+            return not left.intervals and not left.missing
+        if isinstance(constraint, Comparison):
+            return not any(self.values[name].missing for name in constraint.columns) and self._is_beyond(
+                constraint, constraint.operator
+            )
+        return False
+
+    def _is_beyond(self, comparison: Comparison, operator: str) -> bool:
+        """Tell whether no values that are there compare so."""
+        return any(least + room > 0 for least, room in (self._least(*side) for side in self._sides(comparison, operator)))
+
+    def _compare(self, comparison: Comparison, operator: str) -> None:
+        if any(self.values[name].missing for name in comparison.columns):
+            return
+        for terms, constant in self._sides(comparison, operator):
+            least, room = self._least(terms, constant)
+            if any(not self.values[column.name].intervals for column, _ in terms):
+                return
+            for column, sign in terms:
+                # The term is at most this, where all others are as small as they can be.
+                most = self._ends(column, sign)[0] - least - room
+                self._keep(column.name, ValueSet((_below(column, most) if sign > 0 else _above(column, -most),)))
+
+    def _sides(self, comparison: Comparison, operator: str) -> list[tuple[list[tuple[Numeric, int]], float]]:
+        """Return sums of terms and numbers that are at most 0 where it is kept."""
+        terms = [*comparison.left.parts, *((column, -sign) for column, sign in comparison.right.parts)]
+        constant = comparison.left.constant - comparison.right.constant
+        columns = [column for column, _ in terms]
+        strict = 0.0
+        if operator in ("<", ">") and all(column.scale.whole for column in columns):
+            strict = 1.0 / max(column.scale.unit for column in columns)
+        if operator == EQUAL and columns[0].scale.whole:
+            # The first may be the sum of the others, rounded.
+            strict = -0.5 / columns[0].scale.unit
+        below, above = (terms, constant + strict), ([(column, -sign) for column, sign in terms], strict - constant)
+        return [below] if operator in ("<", "<=") else [above] if operator in (">", ">=") else [below, above]
+
+    def _least(self, terms: Sequence[tuple[Numeric, int]], constant: float) -> tuple[float, float]:
+        """Return the least value of a sum, and what rounding may be added to it, which is below 0."""
+        if any(not self.values[column.name].intervals for column, _ in terms):
+            return 0.0, 0.0
+        ends = [self._ends(column, sign) for column, sign in terms]
+        size = max(abs(constant), 1.0, *(abs(end) for pair in ends for end in pair))
+        return constant + sum(low for low, _ in ends), -len(ends) * _CLOSE * size
+
+    def _ends(self, column: Numeric, sign: int) -> tuple[float, float]:
+        """Return the least and the largest value of a column with a sign."""
+        intervals, unit = self.values[column.name].intervals, column.scale.unit
+        low, high = intervals[0][0] / unit, intervals[-1][1] / unit
+        return (low, high) if sign > 0 else (-high, -low)
+
+    def _map(self, constraint: Function) -> None:
+        of, own = self.values[constraint.of.name], self.values[constraint.column.name]
+        pairs = [
+            (key, place) for key, place in zip(constraint.keys, constraint.places, strict=True)
+            if of.covers(key, key) and (own.missing if place is None else own.covers(place, place))
+        ]  # fmt: skip
+        lacks = of.missing and (own.missing if constraint.missing is None else own.covers(*[constraint.missing] * 2))
+        ends = [place for _, place in pairs] + [constraint.missing] * lacks
+        self.values[constraint.of.name] = _points([key for key, _ in pairs], lacks)
+        self.values[constraint.column.name] = _points([place for place in ends if place is not None], None in ends)
+
+    def _combine(self, constraint: Allowed) -> None:
+        names = constraint.columns
+        left = [
+            combination for combination in constraint.combinations
+            if all(
+                self.values[name].missing if place is None else self.values[name].covers(place, place)
+                for name, place in zip(names, combination, strict=True)
+            )
+        ]  # fmt: skip
+        for position, name in enumerate(names):
+            places = [combination[position] for combination in left]
+            self.values[name] = _points([place for place in places if place is not None], None in places)
+
+
+def _points(places: Sequence[int | float], missing: bool) -> ValueSet:
+    return ValueSet(tuple((place, place) for place in sorted(set(places))), missing)
+
+
+def _below(column: Numeric, most: float) -> tuple[float, float]:
+    """Return the places of a column up to a value."""
+    tick = most * column.scale.unit
+    return -math.inf, math.floor(tick) if column.scale.whole else tick
+
+
+def _above(column: Numeric, least: float) -> tuple[float, float]:
+    tick = least * column.scale.unit
+    return math.ceil(tick) if column.scale.whole else tick, math.inf

@@ -1,0 +1,120 @@
+"""The description of a released model, as `model.json` holds it: what can be asked of it before its weights are read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.conditions import Condition, Where, conditions_of
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
+from lightning_dpgen.release.opened import check_ordinary, read_json_file
+
+# The name of the model of projected rows.
+PROJECTION = "projection"
+# Models without an encoder, in words.
+_NO_ENCODER = {
+    "gaussian_mixture": "measured statistics",
+    "product_mixture": "measured statistics",
+    "rbm_mixture": "Boltzmann machines",
+    "wgan_mixture": "generators",
+    PROJECTION: "projected rows",
+}
+_SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Read the description of the model in the folder of a release: a name of the model, and what goes with that.
+
+    Raises:
+        NotARelease: if there is no readable one, or no weights beside it.
+    """
+    if not folder.is_dir():
+        raise NotARelease(f"{folder} is not a folder: expected a release, or the run that made it")
+    for name in (MODEL, WEIGHTS):
+        if not os.path.lexists(folder / name):
+            raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen")
+    try:
+        check_ordinary(folder / WEIGHTS)
+        return read_json_file(folder / MODEL, links=True)
+    except ValueError as error:
+        raise unreadable(folder, error) from None
+
+
+def schema_in(folder: Path, description: dict[str, Any]) -> Schema | None:
+    """Return the schema of the records that a described model makes; None for a model without one.
+
+    Args:
+        folder: of the release, for messages.
+
+    Raises:
+        NotARelease: if it cannot be read.
+    """
+    if "schema" not in description:
+        return None
+    try:
+        return described_schema(description["schema"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise unreadable(folder, error) from None
+
+
+def described_schema(fields: Any) -> Schema:
+    """Return the schema of any kind of records that `Schema.as_json` described.
+
+    Raises:
+        ValueError, KeyError, TypeError: for anything else.
+    """
+    if not isinstance(fields, dict):
+        raise ValueError(f"schema={str(fields)[:60]!r}: expected an object")
+    if fields.get("kind") not in _SCHEMAS:
+        raise ValueError(f"schema of kind {fields.get('kind')!r}: expected one of {', '.join(sorted(_SCHEMAS))}")
+    return _SCHEMAS[fields["kind"]].from_json(fields)
+
+
+def unreadable(folder: Path, error: Exception) -> NotARelease:
+    """Return the error that a model cannot be read, in one line of bounded length."""
+    return NotARelease(f"the model in {folder} cannot be read: {' '.join(str(error).split())[:300]}")
+
+
+def check_component(number: Any, components: int) -> None:
+    """Raise ValueError for anything that is not the number, from 0, of one of so many components."""
+    if type(number) is not int or not 0 <= number < components:
+        raise ValueError(f"component {number!r}: expected a whole number from 0 to {components - 1}")
+
+
+def check_encoder(model: Any) -> None:
+    """Raise ValueError for the name of a model of this package that has no encoder."""
+    if model in _NO_ENCODER:
+        raise ValueError(
+            f"the model of this release is {_NO_ENCODER[model]}, without an encoder: expected a release of autoencoders "
+            "(model=vae)"
+        )
+
+
+def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
+    """Return the conditions on each column of synthetic records.
+
+    Raises:
+        ValueError: naming the column, for one that there is not, or conditions that no record fulfils.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.columns import column_of
+        >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),))
+        >>> [condition.may for condition in conditions_on(schema, ["age >= 85", "age < 90"])["age"]][0]
+        frozenset({8, 9})
+    """
+    found: dict[str, list[Condition]] = {}
+    every = conditions_of(where, schema.arrow.names)
+    for said in every:
+        found.setdefault(said.column, []).append(schema.condition(said))
+    for column, several in found.items():
+        if several[0].group is not None and not frozenset.intersection(*(condition.may for condition in several)):
+            raise ValueError(f"column {column!r}: no record fulfils all conditions on it: leave some out")
+    if isinstance(schema, TableSchema):
+        schema.check_together(every)
+    return found

@@ -1,0 +1,66 @@
+"""A mistake that needs no library of learning is told before one is imported."""
+
+import subprocess
+import sys
+
+import torch
+
+from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.release.sampler import write_model
+
+SCHEMA = TableSchema((
+    column_of("sex", {"type": "category", "values": ["F", "M"]}),
+    column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 4}),
+))  # fmt: skip
+_OF_TABLE = "data=table data.n=9"
+# The words of each command, and a part of the line that it ends in.
+MISTAKES = {
+    f"train {_OF_TABLE} data.path=none.csv data.schema=t.yaml": "no file",
+    f"train {_OF_TABLE} data.path=t.csv data.schema=none.yaml": "no such file",
+    f"train {_OF_TABLE} data.path=t.csv data.schema=bad.yaml": "wor",
+    "train data=images data.n=9 data.height=2 data.width=2 data.path=none": "no file",
+    "sample": "are required: release",
+    "sample none": "is not a folder",
+    "sample r --where colour=red": "--where colour",
+    "sample r --where age>100": "--where age>100",
+    "sample r --where age>50 --where age<20": "no record fulfils",
+    "sample r --component 7": "--component 7",
+    "sample r --form long": "--form long",
+    "sample r -o none/a.csv": "there is no folder",
+    "evaluate": "are required: release",
+    "evaluate none data=table": "is not a folder",
+    "evaluate r data=table data.path=none.csv": "no file",
+    "evaluate r data=table data.path=t.csv --held-out none.csv": "there is no such file",
+    "evaluate r data=table data.path=t.csv --by colour": "--by colour",
+    "verify": "are required: release",
+    "verify none": "is not a folder",
+    "verify r": "privacy.json",
+    "schema none.csv": "expected a file",
+    "schema t.csv --explain a": "goes with a schema",
+    "schema bad.yaml": "wor",
+    "encode r data=table data.path=t.csv -o c.parquet": "measured statistics",
+    "sign r --key none.pem": "there is no such file",
+}  # fmt: skip
+HEAVY = ("torch", "sklearn", "opacus", "pytorch_lightning", "matplotlib", "dp_accounting")
+
+
+def test_a_mistake_is_told_before_anything_heavy_is_imported(tmp_path):
+    (tmp_path / "r").mkdir()
+    write_model(tmp_path / "r", Mixture(StackedProducts(SCHEMA, 2), torch.full((2,), 0.5)))
+    (tmp_path / "t.csv").write_text("sex,age\nF,1\n")
+    (tmp_path / "t.yaml").write_text("columns:\n  age: {type: integer, low: 0, high: 99}\n")
+    (tmp_path / "bad.yaml").write_text("columns:\n  age: {type: wor}\n")
+    code = (
+        "import sys; from lightning_dpgen.cli.main import main\n"
+        "for words in sys.argv[1:]:\n"
+        f"    print(main(words.split()), [name for name in {HEAVY} if name in sys.modules])"
+    )
+    run = [sys.executable, "-c", code, *MISTAKES]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, cwd=tmp_path)
+    for words, ended in zip(MISTAKES, done.stdout.splitlines(), strict=True):
+        assert ended == "2 []", (words, ended, done.stderr)
+    for (words, said), line in zip(MISTAKES.items(), done.stderr.splitlines(), strict=True):
+        assert said in line, (words, line)
