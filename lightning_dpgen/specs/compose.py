@@ -72,7 +72,7 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
     refuse_interpolations(words)
     words = [_check_word(word) for word in words]
     try:
-        parsed: list[Override] = OverridesParser.create().parse_overrides([_set(word) for word in words])
+        parsed = [_parsed(_set(word)) for word in words]
         for own, word in zip(parsed, words, strict=True):
             if own.is_sweep_override():
                 raise UsageError(
@@ -90,6 +90,12 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
         return values
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(_explain(error)) from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(word: str) -> Override:
+    """Return what Hydra reads in a word."""
+    return OverridesParser.create().parse_overrides([word])[0]
 
 
 @functools.lru_cache(maxsize=256)
@@ -226,7 +232,7 @@ def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
         if word.startswith("-"):
             raise _unknown_option(word)
     try:
-        parsed: list[Override] = OverridesParser.create().parse_overrides(list(map(_quoted, words)))
+        parsed = [_parsed(_quoted(word)) for word in words]
         choices = [_values(own) if own.is_sweep_override() else [str(own.input_line)] for own in parsed]
     except OverrideParseException as error:
         raise UsageError(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None
