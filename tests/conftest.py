@@ -25,6 +25,14 @@ def pytest_collection_finish(session):
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick_syncs():
+    """Let files of tests wait for no disk; a file that is closed is still refused, and programs that are started sync."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: os.fstat(file) and None)
+        yield
+
+
 @pytest.fixture(scope="session", params=["standard", "secure"])
 def stream_of(request):
     """Return a maker of repeatable streams of both kinds; a secure one takes no seed, so it is given fixed keys."""

@@ -19,7 +19,14 @@ from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.event_parts import Leaves, join_gaussians, leaves_of, without_failures
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, Unaccountable, loss_distribution
+from lightning_dpgen.privacy.pld import (
+    ADD_OR_REMOVE_ONE,
+    RELATIONS,
+    REPLACE_ONE,
+    Unaccountable,
+    epsilon_at,
+    loss_distribution,
+)
 from lightning_dpgen.privacy.renyi import by_rdp, profile_by_rdp
 
 # Measured (docs/PRIVACY.md, "Discretisation"): finer than 5e-6 rounding in the FFT inflates the tail; and for a delta
@@ -180,15 +187,13 @@ def profile(
 
 @functools.lru_cache(maxsize=4096)
 def _by_pld(leaves: Leaves, delta: float, interval: float, relation: str) -> float:
-    return float(_composition(leaves, interval, relation).get_epsilon_for_delta(delta))
+    return epsilon_at(_composition(leaves, interval, relation), delta)
 
 
 @functools.lru_cache(maxsize=4)  # asked for at several deltas in a row
 def _composition(leaves: Leaves, interval: float, relation: str) -> pld.PrivacyLossDistribution:
-    total = pld.identity(value_discretization_interval=interval)
-    for leaf, count in leaves:
-        total = total.compose(loss_distribution(leaf, interval, relation).self_compose(count))
-    return total
+    parts = [loss_distribution(leaf, interval, relation).self_compose(count) for leaf, count in leaves]
+    return functools.reduce(pld.PrivacyLossDistribution.compose, parts or [pld.identity(interval)])
 
 
 def _pure(event: dp_accounting.DpEvent) -> float:

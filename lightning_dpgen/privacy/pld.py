@@ -122,6 +122,38 @@ def loss_distribution(
     raise Unaccountable(f"{type(event).__name__} of {type(noise).__name__} under {relation}: no sound account is known")
 
 
+def epsilon_at(distribution: pld.PrivacyLossDistribution, delta: float) -> float:
+    """Return the smallest epsilon at which both directions are within delta, as dp-accounting's search point by point."""
+    found = [_epsilon_of(distribution._pmf_remove.to_dense_pmf(), delta)]
+    if not distribution._symmetric:
+        found.append(_epsilon_of(distribution._pmf_add.to_dense_pmf(), delta))
+    return max(found)
+
+
+def _epsilon_of(losses: DensePLDPmf, delta: float) -> float:
+    """Return epsilon of one direction: ``log((U - delta) / L)`` of the sums U of p and L of p e^-loss above it."""
+    if losses._infinity_mass > delta:
+        return math.inf
+    # Losses up to 0 are above no epsilon.
+    first = min(max(1 - losses._lower_loss, 0), losses.size)
+    values = losses._discretization * np.arange(losses.size - 1 + losses._lower_loss, first - 1 + losses._lower_loss, -1)
+    masses = losses._probs[first:][::-1]
+    # Sums before each loss, and after the last one.
+    upper = np.cumsum(np.concatenate([[losses._infinity_mass], masses]))
+    lower = np.cumsum(np.concatenate([[0.0], masses * np.exp(-values)]))
+    # Here e^-loss of the losses is less than the smallest number.
+    vanished = (upper[1:] >= delta) & (lower[1:] == 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reached = (upper[:-1] > delta) & (lower[:-1] > 0.0) & (np.log((upper[:-1] - delta) / lower[:-1]) >= values)
+    stops = np.flatnonzero(reached | vanished)
+    at = int(stops[0]) if len(stops) else len(values)
+    if at < len(values) and not reached[at]:
+        return float(values[at])
+    if upper[at] <= lower[at] + delta:
+        return 0.0
+    return math.log((upper[at] - delta) / lower[at])
+
+
 def gaussian_profile(loss: np.ndarray, multiplier: float) -> np.ndarray:
     """Return delta(loss) of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
     upper = 0.5 / multiplier - loss * multiplier

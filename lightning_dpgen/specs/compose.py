@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -70,25 +71,42 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
     """
     refuse_interpolations(words)
     words = [_check_word(word) for word in words]
-    # Within a sweep, Hydra has another configuration at hand.
-    outer = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            overrides = [_set(word) for word in words]
-            parsed: list[Override] = OverridesParser.create().parse_overrides(overrides)
-            for own, word in zip(parsed, words, strict=True):
-                if own.is_sweep_override():
-                    raise UsageError(
-                        f"{word}: expected one value; dpgen train -m makes a run for each of several, and text with commas "
-                        "or brackets needs quotes, inside those of the shell"
-                    )
-            values = OmegaConf.to_container(compose(name, overrides=overrides), resolve=False)
+        parsed = [_parsed(_set(word)) for word in words]
+        for own, word in zip(parsed, words, strict=True):
+            if own.is_sweep_override():
+                raise UsageError(
+                    f"{word}: expected one value; dpgen train -m makes a run for each of several, and text with commas "
+                    "or brackets needs quotes, inside those of the shell"
+                )
+        config = OmegaConf.create(_picked(name, tuple(word for word in words if _picks(word))))
+        # Hydra's own order: all groups are picked first, and then each setting is set.
+        for own in parsed:
+            if own.is_force_add():
+                OmegaConf.update(config, own.key_or_group, own.value(), force_add=True)
+        values = OmegaConf.to_container(config, resolve=False)
         for own in parsed:
             _keep_text(values, own)
         return values
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(_explain(error)) from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(word: str) -> Override:
+    """Return what Hydra reads in a word."""
+    return OverridesParser.create().parse_overrides([word])[0]
+
+
+@functools.lru_cache(maxsize=256)
+def _picked(name: str, words: tuple[str, ...]) -> dict[str, Any]:
+    """Return what Hydra makes of the files for words that pick groups: a command asks several times for the same."""
+    # Within a sweep, Hydra has another configuration at hand.
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            return OmegaConf.to_container(compose(name, overrides=list(words)), resolve=False)
     finally:
         GlobalHydra.instance().clear()
         if outer is not None:
@@ -125,7 +143,12 @@ def _quoted(word: str) -> str:
 
 def _set(word: str) -> str:
     """Return a word by which Hydra sets what a file may not hold."""
-    return word if word.partition("=")[0] in GROUPS else f"++{word}"
+    return word if _picks(word) else f"++{word}"
+
+
+def _picks(word: str) -> bool:
+    """Return True for a word that picks a file for a group."""
+    return word.partition("=")[0] in GROUPS
 
 
 def _keep_text(values: dict[str, Any], own: Override) -> None:
@@ -209,7 +232,7 @@ def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
         if word.startswith("-"):
             raise _unknown_option(word)
     try:
-        parsed: list[Override] = OverridesParser.create().parse_overrides(list(map(_quoted, words)))
+        parsed = [_parsed(_quoted(word)) for word in words]
         choices = [_values(own) if own.is_sweep_override() else [str(own.input_line)] for own in parsed]
     except OverrideParseException as error:
         raise UsageError(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None

@@ -51,7 +51,9 @@ def test_public_warnings_are_in_report_and_card_and_private_ones_are_not(dpgen, 
     kept = json.loads((run / "private" / "warnings.json").read_text())
     assert kept == [declared_warning(300, 400)] and (run / "private" / "warnings.json").stat().st_mode & 0o777 == 0o600
     published = b"".join(path.read_bytes() for path in (run / "release").iterdir())
-    assert b"is far from the number" not in published and b"400" not in (run / "release" / "privacy.json").read_bytes()
+    certificate = (run / "release" / "privacy.json").read_text()
+    # A hash may hold any three digits.
+    assert b"is far from the number" not in published and not re.search(r"\b400\b", certificate)
     assert dpgen("verify", run)[0] == 0
     assert dpgen("evaluate", run, "data=table", people[0], "--seconds", 1e-9)[0] == 0
     assert "Warnings of the run" in (run / "private" / "report.html").read_text(encoding="utf-8")

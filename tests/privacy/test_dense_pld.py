@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import common, pld_pmf
+from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
 from lightning_dpgen.privacy.accountant import _ROUNDING
-from lightning_dpgen.privacy.pld import DenseLoss, addition_profile, removal_profile, replacement_profile
+from lightning_dpgen.privacy.pld import DenseLoss, addition_profile, epsilon_at, removal_profile, replacement_profile
 
 PROFILES = {
     "removed": (removal_profile, AdjacencyType.REMOVE),
@@ -56,6 +57,31 @@ def test_is_what_dp_accounting_makes_and_composes(dots, rate, multiplier, count,
     epsilons = np.linspace(0.0, interval * (stock._lower_loss + stock.size), 40)
     deltas, expected = ours.get_delta_for_epsilon(epsilons), stock.get_delta_for_epsilon(epsilons)
     np.testing.assert_allclose(deltas, expected, rtol=1e-9, atol=rounding)
+
+
+@pytest.mark.parametrize(("rate", "multiplier", "count", "interval"), SETTINGS)
+@pytest.mark.parametrize("delta", [0.0, 1e-30, 1e-13, 1e-9, 1e-5, 1e-2, 0.3, 0.9])
+def test_epsilon_is_that_of_dp_accounting(dots, rate, multiplier, count, interval, delta):
+    stock, ours = dots(rate, multiplier, interval)
+    stock, ours = stock.self_compose(count), ours.self_compose(count)
+    for removed, added in ((ours, None), (ours, stock), (stock, ours)):
+        both = pld.PrivacyLossDistribution(removed, added)
+        expected = both.get_epsilon_for_delta(delta)
+        assert epsilon_at(both, delta) == pytest.approx(expected, rel=1e-9, abs=1e-12), (expected, delta)
+
+
+@pytest.mark.parametrize(("loss", "infinite"), [(800.0, 0.0), (-800.0, 0.0), (0.0, 0.0), (1.0, 0.2), (-3.0, 1e-3)])
+def test_epsilon_of_one_loss_is_that_of_dp_accounting(loss, infinite):
+    """A loss of 800 has e^-loss = 0; one of -800 is above no epsilon."""
+    one = pld.PrivacyLossDistribution(
+        pld_pmf.DensePLDPmf(0.5, round(loss / 0.5), np.array([1.0 - infinite]), infinite, True)
+    )
+    for delta in (0.0, 1e-3, 0.1, 0.5):
+        try:
+            expected = one.get_epsilon_for_delta(delta)
+        except OverflowError:
+            expected = 0.0
+        assert epsilon_at(one, delta) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(("times", "tail"), [(0, 1e-15), (3, 0.0)])
