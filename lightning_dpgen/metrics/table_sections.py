@@ -103,7 +103,7 @@ def columns_section(sides: TableSides) -> Section:
     shares, columns = metric.shares(), []
     for place, column in enumerate(sides.real.schema.recorded):
         synthetic, real = shares[place].numpy()
-        names = column.choice_names
+        names = column.choice_names if isinstance(column, Category) else []
         if isinstance(column, Numeric):
             bins = sides.bins[column.name]
             order = bins.order()

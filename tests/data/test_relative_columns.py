@@ -10,6 +10,8 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
+from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.metrics.table_evaluation import evaluate_table
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.release.sampler import Release
@@ -163,6 +165,15 @@ def test_a_label_and_a_computed_column_are_learned_as_they_are():
     schema = parse_schema(f"{columns}\nconstraints: [c = b]").completed(10)
     drawn = release_of(schema).sample(200, 0)
     assert (drawn["c"] == drawn["b"]).all() and (drawn["b"] >= drawn["a"]).all()
+
+
+def test_they_are_evaluated_by_their_values():
+    schema = schema_of("date", first={"missing": True})
+    batch = release_of(schema).table(120, 3).combine_chunks().to_batches()[0]
+    real, made = (TableValues.of(batch.slice(start, 60), schema) for start in (0, 60))
+    found = evaluate_table(real, made, by="b")
+    assert found.scores["rows"]["rows that break b lies 0 to 12 days after a"] == 0.0
+    assert found.worst_column[0] in ("a", "b")
 
 
 @pytest.mark.filterwarnings("ignore")

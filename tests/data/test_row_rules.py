@@ -114,6 +114,15 @@ def test_a_row_is_repaired_by_itself(seed, keep):
     assert {row: every[row] for row in every if keep[row]} == some
 
 
+def test_a_mapping_of_numbers_needs_no_bins():
+    columns = "a: {type: integer, low: 0, high: 200}, b: {type: category, values: [x, y]}"
+    schema = parse_schema(f"columns: {{{columns}}}\nconstraints: [{{column: b, of: a, mapping: {{0: x, 200: y}}}}]")
+    read = read_table(pd.DataFrame({"a": [0, 200], "b": ["x", "y"]}), schema.completed(10), values=True)
+    assert read.values.column("b").tolist() == [0, 1]
+    with pytest.raises(BadRecords, match="b follows from a with"):
+        read_table(pd.DataFrame({"a": [0, 200], "b": ["x", "x"]}), schema.completed(10))
+
+
 def test_records_are_held_to_them():
     constraints = ["start <= end", "total = net + tax", MAPPING]
     schema = schema_of(*constraints)

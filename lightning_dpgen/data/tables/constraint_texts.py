@@ -179,7 +179,8 @@ def _function(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Fun
     said, missing = None in pairs, pairs.pop(None, None)
     if not said and of.missing and not column.missing:
         raise ValueError(f"says nothing of missing values of {of.name!r}: expected the key '' for them")
-    unsaid = [name for code, name in enumerate(of.present_names) if not isinstance(of, Numeric) and code not in pairs]
+    names = [] if isinstance(of, Numeric) else of.present_names
+    unsaid = [name for code, name in enumerate(names) if code not in pairs]
     if unsaid:
         raise ValueError(f"the mapping lacks {unsaid[0]!r}: expected each value of {of.name!r}")
     if isinstance(of, Numeric) and not pairs:
