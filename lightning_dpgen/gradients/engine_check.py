@@ -201,11 +201,14 @@ def _moved(parameters: list[nn.Parameter]) -> Iterator[None]:
                 generator = torch.Generator(p.device).manual_seed(i)
                 size = _STEP * p.square().mean().sqrt().clamp(min=_STEP)
                 p.add_(size * torch.randn(p.shape, generator=generator, dtype=p.dtype, device=p.device))
+        torch.clear_autocast_cache()
         yield
     finally:
         with torch.no_grad():
             for p, own in zip(parameters, before, strict=True):
                 p.copy_(own)
+        # Autocast would go on with what it has converted of the moved ones.
+        torch.clear_autocast_cache()
 
 
 @contextmanager
