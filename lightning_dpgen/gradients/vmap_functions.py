@@ -222,7 +222,7 @@ def _as_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -
     if any(type(x) not in (Tensor, nn.Parameter) for x in tensors):
         return NotImplemented
     kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
+    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return NotImplemented
     dtype = torch.get_autocast_dtype(kind)
 

@@ -24,6 +24,9 @@ FUNCTIONS = {
     "conv_transpose2d": lambda x: F.conv_transpose2d(x, W[2], BIAS),
     "conv_transpose3d": lambda x: F.conv_transpose3d(x[..., None], W[3], BIAS),
     "linear": lambda x: F.linear(x.movedim(1, -1), W[1][..., 0], BIAS),
+    "linear of shapes alone": lambda x: x.new_ones(
+        F.linear(torch.empty(2, 3, device="meta"), W[1][..., 0].to("meta")).shape
+    ),
     "prelu": lambda x: F.prelu(x - 0.5, BIAS),
     "matmul": lambda x: x.movedim(1, -1) @ W[1][..., 0],
     "layer_norm": lambda x: F.layer_norm(x.movedim(1, -1), (3,), BIAS),
