@@ -1,6 +1,7 @@
 """Private steps on a GPU, beside the plain step of the same model and Opacus: time, and peak memory.
 
     python benchmarks/gpu.py                        two minutes at most; a GPU that nothing else uses
+    python benchmarks/gpu.py --profile FILE         no times: what a private step and a plain one consist of
     python benchmarks/gpu.py --device cpu --quick   that it runs
 
 A private step is that of `dpgen train`, as in steps.py: a Poisson lot drawn from records in the processor's memory and
@@ -28,10 +29,21 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from steps import FIXED, Private, Step, Taped, vae
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
 
+# The families whose steps are profiled, and the contenders.
+_PROFILED, _BESIDE = ("VAE 784-200-2, lot 8192", "ResNet-18, 3 x 32 x 32, lot 64"), ("plain", "private", "Opacus hooks")
+# Steps of a profile, lines of a table, and what is counted beside the tables: waits, copies and launches.
+_STEPS, _LINES = 5, 25
+_COUNTED = (
+    "cudaMemcpyAsync", "cudaMemsetAsync", "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize",
+    "cudaLaunchKernel", "cudaLaunchKernelExC", "cudaHostAlloc", "cudaMalloc", "Memcpy HtoD (Pinned -> Device)",
+    "Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pageable)", "Memcpy DtoD (Device -> Device)",
+    "aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::_to_copy", "aten::copy_", "aten::pin_memory",
+)  # fmt: skip
 # The families that are begun after so many seconds are left out.
 _ENOUGH = 85.0
 _WARMUP, _ROUNDS, _SECONDS = 3, 41, 6.0
@@ -196,6 +208,42 @@ def timed(makers: Mapping[str, Callable[[], Step]], device: torch.device, *, qui
     return ratios(contenders, rounds, 1 if quick else _WARMUP)
 
 
+def profiled(make: Callable[[], Step], device: torch.device, title: str) -> str:
+    """Return tables of the operations of a few steps, by their own time on the device and on the processor."""
+    step, on_device = _finished(make(), device), device.type == "cuda"
+    for _ in range(_WARMUP):
+        step()
+    begin = time.perf_counter()
+    for _ in range(_STEPS):
+        step()
+    milliseconds = 1e3 * (time.perf_counter() - begin) / _STEPS
+    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_device
+    with profile(activities=kinds, acc_events=True) as seen:
+        for _ in range(_STEPS):
+            step()
+    events = seen.key_averages()
+    counts = {event.key: event.count / _STEPS for event in events}
+    operations = sum(count for name, count in counts.items() if name.startswith("aten::"))
+    lines = [
+        f"== {title}: {milliseconds:.2f} ms a step without the profiler; of {_STEPS} steps",
+        f"aten operations a step: {operations:g}",
+    ]
+    lines += [f"{name} a step: {counts[name]:g}" for name in _COUNTED if name in counts]
+    for order in ["self_device_time_total"] * on_device + ["self_cpu_time_total"]:
+        lines.append(events.table(sort_by=order, row_limit=_LINES, max_name_column_width=70))
+    return "\n".join(lines)
+
+
+def write_profiles(path: Path, device: torch.device, *, quick: bool) -> None:
+    """Write the tables of the families that are profiled to a file, one after the other."""
+    with path.open("w") as file, tempfile.TemporaryDirectory() as folder:
+        for family, makers in families(device, Private(Path(folder)), Private(None), quick=quick).items():
+            if family in _PROFILED or quick:
+                for name in _BESIDE:
+                    file.write(f"{profiled(makers[name], device, f'{family}, {name}')}\n")
+                    file.flush()
+
+
 def row(family: str, name: str, base: str, result: Result, peak: int) -> str:
     """Write one line of the table."""
     ratio: Ratio = result.ratio(name, base, "wall")
@@ -208,6 +256,7 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--device", default="cuda", help="cuda, or cpu to see that it runs")
     options.add_argument("--only", default="", help="families whose name contains this")
+    options.add_argument("--profile", type=Path, help="write what steps consist of to this file, instead of timing them")
     arguments = options.parse_args()
     start(arguments)
     warnings.filterwarnings("ignore")
@@ -217,6 +266,9 @@ def main() -> None:
     )
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else "a processor, one thread"
     print(f"{kind}, torch {torch.__version__}\n")
+    if arguments.profile:
+        write_profiles(arguments.profile, device, quick=arguments.quick)
+        return
     print("| family | step | ms | over plain (quartiles) | peak memory, MiB |\n| --- | --- | --- | --- | --- |", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "secure").mkdir()

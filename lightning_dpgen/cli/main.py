@@ -15,6 +15,7 @@ from lightning_dpgen.cli import verbose
 from lightning_dpgen.cli.arguments import HelpPrinted
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.passwords import without_passwords
+from lightning_dpgen.privacy.software import installed_version
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 
@@ -45,15 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return OK if argv else MISTAKE
-    if argv[0] == "--version":
-        from importlib.metadata import version
-
-        print(f"dpgen {version('lightning_dpgen')}")
-        return OK
-    if argv[0] not in COMMANDS:
+    if argv[0] not in (*COMMANDS, "--version"):
         near = suggest(argv[0], COMMANDS, "dpgen {}", shortened=True)
         return _complain(f"unknown command {argv[0]!r}: expected one of {', '.join(COMMANDS)}{near}", MISTAKE)
     try:
+        # Asked first: a certificate that cannot name it would be found out once a budget is spent.
+        version = installed_version()
+        if argv[0] == "--version":
+            print(f"dpgen {version}")
+            return OK
         with verbose.told(asked):
             with leaving_at_once():
                 command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
@@ -85,14 +86,14 @@ def _status(error: Exception) -> int:
     # Imported by whatever has raised one of these.
     from lightning_dpgen.data.errors import MissingData
     from lightning_dpgen.data.tables.column import BadSchema
-    from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError
+    from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError, NotInstalled
     from lightning_dpgen.release.files import NotARelease
     from lightning_dpgen.sampling.errors import BadRecords
 
     if isinstance(error, BudgetTooSmall):
         return OVERSPENT
     # A full disk or a folder that cannot be written is not a fault of ours, and a traceback does not help.
-    theirs = (BadRecords, BadSchema, DamagedState, LedgerError, MissingData, NotARelease, OSError)
+    theirs = (BadRecords, BadSchema, DamagedState, LedgerError, MissingData, NotARelease, NotInstalled, OSError)
     return MISTAKE if isinstance(error, theirs) else FAULT
 
 

@@ -35,7 +35,12 @@ def lengths(x: Tensor) -> Tensor:
     if x.dtype != torch.float32:
         return torch.linalg.vector_norm(x.double(), dim=-1)
     if width > SHORT:
-        return torch.linalg.vector_norm(torch.stack([lengths(part) for part in x.split(SHORT, dim=-1)]).double(), dim=0)
+        # All whole parts at once: on a GPU a call for each would cost more than its numbers.
+        whole = width // SHORT * SHORT
+        parts = lengths(x[..., :whole].unflatten(-1, (-1, SHORT)))
+        if whole < width:
+            parts = torch.cat([parts, lengths(x[..., whole:])[..., None]], dim=-1)
+        return torch.linalg.vector_norm(parts.double(), dim=-1)
     factor, more = slack(width)
     return torch.linalg.vector_norm(x, dim=-1).mul_(factor).add_(more)
 

@@ -47,8 +47,11 @@ def _reason(layer: nn.Module) -> str | None:
 def replaced_parameters(network: nn.Module, instead: Mapping[nn.Parameter, Tensor]) -> Iterator[None]:
     """Put other tensors in the place of some parameters inside this context, wherever the network holds them.
 
-    Two layers may share a parameter.
+    Two layers may share a parameter. Recurrent layers leave what they are given where it is in memory: on a GPU they would
+    lay it out for cuDNN, and hidden or traced tensors have no memory of their own.
     """
+    recurrent = [vars(module) for module in network.modules() if isinstance(module, nn.RNNBase)]
+    recurrent = [own for own in recurrent if "flatten_parameters" not in own]
     held = [
         (module._parameters, name, p)
         for module in network.modules()
@@ -58,7 +61,15 @@ def replaced_parameters(network: nn.Module, instead: Mapping[nn.Parameter, Tenso
     try:
         for place, name, p in held:
             place[name] = instead[p]
+        for own in recurrent:
+            own["flatten_parameters"] = _leave
         yield
     finally:
+        for own in recurrent:
+            own.pop("flatten_parameters", None)
         for place, name, p in held:
             place[name] = p
+
+
+def _leave() -> None:
+    """Leave parameters where they are."""

@@ -167,8 +167,22 @@ def weighted_sums(
 def _squares(each: Sequence[GradientFactors]) -> Tensor:
     """Return squared norms (len(each), R) in float64: a few operations for all that are products of row lengths."""
     rows = [factors.rows() for factors in each]
-    if not all(rows):
-        return torch.stack([factors.norms().double() for factors in each]).square_()
+    apart = [factors.norms().double() for factors, pair in zip(each, rows, strict=True) if not pair]
+    if not apart:
+        return _products(rows)
+    found = torch.stack(apart).square_()
+    if len(apart) == len(each):
+        return found
+    # The places of all among those that are computed together, with the others behind them.
+    together, behind, places = 0, len(each) - len(apart), []
+    for pair in rows:
+        places.append(together if pair else behind)
+        together, behind = together + bool(pair), behind + (not pair)
+    return torch.cat([_products([pair for pair in rows if pair]), found])[_places(tuple(places), found.device)]
+
+
+def _products(rows: Sequence[list[Tensor]]) -> Tensor:
+    """Return squares (len(rows), R) of the products of row lengths, of one or two matrices each, in float64."""
     # A layer's weight and bias have one factor in common.
     unique = {(x.data_ptr(), x.shape, x.stride()): x for pair in rows for x in pair}
     place = {key: i for i, key in enumerate(unique)}
@@ -176,7 +190,7 @@ def _squares(each: Sequence[GradientFactors]) -> Tensor:
     keys = [[place[x.data_ptr(), x.shape, x.stride()] for x in pair] + [len(matrices)] for pair in rows]
     widths, device = tuple(x.shape[1] for x in matrices), matrices[0].device
     scale, more, one = _slacks(widths, device)
-    left, right = _places(tuple(pair[0] for pair in keys), tuple(pair[1] for pair in keys), device)
+    left, right = (_places(tuple(pair[i] for pair in keys), device) for i in (0, 1))
     # The last row of ones is for gradients of one factor.
     lengths = [torch.linalg.vector_norm(x, dim=1) for x in matrices]
     found = torch.stack([*lengths, one.expand_as(lengths[0])]).double().mul_(scale).add_(more).square_()
@@ -191,8 +205,8 @@ def _slacks(widths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tens
 
 
 @functools.lru_cache(maxsize=256)
-def _places(left: tuple[int, ...], right: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    return torch.tensor(left, device=device), torch.tensor(right, device=device)
+def _places(places: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(places, device=device)
 
 
 def materialised(gradients: Mapping[nn.Parameter, Tensor], draw: LotId | None = None) -> RecordGradients:

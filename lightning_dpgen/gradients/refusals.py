@@ -39,7 +39,7 @@ _REASONS = {
     "masked_select": "makes a shape that follows from a record (masked_select): use torch.where",
     "Batch norm got a batched tensor": "normalises by running statistics, into which records would be written: use "
     "group_norm or layer_norm",
-    "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy): compute with tensors",
+    "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy, data_ptr): compute with tensors",
     "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
     "num_classes argument": "calls one_hot without num_classes, which would follow from records: give it",
     "dynamic shape": "makes a shape that follows from a record (a mask as index, nonzero, unique): use torch.where",

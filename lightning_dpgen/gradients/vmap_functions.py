@@ -215,6 +215,23 @@ def _recurrent(watch: Watch, function: Callable, input, hidden, *rest: Any, **op
     return run_recurrent(function, input, hidden, *rest)
 
 
+def _as_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -> Any:
+    """Convert arguments as autocast does: vmap takes these functions apart before autocast sees them."""
+    tensors = [x for x in tree_leaves((args, options)) if isinstance(x, Tensor)]
+    # The rules of traced parameters are called outside of vmap.
+    if any(type(x) not in (Tensor, nn.Parameter) for x in tensors):
+        return NotImplemented
+    kind = tensors[0].device.type
+    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+        return NotImplemented
+    dtype = torch.get_autocast_dtype(kind)
+
+    def converted(x: Tensor) -> Tensor:
+        return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
+
+    return call(function, *tree_map_only(Tensor, converted, (args, options)))
+
+
 def _apart(watch, _, x):
     """Return ``x.data``, which vmap refuses."""
     return x.detach() if is_hidden(x) and type(x) is Tensor else NotImplemented
@@ -246,6 +263,19 @@ _SPECIAL: dict[Callable, Callable] = {
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
+    **dict.fromkeys(
+        (
+            F.conv1d,
+            F.conv2d,
+            F.conv3d,
+            F.conv_transpose1d,
+            F.conv_transpose2d,
+            F.conv_transpose3d,
+            F.linear,
+            F.prelu,
+        ),
+        _as_autocast,
+    ),
     custom_function_call: _own_function,
     **dict.fromkeys(RECURRENT, _recurrent),
 }

@@ -18,7 +18,7 @@ from lightning_dpgen.plugins.lot_log import PUBLIC
 from lightning_dpgen.plugins.rank_consistency import broadcast_start, check_ranks_agree
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.errors import LedgerError, RanksDiffer
+from lightning_dpgen.privacy.errors import LedgerError, NotInstalled, RanksDiffer
 from lightning_dpgen.privacy.plan import Curve
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.lots import LotBlocks
@@ -73,7 +73,7 @@ class MomentsAccountant(pl.Callback):
         validate_trainer(trainer, self.account, self.stage)
         try:
             self.account.join(Ranks.joined())
-        except (LedgerError, RanksDiffer) as error:
+        except (LedgerError, NotInstalled, RanksDiffer) as error:
             raise MisconfigurationException(str(error)) from None
         if module.automatic_optimization:
             self._adopted = AutomaticModule(

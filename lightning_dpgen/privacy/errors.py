@@ -35,3 +35,7 @@ class RankLost(PrivacyError):
 
 class RanksDiffer(PrivacyError):
     """The processes that make a run together are not alike."""
+
+
+class NotInstalled(PrivacyError):
+    """A package has no installed version, which a certificate would have to name."""

@@ -33,8 +33,9 @@ STANDARD = (
 SECURE = "AES-256 in counter mode (noise and sampling), keyed by the operating system; normals by Box-Muller, full tail"
 SEEDED = "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; normals by Box-Muller, full tail"
 
-# Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call.
-_PAIRS = 1 << 18
+# Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call. On a GPU each
+# draw is a dozen calls and a wait, so it takes more at a time.
+_PAIRS, _PAIRS_ON_DEVICE = 1 << 18, 1 << 21
 # Requests for at most so many normals are served from a reserve of so many that are drawn ahead.
 _FEW, _RESERVE = 1 << 12, 1 << 15
 # Uniforms whose product stays above the smallest float64.
@@ -125,8 +126,9 @@ class PrivateStream:
         if flat.numel() <= _FEW and out.device.type == "cpu":
             flat.add_(self._from_reserve(flat.numel(), out.dtype), alpha=deviation)
             return out
-        for start in range(0, flat.numel(), 2 * _PAIRS):
-            self._box_muller(flat[start : start + 2 * _PAIRS], deviation)
+        at_once = 2 * (_PAIRS if out.device.type == "cpu" else _PAIRS_ON_DEVICE)
+        for start in range(0, flat.numel(), at_once):
+            self._box_muller(flat[start : start + at_once], deviation)
         return out
 
     @_one_at_a_time
@@ -221,9 +223,9 @@ class PrivateStream:
         half = (out.numel() + 1) // 2
         rest = out.numel() - half
         kept = (out.device, out.dtype)
-        if kept not in self._scratch:
+        if kept not in self._scratch or self._scratch[kept].shape[1] < half:
             with torch.inference_mode(False):  # a tensor made in inference mode could be used there only
-                self._scratch[kept] = torch.empty(3, _PAIRS, device=out.device, dtype=out.dtype)
+                self._scratch[kept] = torch.empty(3, max(_PAIRS, half), device=out.device, dtype=out.dtype)
         radius, angle, wave = self._scratch[kept][:, :half]
         words = self._words(half, out.device, out.dtype)
         _, bits, _ = _WORDS[out.dtype]

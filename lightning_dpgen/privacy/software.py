@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+
+from lightning_dpgen.privacy.errors import NotInstalled
 
 _PACKAGES = (
     "lightning_dpgen", "torch", "pytorch-lightning", "opacus", "dp-accounting", "cryptography", "numpy", "scikit-learn",
@@ -11,5 +13,24 @@ _PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that a release depends on, and of Python."""
-    return {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
+    """Return the versions of the packages that a release depends on, and of Python.
+
+    Raises:
+        NotInstalled: for a package that is only on the path.
+    """
+    return {name: installed_version(name) for name in _PACKAGES} | {"python": platform.python_version()}
+
+
+def installed_version(name: str = "lightning_dpgen") -> str:
+    """Return the version of an installed package.
+
+    Raises:
+        NotInstalled: for a package that is only on the path, such as a checkout in PYTHONPATH.
+    """
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        raise NotInstalled(
+            f"{name} is not installed, and certificates name its version: a folder on PYTHONPATH says none; install it "
+            "(python -m pip install -e . in a checkout)"
+        ) from None

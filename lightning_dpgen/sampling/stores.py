@@ -87,7 +87,7 @@ class DenseStore(Store):
         return len(self.values)
 
     def take(self, positions: np.ndarray) -> Tensor:
-        return self.values.index_select(0, torch.from_numpy(positions))
+        return _rows(self.values, positions)
 
     def blocks(self) -> Iterator[Tensor]:
         rows = max(1, _AT_ONCE // max(1, math.prod(self.values.shape[1:])))
@@ -111,7 +111,8 @@ class ScaledStore(Store):
         return len(self.values)
 
     def take(self, positions: np.ndarray) -> Tensor:
-        return self.values.index_select(0, torch.from_numpy(positions)).to(torch.float32).div_(self.scale)
+        rows = self.values.index_select(0, torch.from_numpy(positions))
+        return torch.empty(rows.shape, dtype=torch.float32, pin_memory=_for_a_gpu()).copy_(rows).div_(self.scale)
 
     @property
     def steps(self) -> Steps:
@@ -232,6 +233,21 @@ def collated(dataset: Dataset, positions: np.ndarray) -> Any:
                 f"items of the data set cannot be fetched and collated ({type(error).__name__}): expected numbers, arrays "
                 "or tensors of equal sizes; try default_collate on its items by hand"
             ) from None
+
+
+def _for_a_gpu() -> bool:
+    """Return True once this process uses a GPU, which copies lots by itself from memory that is pinned."""
+    return torch.cuda.is_initialized()
+
+
+def _rows(values: Tensor, positions: np.ndarray) -> Tensor:
+    """Return rows of a tensor, as a new one."""
+    index = torch.from_numpy(positions)
+    if not _for_a_gpu():
+        return values.index_select(0, index)
+    # To pin what is gathered would copy it once more.
+    rows = torch.empty((len(positions), *values.shape[1:]), dtype=values.dtype, pin_memory=True)
+    return torch.index_select(values, 0, index, out=rows)
 
 
 def _form(records: Any) -> tuple:

@@ -227,3 +227,25 @@ def test_what_is_kept_of_a_parameter_is_refused_at_the_next_lot():
     net = Net(run, shapes=[(4, 5)])
     with pytest.raises(RuntimeError, match="earlier lot"):
         term_gradients(net, _term(net), _lot(4), PrivateStream(1))
+
+
+@pytest.mark.parametrize("engine", ["ghost", "func"])
+def test_recurrent_layers_do_not_lay_out_what_stands_for_their_parameters(monkeypatch, engine):
+    """On a GPU a layer lays parameters out for cuDNN, by their places in memory, when it finds others than before."""
+    laid_out = []
+
+    def flatten(layer):
+        laid_out.append([p.data_ptr() for p in layer._flat_weights])
+
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", flatten)
+    network = Net(
+        lambda n, x: n.layers[1](n.layers[0](x[..., None])[0][:, -1]), nn.GRU(1, 3, batch_first=True), nn.Linear(3, 1)
+    )
+    term = PerRecord(lambda lot, _: network(lot.records).square().sum(dim=1))
+    lot = Lot(torch.rand(4, 5, dtype=torch.float64), (0, 4))
+    before = len(laid_out)
+    assert len(term_gradients(network, term, lot, PrivateStream(seed=0), engine=engine).norms()) == 4
+    # The check of the engine calls the layer with its own parameters again.
+    assert len(laid_out) == before + 1
+    network(lot.records)
+    assert "flatten_parameters" not in vars(network.layers[0])

@@ -10,6 +10,7 @@ from torch import nn
 from lightning_dpgen.gradients.clipping import Fixed, clip_weights
 from lightning_dpgen.gradients.constant_draws import ConstantDraws
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
@@ -27,6 +28,9 @@ CASES = {
     for engine in ENGINES
     if engine == "ghost" or not name.endswith("taped")
 }
+# torch's kernel of a weight norm on a GPU takes its root in float32 (`sqrtf`), whatever the type. So the network itself is
+# another one by 6e-8, and its gradients by a small multiple of that; each norm is that of the gradient that is summed.
+ROUNDED = {name: 2e-6 for name in CASES if name.startswith("weight norm")}
 
 
 def _found(make, engine, device, offsets):
@@ -43,12 +47,13 @@ def _found(make, engine, device, offsets):
     return [x.cpu().double() for x in found]
 
 
-@pytest.mark.parametrize("make, engine", CASES.values(), ids=CASES.keys())
-def test_norms_and_clipped_sums_are_those_of_the_processor(make, engine):
+@pytest.mark.parametrize("name", CASES)
+def test_norms_and_clipped_sums_are_those_of_the_processor(name):
     """In float64 both round in the sixteenth digit; norms of nearly cancelling products in the eighth."""
+    (make, engine), sums = CASES[name], ROUNDED.get(name, 1e-9)
     for offsets in ((0, 5, 5, 6), (0, 0, 0, 0)):
         own, expected = (_found(make, engine, device, offsets) for device in (GPU, "cpu"))
-        for found, there, tolerance in zip(own, expected, (1e-6, 1e-9, 1e-9), strict=True):
+        for found, there, tolerance in zip(own, expected, (max(1e-6, sums), sums, sums), strict=True):
             torch.testing.assert_close(found, there, rtol=tolerance, atol=tolerance)
 
 
@@ -182,7 +187,11 @@ def test_what_a_loss_may_not_see_is_refused(loss, reason):
         term_gradients(network, term, Lot(torch.rand(6, 4, device=GPU), (0, 6)), PrivateStream(seed=0))
 
 
-def test_gradients_of_groups_are_those_of_the_processor():
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
+def test_gradients_of_groups_are_those_of_the_processor(engine):
+    """The groups are given: a seeded stream draws others where noise is drawn on another device before them."""
+    index = torch.tensor([0, 2, 1, 1, 0, 2, 2, 0, 0])
+
     def found(device):
         torch.manual_seed(0)
         network = nn.Linear(4, 2).double().to(device)
@@ -192,8 +201,8 @@ def test_gradients_of_groups_are_those_of_the_processor():
             return (codes.sum(dim=1) ** 2).sum(dim=1)
 
         lot = Lot(torch.rand(9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), (0, 9)).to(device)
-        term = PerGroup(loss, groups=3, places=9)
-        gradients = term_gradients(network, term, lot, PrivateStream(seed=3))
+        term, groups = PerGroup(loss, groups=3, places=9), Groups(index.to(device), 3, 9)
+        gradients = engine(network, term, lot, torch.zeros(9, 0, dtype=torch.float64, device=device), groups)
         buffer = GradientBuffer(network.parameters())
         gradients.weighted_sum(torch.ones(3, dtype=torch.float64, device=device), buffer.views)
         return gradients.norms().cpu(), buffer.flat.cpu()

@@ -20,11 +20,13 @@ from lightning_dpgen import AccountEngine, DPNorm, Fixed, PoissonLots, PrivateOp
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.privacy import noise
 from lightning_dpgen.privacy.access import LAPLACE, PURE, Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import discrete_laplace, gaussian, laplace, spherical
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.sampling.stores import DenseStore, ScaledStore
 
 pytestmark = [needs_gpu, pytest.mark.filterwarnings("ignore")]
 
@@ -38,7 +40,8 @@ def _uncorrelated(first, second):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_noise_has_the_planned_size_and_is_never_drawn_twice(account_of, stream_of, dtype):
+def test_noise_has_the_planned_size_and_is_never_drawn_twice(account_of, stream_of, dtype, monkeypatch):
+    monkeypatch.setattr(noise, "_PAIRS_ON_DEVICE", 1 << 18)  # so that it is drawn in two pieces
     account = account_of({"sum": 2.0}, count=2)
     account.stream = stream_of(1)
     drawn = []
@@ -58,6 +61,15 @@ def test_noise_has_the_planned_size_and_is_never_drawn_twice(account_of, stream_
 def test_two_streams_of_the_system_share_no_noise(secure):
     first, second = (PrivateStream(secure=secure).normal((100_000,), device=GPU) for _ in range(2))
     assert _uncorrelated(first, second)
+
+
+def test_records_of_a_lot_are_gathered_where_a_gpu_reads_them():
+    torch.zeros(1, device=GPU)
+    values = torch.randint(256, (50, 3, 2), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for store, expected in ((DenseStore(values), values), (ScaledStore(values, 255.0), values.float() / 255.0)):
+        for positions in (np.array([1, 7, 49]), np.zeros(0, np.int64)):
+            lot = store.take(positions)
+            assert torch.equal(lot, expected[positions]) and (lot.is_pinned() or not len(lot))
 
 
 def test_a_seed_makes_noise_repeatable():

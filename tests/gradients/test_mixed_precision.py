@@ -1,0 +1,79 @@
+"""Autocast where each record is alone: losses of mixed precision have nearly the gradients of full precision."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.sampling.lots import Lot
+
+X = torch.rand(5, 2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+W = {n: torch.rand(3, 3, *[3] * n, generator=torch.Generator().manual_seed(n)) for n in (1, 2, 3)}
+BIAS = torch.tensor([0.5, 1.0, -1.0])
+# Functions that torch.vmap takes apart before autocast sees them, and those that it has rules for.
+FUNCTIONS = {
+    "conv1d": lambda x: F.conv1d(x[..., 0], W[1], BIAS),
+    "conv2d": lambda x: F.conv2d(x, W[2], BIAS),
+    "conv2d by a word": lambda x: F.conv2d(x, weight=W[2], padding="same"),
+    "conv3d": lambda x: F.conv3d(x[..., None, :].expand(-1, -1, -1, 3, -1), W[3], BIAS),
+    "conv_transpose1d": lambda x: F.conv_transpose1d(x[..., 0], W[1], bias=BIAS),
+    "conv_transpose2d": lambda x: F.conv_transpose2d(x, W[2], BIAS),
+    "conv_transpose3d": lambda x: F.conv_transpose3d(x[..., None], W[3], BIAS),
+    "linear": lambda x: F.linear(x.movedim(1, -1), W[1][..., 0], BIAS),
+    "linear of shapes alone": lambda x: x.new_ones(
+        F.linear(torch.empty(2, 3, device="meta"), W[1][..., 0].to("meta")).shape
+    ),
+    "prelu": lambda x: F.prelu(x - 0.5, BIAS),
+    "matmul": lambda x: x.movedim(1, -1) @ W[1][..., 0],
+    "layer_norm": lambda x: F.layer_norm(x.movedim(1, -1), (3,), BIAS),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_a_function_of_one_record_is_cast_as_any_other(function, kind):
+    x = X.to(kind)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = torch.stack([function(each) for each in x])
+        found = Isolation(len(x)).run(function, x)
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    with torch.autocast("cpu", enabled=False):
+        assert Isolation(len(x)).run(function, x.float()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_convolutions_behind_others_take_mixed_precision(engine):
+    """The second convolution is handed the bfloat16 numbers of the first, beside weights and a bias of float32."""
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Conv2d(4, 5, 3, stride=2), nn.Tanh(), nn.ConvTranspose2d(5, 2, 3), nn.Flatten(1),
+        nn.Linear(32, 3),
+    )  # fmt: skip
+    term = PerRecord(lambda lot, _: network(lot.records).float().square().sum(dim=1))
+    lot = Lot(X[:, 0], (0, len(X)))
+
+    def norms(mixed):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            return term_gradients(network, term, lot, PrivateStream(seed=0), engine=engine).norms()
+
+    torch.testing.assert_close(norms(True), norms(False), rtol=0.05, atol=0.0)
+
+
+def test_weights_that_autocast_keeps_are_those_of_the_network():
+    """The check of a loss moves weights for a while; autocast keeps what it has converted until its context ends."""
+    network = nn.ParameterList([torch.rand(8, 4)])
+    term = PerRecord(lambda lot, _: (lot.records @ network[0]).float().square().sum(dim=1))
+
+    def mixed(*then):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for call in then:
+                call()
+            return X[:, 0, 0, 0] @ network[0]
+
+    lot = Lot(X[:, 0, 0, 0], (0, len(X)))
+    assert torch.equal(mixed(), mixed(lambda: term_gradients(network, term, lot, PrivateStream(seed=0))))
