@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from markupsafe import Markup
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.categories import Category
@@ -24,6 +23,7 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.charts import histogram, percent, ranked
+from lightning_dpgen.release.described import measured_from
 from lightning_dpgen.release.text import printable, value_text
 
 # The most records for charts, charts, items, example records and their columns; then the most bars and named values.
@@ -119,9 +119,7 @@ def _figure(schema: TableSchema, column: Modelled, table: pa.Table, read: pa.Tab
     arrays = {name: read[name].combine_chunks() for name in (column.name, relative.relative_to)}
     apart = relative.distances(arrays, schema.rules.columns[relative.relative_to], True, Counter())
     figure = _column(column, pa.chunked_array([apart]), relative.value.special)
-    # A title is no condition, and has no quotes around names.
-    measure = relative.measure.removesuffix(quoted_name(relative.relative_to)) + printable(relative.relative_to, 40)
-    return replace(figure, name=f"{figure.name}, {measure}")
+    return replace(figure, name=f"{figure.name}, {measured_from(relative)}")
 
 
 def _column(column: Modelled, values: pa.ChunkedArray, special: Sequence[Any] | None = None) -> Figure:

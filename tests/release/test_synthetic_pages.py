@@ -292,5 +292,5 @@ def test_distances_have_a_title_without_quotes_and_days_stand_in_one_line(tmp_pa
     schema = table(**{"Start date": day, "End date": day | {"relative_to": "Start date", "distance": [0, 90]}})
     released(tmp_path / "r", schema)
     page = page_of(tmp_path / "r")
-    assert "End date, days after Start date" in page.text
+    assert "End date, days after Start date" in page.text and "of 0 to 90 days after Start date" in page.text
     assert (tmp_path / "r" / "report.html").read_text().count('<td class="day">') == 12
