@@ -11,6 +11,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.metrics.numeric_summaries import FIGURES
 from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
 from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.sampler import load_release
@@ -20,7 +21,9 @@ from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
-_LONGEST_NAME = 60
+_LONGEST_NAME, _LONGEST_LINE = 60, 400
+# Columns of numbers that are summed up, and the letters of their names.
+_COLUMNS, _LETTERS = 12, 24
 
 
 def run(arguments: argparse.Namespace, certificate: dict[str, Any], source: Source, aside: Source | None) -> int:
@@ -58,6 +61,10 @@ def run(arguments: argparse.Namespace, certificate: dict[str, Any], source: Sour
         raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
     if (worst := evaluation.worst_column) is not None:
         print(f"worst column: {printable(worst[0], _LONGEST_NAME)}, distance {worst[1]:.4f}")
+    for text in evaluation.out_of_order:
+        print(f"order of dates: {printable(text, _LONGEST_LINE)}")
+    if evaluation.summaries:
+        print(f"\n{summary_table(evaluation)}\n")
     print(table(evaluation))
     whose = "" if evaluation.kind == "table" else "held-out records, "
     print(f"real records in the place of synthetic ones: {whose}{evaluation.held_out}")
@@ -88,6 +95,26 @@ def table(evaluation: Evaluation) -> str:
             rows.append((said, number, f"{reference[name]:.4f}" if name in reference else ""))
     notes = [f"{section}: {note}" for section, note in evaluation.notes.items()]
     return "\n".join([aligned(rows), *([""] if notes else []), *notes])
+
+
+def summary_table(evaluation: Evaluation) -> str:
+    """Return the columns of numbers that differ most in a few figures, real beside synthetic values. Private.
+
+    Example:
+        >>> from lightning_dpgen.metrics.numeric_summaries import Summary
+        >>> summary = Summary("age", ("41.2", "11.8", "18", "76"), ("40.9", "12.1", "18", "77"))
+        >>> print(summary_table(Evaluation("table", {}, {}, {}, {}, "", {"columns": [{"summary": summary}]})))
+        column  values     mean  standard deviation  1 % quantile  99 % quantile
+        ------  ---------  ----  ------------------  ------------  -------------
+        age     real       41.2  11.8                18            76
+                synthetic  40.9  12.1                18            77
+    """
+    rows = [("column", "values", *FIGURES)]
+    for summary in evaluation.summaries[:_COLUMNS]:
+        for name, side in ((printable(summary.name, _LETTERS), "real"), ("", "synthetic")):
+            rows.append((name, side, *(getattr(summary, side) or ("none",) * len(FIGURES))))
+    more = len(evaluation.summaries) - _COLUMNS
+    return aligned(rows) + (f"\nand {more} more columns of numbers, which differ less" if more > 0 else "")
 
 
 def _read(source: Source, schema: Schema, *, held_out: bool = False) -> tuple[Records | TableValues, dict[str, int]]:

@@ -17,6 +17,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import sections
 from lightning_dpgen.metrics.columns import check_fit
 from lightning_dpgen.metrics.features import subsample
+from lightning_dpgen.metrics.numeric_summaries import Summary
 from lightning_dpgen.metrics.tensors import check_seconds
 
 # The most records of each side that are compared.
@@ -74,6 +75,17 @@ class Evaluation:
             return None
         worst = max(columns, key=lambda column: column["distance"])
         return worst["name"], worst["distance"]
+
+    @property
+    def summaries(self) -> list[Summary]:
+        """The columns of numbers of a table in a few figures, those that differ most first; empty of other records."""
+        found = (column.get("summary") for column in self.figures.get("columns", ()))
+        return [summary for summary in found if summary is not None]
+
+    @property
+    def out_of_order(self) -> list[str]:
+        """Pairs of dates of a table whose order differs much from that of real rows, each in words."""
+        return self.figures.get("out_of_order", [])
 
     def as_json(self) -> dict[str, Any]:
         """Return all but the figures."""

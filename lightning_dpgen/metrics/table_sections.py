@@ -22,6 +22,7 @@ from lightning_dpgen.metrics.detection import FOLDS, detection
 from lightning_dpgen.metrics.features import written_out
 from lightning_dpgen.metrics.marginals import MarginalDistance
 from lightning_dpgen.metrics.numeric_columns import NumericDistance
+from lightning_dpgen.metrics.numeric_summaries import orders, ordinary, spreads, summaries
 from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile_bins
 from lightning_dpgen.metrics.sections import Interval, Section
 from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
@@ -73,6 +74,11 @@ class TableSides:
         return quantile_bins(self.learned)
 
     @cached_property
+    def spreads(self) -> np.ndarray:
+        """The range of nearly all real values of each column of numbers (columns of numbers,)."""
+        return spreads(self.learned)
+
+    @cached_property
     def scaled(self) -> dict[str, Encoded | None]:
         """Each side as units and groups."""
         sides = {name: getattr(self, name) for name in ("real", "other", "synthetic", "learned", "made", "held_out")}
@@ -85,22 +91,22 @@ class TableSides:
 
 
 def columns_section(sides: TableSides) -> Section:
-    """Compare single columns: numbers by their distribution functions, categories by shares."""
+    """Compare single columns: numbers by their distribution functions and how far they lie, categories by shares."""
     found, distances = [], {}
     for other in sides.compared:
-        own = column_distances(sides.real, other)
+        own = column_distances(sides.real, other, sides.spreads)
         distances = distances or own
         scores = _mean_and_worst("one column", own)
         if sides.real.of_numbers:
-            numeric = _numeric(sides.real, other)
-            for name, words in _NUMERIC.items():
-                scores |= {f"{words}, {what}": float(numeric[f"{name}_{what}"]) for what in ("mean", "worst")}
+            for words, far in _numeric(sides.real, other, sides.spreads).items():
+                scores |= {f"{words}, mean": float(far.mean()), f"{words}, worst": float(far.max())}
         if sides.real.of_codes:
             scores |= _mean_and_worst("categories, total variation", {c.name: own[c.name] for c in sides.real.of_codes})
         scores["missing values, largest difference of shares"] = _missing(sides.real, other)
         found.append(scores)
     metric = _pairs_metric(sides, sides.synthetic)
     shares, columns = metric.shares(), []
+    summary = summaries(sides.learned, sides.made)
     for place, column in enumerate(sides.real.schema.recorded):
         synthetic, real = shares[place].numpy()
         names = column.choice_names if isinstance(column, Category) else []
@@ -114,26 +120,28 @@ def columns_section(sides: TableSides) -> Section:
             names = [name for name, seen in zip(names, there, strict=True) if seen]
         columns.append(
             {"name": column.name, "column": place, "group": place, "distance": distances[column.name],
-             "choices": names, "synthetic": synthetic, "real": real}
+             "choices": names, "synthetic": synthetic, "real": real, "summary": summary.get(column.name)}
         )  # fmt: skip
     columns.sort(key=lambda column: -column["distance"])
     return _section(found, {"columns": columns})
 
 
-_NUMERIC = {
-    "kolmogorov_smirnov": "numbers, Kolmogorov-Smirnov",
-    "wasserstein": "numbers, Wasserstein as a share of the declared range",
-}
+_KS, _MOVED = "numbers, Kolmogorov-Smirnov", "numbers, Wasserstein in ranges of 98 % of the real values, 1 at most"
 
 
-def column_distances(real: TableValues, other: TableValues) -> dict[str, float]:
-    """Return the distance of each column, in [0, 1]: Kolmogorov-Smirnov for numbers, total variation for categories."""
+def column_distances(real: TableValues, other: TableValues, lengths: np.ndarray) -> dict[str, float]:
+    """Return the distance of each column, in [0, 1]: total variation for categories, the larger of two for numbers.
+
+    These are Kolmogorov-Smirnov and Wasserstein in units of `lengths`. The second is the larger one only where values lie
+    beyond that range: few of them, far away, make another mean.
+
+    Args:
+        lengths: (columns of numbers,) as `spreads` returns them.
+    """
     found = {}
     if real.of_numbers:
-        metric = NumericDistance(width=len(real.of_numbers))
-        _fill(metric, real, other)
-        distances = metric.distances()["kolmogorov_smirnov"].tolist()
-        found = dict(zip((column.name for column in real.of_numbers), distances, strict=True))
+        far = np.maximum(*_numeric(real, other, lengths).values()).tolist()
+        found = dict(zip((column.name for column in real.of_numbers), far, strict=True))
     for column in real.of_codes:
         size = len(column.values) + 1
         shares = [np.bincount(side.column(column.name), minlength=size) / len(side) for side in (real, other)]
@@ -187,8 +195,8 @@ def rank_correlations(numbers: np.ndarray, pairs: np.ndarray) -> np.ndarray:
 
 
 def rows_section(sides: TableSides) -> Section:
-    """Look at whole rows: repeated ones, copies of real ones, values that real ones never have, and broken constraints."""
-    found = []
+    """Look at whole rows: repeated ones, copies, values that real ones never have, broken constraints, orders of dates."""
+    found, in_order = [], orders(sides.learned, sides.made)
     for place, other in enumerate(sides.compared):
         own, real = _row_numbers(other, sides.real)
         _, places, counts = np.unique(own, return_inverse=True, return_counts=True)
@@ -200,8 +208,9 @@ def rows_section(sides: TableSides) -> Section:
         if never:
             scores |= _mean_and_worst("values that never occur in the real column", never)
         scores |= {f"rows that break {name}": shares[place] for name, shares in sides.broken.items()}
+        scores |= {order.score: (order.synthetic, order.real)[place] for order in in_order}
         found.append(scores)
-    return _section(found, {})
+    return _section(found, {"out_of_order": [order.text for order in in_order if order.far]})
 
 
 def never_occurring(real: TableValues, other: TableValues) -> dict[str, float]:
@@ -243,7 +252,7 @@ def groups_section(sides: TableSides) -> Section | str:
         rows = [np.flatnonzero(part == group)[:least] for part in codes]
         real = sides.real[rows[0]]
         for scores, other, own in zip(found, sides.compared, rows[1:], strict=True):
-            distances = column_distances(real, other[own])
+            distances = column_distances(real, other[own], sides.spreads)
             del distances[column.name]
             if distances:
                 scores |= _mean_and_worst(f"{title}: one column", distances)
@@ -368,16 +377,21 @@ def _associations(sides: TableSides, other: TableValues) -> dict[str, float]:
     return {words[name]: float(value) for name, value in found.items() if name in words}
 
 
-def _numeric(real: TableValues, other: TableValues) -> dict[str, torch.Tensor]:
-    ranges = [float(column.grid.high - column.grid.low) or 1.0 for column in real.of_numbers]
-    metric = NumericDistance(torch.tensor(ranges, dtype=torch.float64))
-    _fill(metric, real, other)
-    return metric.compute()
+def _numeric(real: TableValues, other: TableValues, lengths: np.ndarray) -> dict[str, np.ndarray]:
+    """Return both distances of columns of numbers, each (columns of numbers,) in [0, 1].
 
-
-def _fill(metric: NumericDistance, real: TableValues, other: TableValues) -> None:
-    metric.update(torch.from_numpy(real.numbers), real=True)
-    metric.update(torch.from_numpy(other.numbers), real=False)
+    Special and missing values are shares of the first, and no lengths of the second.
+    """
+    found = {}
+    for words, name, sides in (
+        (_KS, "kolmogorov_smirnov", (real.numbers, other.numbers)),
+        (_MOVED, "wasserstein", (ordinary(real), ordinary(other))),
+    ):
+        metric = NumericDistance(torch.from_numpy(lengths))
+        for numbers, is_real in zip(sides, (True, False), strict=True):
+            metric.update(torch.from_numpy(numbers), real=is_real)
+        found[words] = metric.distances()[name].clamp(max=1.0).numpy()
+    return found
 
 
 def _missing(real: TableValues, other: TableValues) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
@@ -127,10 +128,16 @@ def _column(column: Column, label: bool) -> Described:
     special = f"on their own: {listed(about.special)}" if about.special else ""
     values = joined([f"{value_text(about.low)} to {value_text(about.high)}", special, missing])
     if isinstance(column, Relative):
-        written = f"{_cut(column.apart)} of {column.apart.low} to {column.apart.high} {column.measure}"
+        written = f"{_cut(column.apart)} of {column.apart.low} to {column.apart.high} {measured_from(column)}"
     else:
         written = joined([_cut(column), is_label])
     return Described(name, _numeric_type(about), values, written, note)
+
+
+def measured_from(column: Relative) -> str:
+    """Return the unit of distances and the other column in words: in a text, which no program reads, without quotes."""
+    other = column.relative_to
+    return column.measure.removesuffix(quoted_name(other)) + printable(other, 40)
 
 
 def _numeric_type(column: Numeric) -> str:

@@ -23,13 +23,17 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.charts import histogram, percent, ranked
+from lightning_dpgen.release.described import measured_from
 from lightning_dpgen.release.text import printable, value_text
 
 # The most records for charts, charts, items, example records and their columns; then the most bars and named values.
 ROWS, CHARTS, ITEMS, EXAMPLES, ACROSS = 50_000, 24, 30, 6, 16
 _BARS, _NAMES = 48, 10
-# Bars of equal width, the part of the values at either end that they leave out, and the share of a value told in words.
-_EVEN_BARS, _TAIL, _OFTEN = 30, 0.005, 0.1
+# Bars of equal width; the parts of the values that they may leave out at either end, the first that will do; the share of
+# these values in one bar that will not do; the share of a value told in words, and such values that are.
+_EVEN_BARS, _OFTEN, _TOLD = 30, 0.1, 4
+_TAILS = ((0.005, 0.005), (0.005, 0.02), (0.02, 0.005), (0.02, 0.02), (0.005, 0.05), (0.05, 0.005), (0.05, 0.05))
+_TALL = 0.4
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Shown:
         looked_at: number of records behind the charts.
         figures: the charts.
         columns, rows: names of columns, and example records with a text for each of these.
+        unbroken: for each of these columns, whether its texts are short and stand in one line, as dates do.
         more: number of columns without a chart.
     """
 
@@ -56,6 +61,7 @@ class Shown:
     figures: list[Figure]
     columns: list[str]
     rows: list[list[str]]
+    unbroken: list[bool]
     more: int = 0
 
 
@@ -69,7 +75,7 @@ def shown(path: Path, schema: Schema) -> Shown:
     labels = ["label"] if "label" in schema.arrow.names else []
     table = _read(path, labels, schema.arrow)
     names = schema.class_names if isinstance(schema, ImageSchema) else schema.classes
-    return Shown(table.num_rows, [_labels(table, list(names))] if labels and table.num_rows else [], [], [])
+    return Shown(table.num_rows, [_labels(table, list(names))] if labels and table.num_rows else [], [], [], [])
 
 
 def _read(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
@@ -100,7 +106,9 @@ def _of_table(path: Path, schema: TableSchema) -> Shown:
     first = table.select(across).slice(0, EXAMPLES).to_pylist()
     rows = [[value_text(value, 24) for value in row.values()] for row in first]
     figures = [_figure(schema, column, table, read) for column in drawn] if table.num_rows else []
-    return Shown(table.num_rows, figures, [printable(name, 30) for name in across], rows, len(modelled) - len(drawn))
+    unbroken = [pa.types.is_temporal(schema.arrow.field(name).type) for name in across]
+    names = [printable(name, 30) for name in across]
+    return Shown(table.num_rows, figures, names, rows, unbroken, len(modelled) - len(drawn))
 
 
 def _figure(schema: TableSchema, column: Modelled, table: pa.Table, read: pa.Table) -> Figure:
@@ -111,7 +119,7 @@ def _figure(schema: TableSchema, column: Modelled, table: pa.Table, read: pa.Tab
     arrays = {name: read[name].combine_chunks() for name in (column.name, relative.relative_to)}
     apart = relative.distances(arrays, schema.rules.columns[relative.relative_to], True, Counter())
     figure = _column(column, pa.chunked_array([apart]), relative.value.special)
-    return replace(figure, name=f"{figure.name}, {relative.measure}")
+    return replace(figure, name=f"{figure.name}, {measured_from(relative)}")
 
 
 def _column(column: Modelled, values: pa.ChunkedArray, special: Sequence[Any] | None = None) -> Figure:
@@ -133,9 +141,10 @@ def _column(column: Modelled, values: pa.ChunkedArray, special: Sequence[Any] | 
         # Special values have the last choices.
         counts, alone = _merged(counts[: len(counts) - len(special)]), counts[len(counts) - len(special) :]
         apart = [(value_text(value), count / len(codes)) for value, count in zip(special, alone.tolist(), strict=True)]
+    if isinstance(column, Numeric) and not column.scaled and counts.max(initial=0) > _TALL * counts.sum():
+        return _by_value(column, name, values.combine_chunks(), special)
     # Special and missing values would dwarf all others, so they are told in words.
-    apart = sorted(apart, key=lambda pair: -pair[1])[:3] + [("missing", float(absent.mean()))] * column.missing
-    note = ", ".join(f"{value} {percent(share)}" for value, share in apart)
+    note = ", ".join(_told(apart) + [f"missing {percent(float(absent.mean()))}"] * column.missing)
     low, high = value_text(getattr(column, "low", "")), value_text(getattr(column, "high", ""))
     most = int(counts.argmax()) + 1 if len(counts) else 0
     said = f"shares of synthetic values from {low} to {high} in {len(counts)} bins; the highest is bin {most}"
@@ -143,39 +152,80 @@ def _column(column: Modelled, values: pa.ChunkedArray, special: Sequence[Any] | 
 
 
 def _by_value(column: Numeric, name: str, values: pa.Array, special: Sequence[Any]) -> Figure:
-    """Draw bars of equal width where nearly all values are, for a column whose bins hold equally many records."""
+    """Draw a bar for each of few values, else bars of equal width where nearly all values are.
+
+    Bins of a column may hold equally many records, or nearly all of them one.
+    """
     ticks = column.ticks(values)
     there = ticks[~np.isnan(ticks)]
     numbers, counts = np.unique(there, return_counts=True)
-    often = counts > _OFTEN * len(ticks)
-    rest = there[~np.isin(there, numbers[often])]
-    if len(rest):
-        low, high = np.quantile(rest, [_TAIL, 1.0 - _TAIL])
-    else:
-        low, high = (numbers[0], numbers[-1]) if len(numbers) else (column.grid.low, column.grid.high)
-    if column.scale.whole:
-        low, high = np.floor(low), np.ceil(high)
-    bars, end = _EVEN_BARS, high
-    if column.scale.whole:
-        # Every bar is of equally many whole numbers: else those of one more would stand out.
-        width = -(-int(high - low + 1) // _EVEN_BARS)
-        bars = -(-int(high - low + 1) // width)
-        end = low + bars * width
-    found = np.histogram(rest, bins=bars, range=(low, end))[0]
-    # Values that many records have would dwarf all others, so they are told in words, as special and missing ones are.
-    apart = [
-        (value_text(column.scale.declared(_tick(column, number))), count / len(ticks))
-        for number, count in zip(numbers[often], counts[often], strict=True)
-    ]
     codes = column.encode(values, True, Counter())[0]
     alone = np.bincount(codes, minlength=column.choices)[column.present - len(special) : column.present] / len(ticks)
-    apart = sorted([*apart, *zip(map(value_text, special), alone.tolist(), strict=True)], key=lambda pair: -pair[1])[:4]
-    apart += [("missing", float(pc.sum(pc.is_null(values)).as_py() or 0) / len(ticks))] * column.missing
-    note = ", ".join(f"{value} {percent(share)}" for value, share in apart)
-    first, last = (value_text(column.scale.declared(_tick(column, number))) for number in (low, high))
+    apart = [(value_text(value), share) for value, share in zip(special, alone.tolist(), strict=True)]
+    missing = [("missing", float(pc.sum(pc.is_null(values)).as_py() or 0) / len(ticks))] * column.missing
+    if len(numbers) + len(apart) <= _NAMES + 1:
+        return _each(name, [*zip(_texts(column, numbers), (counts / len(ticks)).tolist(), strict=True), *apart, *missing])
+    # Values that many records have would dwarf all others, so they are told in words, as special and missing ones are.
+    often = counts > _OFTEN * len(ticks)
+    apart = [*zip(_texts(column, numbers[often]), (counts[often] / len(ticks)).tolist(), strict=True), *apart]
+    told = _told(apart) + [f"{value} {percent(share)}" for value, share in missing]
+    rest = there[~np.isin(there, numbers[often])]
+    if len(rest):
+        drawn = [_even_bars(rest, np.quantile(rest, [tail[0], 1.0 - tail[1]]), column.scale.whole) for tail in _TAILS]
+        found, low, high = min(drawn, key=lambda bars: max(float(bars[0].max()), _TALL * len(rest)))
+        if found is not drawn[0][0]:
+            told += _beyond(column, rest, low, high, len(ticks))
+    else:
+        found, low, high = np.zeros(1), column.grid.low, column.grid.high
+    first, last = _texts(column, np.array([low, high]))
     most = int(found.argmax()) + 1
-    said = f"shares of synthetic values from {first} to {last} in {bars} bars of equal width; the highest is bar {most}"
-    return Figure(name, note, histogram(found / len(ticks), first, last, f"{name}: {said}"))
+    said = (
+        f"shares of synthetic values from {first} to {last} in {len(found)} bars of equal width; the highest is bar {most}"
+    )
+    return Figure(name, ", ".join(told), histogram(found / len(ticks), first, last, f"{name}: {said}"))
+
+
+def _even_bars(values: np.ndarray, ends: np.ndarray, whole: bool) -> tuple[np.ndarray, float, float]:
+    """Count values in bars of equal width between two ends; gives also the first and the last value that is drawn."""
+    if not whole:
+        return np.histogram(values, bins=_EVEN_BARS, range=tuple(ends))[0], float(ends[0]), float(ends[1])
+    low, high = np.floor(ends[0]), np.ceil(ends[1])
+    # Every bar is of equally many whole numbers: else those of one more would stand out.
+    width = -(-int(high - low + 1) // _EVEN_BARS)
+    bars = -(-int(high - low + 1) // width)
+    end = low + bars * width
+    return np.histogram(values[values < end], bins=bars, range=(low, end))[0], float(low), float(min(end - 1, values.max()))
+
+
+def _beyond(column: Numeric, rest: np.ndarray, low: float, high: float, total: int) -> list[str]:
+    """Tell how many values lie beyond the bars, and how far, where that is more than the first of `_TAILS`."""
+    told = []
+    for beyond, word, end in ((rest < low, "below, down", rest.min()), (rest > high, "above, up", rest.max())):
+        if beyond.mean() > _TAILS[0][0]:
+            told.append(f"{percent(beyond.sum() / total)} {word} to {_texts(column, np.array([end]))[0]}")
+    return told
+
+
+def _each(name: str, shares: list[tuple[str, float]]) -> Figure:
+    """Draw a bar for each value, in their order."""
+    said = ", ".join(f"{value} {percent(share)}" for value, share in shares)
+    names, drawn = zip(*shares, strict=True)
+    return Figure(name, "", ranked(names, np.array(drawn), f"{name}: shares of synthetic values: {said}"))
+
+
+def _told(apart: list[tuple[str, float]]) -> list[str]:
+    """Tell the shares of values in words, the most frequent first, and of many the rest together."""
+    ordered = sorted(apart, key=lambda pair: -pair[1])
+    shown = ordered if len(ordered) <= _TOLD + 1 else ordered[:_TOLD]
+    told = [f"{value} {percent(share)}" for value, share in shown]
+    if rest := ordered[len(shown) :]:
+        told.append(f"{len(rest)} other values {percent(sum(share for _, share in rest))}")
+    return told
+
+
+def _texts(column: Numeric, ticks: np.ndarray) -> list[str]:
+    """Write values as a schema does."""
+    return [value_text(column.scale.declared(_tick(column, number))) for number in ticks.tolist()]
 
 
 def _tick(column: Numeric, number: float) -> int | float:
@@ -219,7 +269,7 @@ def _of_baskets(path: Path, schema: BasketSchema) -> Shown:
     columns = ["items", *schema.arrow.names[1:]]
     rows = [[value_text(value) for value in row.values()] for row in table.slice(0, EXAMPLES).to_pylist()]
     if not n:
-        return Shown(0, [], columns, rows)
+        return Shown(0, [], columns, rows, [False] * len(columns))
     items = table["items"].combine_chunks()
     counts = dict(zip(*_counted(pa.chunked_array([items.flatten()])), strict=True))
     top = sorted(counts.items(), key=lambda pair: (-pair[1], str(pair[0])))[:ITEMS]
@@ -239,4 +289,5 @@ def _of_baskets(path: Path, schema: BasketSchema) -> Shown:
     said = f"sizes of synthetic baskets from 0 to {longest} items, {mean:.1f} on average"
     drawn = histogram(sizes[: longest + 1] / n, "0 items", f"{longest} items", said)
     figures.append(Figure("Basket sizes", f"{mean:.1f} items on average{larger}", drawn))
-    return Shown(n, figures + ([_labels(table, list(schema.classes))] if schema.classes else []), columns, rows)
+    figures += [_labels(table, list(schema.classes))] if schema.classes else []
+    return Shown(n, figures, columns, rows, [False] * len(columns))

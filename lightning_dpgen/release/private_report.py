@@ -12,6 +12,7 @@ from markupsafe import Markup
 from lightning_dpgen.metrics import evaluation as parts
 from lightning_dpgen.metrics import table_evaluation as tables
 from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.metrics.numeric_summaries import FIGURES, Summary
 from lightning_dpgen.metrics.sections import Interval
 from lightning_dpgen.privacy.folders import owner_only
 from lightning_dpgen.release import private_plots as plots
@@ -56,14 +57,16 @@ _WHAT_OF_TABLES = {
     "were equal in all of them. Perfect data would score like the real half beside it. One bad column is seen by the worst "
     "one, however many are good. Higher is better; of the parts below it, lower.",
     parts.COLUMNS: "Values as a file holds them, in no bins. Numbers: the largest difference of two distribution functions "
-    "(Kolmogorov-Smirnov; missing values count as the largest), and how far values have to be moved (Wasserstein). "
-    "Categories: total variation. 0 equal, 1 disjoint. Lower is better.",
+    "(Kolmogorov-Smirnov; missing values count as the largest), and how far values have to be moved (Wasserstein, special "
+    "values left out) in units of the range from the 1 % to the 99 % quantile of the real ones. A column counts with the "
+    "larger of the two. Categories: total variation. 0 equal, 1 disjoint. Lower is better.",
     tables.PAIRS: "Total variation of the tables of two columns, Cramer's V in them, and rank correlations of numbers. "
     "Numbers are cut at tenths of the real column, which the model has not seen, and values of many records have a bin of "
     "their own. Lower is better.",
     parts.DETECTION: "Gradient boosting that is asked whether a record is real or synthetic, by its values, "
     "cross-validated on as many of each: AUC 0.5 if it cannot tell, 1 if it always can. Lower is better.",
-    tables.RECORDS: "Shares of rows, and of values. Best is what the real half has.",
+    tables.RECORDS: "Shares of rows, and of values. Best is what the real half has. Broken constraints and dates after "
+    "others are of all records; of many pairs of dates, those that differ most.",
     tables.GROUPS: "The same distances of columns within the groups of one column, as many records of each side. Lower is "
     "better.",
     parts.TRAINING: "Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same "
@@ -142,6 +145,8 @@ def write_private_report(
         nearest=_nearest(evaluation, bounds),
         baskets=_baskets(evaluation),
         columns=_columns(evaluation, choices),
+        figures=FIGURES,
+        summaries=_summaries(evaluation),
         all_columns=len(evaluation.figures.get("columns", ())),
         pairs=_pairs(evaluation),
         membership=_membership(evaluation),
@@ -210,6 +215,12 @@ def _columns(evaluation: Evaluation, choices: Sequence[Sequence[str]] | None) ->
         said = f"{column['name']}: shares of values, real and synthetic"
         found.append(column | {"plot": plots.bars(column["real"], column["synthetic"], called, said)})
     return found
+
+
+def _summaries(evaluation: Evaluation) -> list[Summary]:
+    """Return the summaries of the columns of numbers that differ most, in the order of the table."""
+    places = {column["name"]: column["column"] for column in evaluation.figures.get("columns", ())}
+    return sorted(evaluation.summaries[:COLUMNS], key=lambda summary: places[summary.name])
 
 
 def _pairs(evaluation: Evaluation) -> Markup | None:

@@ -39,7 +39,9 @@ def listed(kind: type[Spec]) -> str:
         picks = [name for name in known if name in found or (group == "privacy" and name in ("default", "off"))]
         own = {name for spec in found.values() for name in names_of(spec)} - {"source", "name", "rule"}
         words = ([f"{group}={'|'.join(picks)}"] if picks else []) + [f"{group}.{name}" for name in sorted(own)]
-        lines += textwrap.wrap(" ".join(words), 110, initial_indent="  ", subsequent_indent="    ")
+        # A long list of names goes on in the next line after a name, and not within one.
+        wrapped = textwrap.wrap(" ".join(words).replace("|", "| "), 110, initial_indent="  ", subsequent_indent="    ")
+        lines += [line.replace("| ", "|") for line in wrapped]
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from scipy.stats import ks_2samp, spearmanr
+from scipy.stats import ks_2samp, spearmanr, wasserstein_distance
 
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
@@ -16,6 +16,7 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics import sdmetrics_report, table_evaluation
 from lightning_dpgen.metrics import table_sections as tables
 from lightning_dpgen.metrics.evaluation import COLUMNS, DETECTION, MEMBERSHIP, TRAINING
+from lightning_dpgen.metrics.numeric_summaries import orders, spreads, summaries
 from lightning_dpgen.metrics.quantile_bins import QuantileBins
 from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
 from lightning_dpgen.metrics.table_evaluation import (
@@ -122,7 +123,7 @@ def test_a_column_that_the_bins_of_a_model_hide_is_called_bad():
 
 def test_scores_are_those_of_scipy():
     real, other = frame(500, 0), frame(400, 1)
-    distances = column_distances(values(real), values(other))
+    distances = column_distances(values(real), values(other), spreads(values(real)))
     # A missing value counts as larger than all others.
     expected = ks_2samp(*(part["pay"].fillna(1e9) for part in (real, other))).statistic
     assert distances["pay"] == pytest.approx(expected, abs=1e-12)
@@ -280,3 +281,86 @@ def test_without_sdmetrics_a_line_says_how_to_have_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sdmetrics", None)
     with pytest.raises(MissingLibrary, match=r"pip install 'lightning_dpgen\[sdmetrics\]'"):
         import_quality_report()
+
+
+@pytest.mark.parametrize("high", [1000, 10**6, 10**9])
+def test_a_wrong_mean_is_seen_however_wide_the_bounds_are(high):
+    """Some values of 2 % lie far out, and the mean is 4 times the real one: shares alone differ by 2 %."""
+    schema = parse_schema(f"columns: {{cost: {{type: number, low: 0, high: {high}, decimals: 2, bins: 1, special: [-1]}}}}")
+    random = np.random.default_rng(0)
+    cost = 500 * random.exponential(1.0, 2000).clip(0, 8)
+    cost[:200] = -100
+    far = np.where(np.arange(2000) % 50 == 49, 75_000, cost)
+    real, made, poor = (TableValues(schema, part[:, None], np.zeros((2000, 0), int)) for part in (cost, cost, far))
+    assert column_distances(real, made, spreads(real))["cost"] == 0.0
+    ordinary = cost[200:]
+    length = np.quantile(ordinary, 0.99) - np.quantile(ordinary, 0.01)
+    moved = wasserstein_distance(ordinary, far[far >= 0]) / length
+    score = column_distances(real, poor, spreads(real))["cost"]
+    assert ks_2samp(cost, far).statistic < 0.025 < 0.6 < score == pytest.approx(moved, rel=1e-3)
+
+
+SPREADS = {
+    "nearly all equal": ([0.0] * 400 + [9.0], np.std([0.0] * 400 + [9.0])),
+    "all equal": ([7.0] * 9, 300.0), "all special": ([-1.0] * 9, 300.0), "missing": ([np.nan] * 9, 300.0),
+    "special ones beside": ([*[-1.0] * 50, *range(101)], 98.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SPREADS)
+def test_lengths_are_positive_whatever_the_values_are(case):
+    schema = parse_schema("columns: {a: {type: integer, low: 0, high: 300, bins: 1, special: [-1], missing: true}}")
+    found, length = SPREADS[case]
+    values = TableValues(schema, np.array(found)[:, None], np.zeros((len(found), 0), int))
+    assert spreads(values).tolist() == pytest.approx([length])
+    # Any other side has a distance in [0, 1].
+    other = TableValues(schema, np.array([[300.0]]), np.zeros((1, 0), int))
+    assert 0.0 < column_distances(values, other, spreads(values))["a"] <= 1.0
+
+
+STAYS = parse_schema("""
+columns:
+  born: {type: date, low: 1900-01-01, high: 2023-12-31, bins: 1}
+  start: {type: date, low: 2019-01-01, high: 2023-12-31, bins: 1, missing: true, special: [1900-01-01]}
+  end: {type: datetime, low: 2019-01-01T00:00, high: 2024-12-31T00:00, resolution: hour, bins: 1}
+  pay: {type: number, low: 0, high: 1000000, decimals: 2, bins: 1}
+""")
+
+
+def stays(n, seed, together):
+    random = np.random.default_rng(seed)
+    start, apart = pd.Timestamp("2020-03-01") + pd.to_timedelta(random.integers(0, 900, n), "D"), random.integers(1, 90, n)
+    end = start + pd.to_timedelta(24 * apart, "h") if together else start[random.permutation(n)]
+    made = pd.DataFrame({"born": "1960-05-05", "start": start.strftime("%Y-%m-%d"), "end": end.strftime("%Y-%m-%d %H:00")})
+    made.loc[:4, "start"], made.loc[5:9, "start"] = None, "1900-01-01"
+    return read_table(made.assign(pay=random.integers(1, 9, n) * 10_000.0), STAYS, values=True).values
+
+
+def test_dates_out_of_order_are_told():
+    real, good, poor = stays(400, 0, True), stays(400, 1, True), stays(400, 2, False)
+    found = {order.score: order for order in orders(real, poor)}
+    assert set(found) == {f"rows with {pair}" for pair in ("born after start", "born after end", "start after end")}
+    order = found["rows with start after end"]
+    start, end = (poor.column(name) for name in ("start", "end"))
+    there = ~np.isnan(start) & (start > 0)
+    assert order.synthetic == (24 * start[there] > end[there]).mean() > 0.4 and order.real == 0.0 and order.far
+    assert "in none of the real ones: if that is publicly known, declare the constraint start <= end" in order.text
+    assert not any(order.far for order in orders(real, good))
+    assert not any(order.far for row in range(10, 16) for order in orders(real, poor[row : row + 1]))
+    sides = table_evaluation._halved({"real": real, "synthetic": poor}, None, 0)
+    section = tables.rows_section(sides)
+    assert section.scores[order.score] == order.synthetic and section.reference[order.score] == 0.0
+    assert section.figures["out_of_order"] == [order.text]
+
+
+def test_summaries_are_in_the_words_of_the_column_and_leave_special_values_out():
+    real, made = stays(400, 0, True), stays(400, 2, False)
+    found = summaries(real, made)
+    pay, start = real.column("pay") / 100, real.column("start")
+    assert found["pay"].real == (f"{pay.mean():,.0f}", f"{pay.std():,.0f}", "10,000", "80,000")
+    day = np.datetime64(round(np.mean(start[start > 0])), "D")
+    low, high = (np.datetime64(int(day), "D") for day in np.quantile(start[start > 0], [0.01, 0.99], method="inverted_cdf"))
+    assert found["start"].real == (str(day), f"{start[start > 0].std():.0f} days", str(low), str(high))
+    assert found["born"].synthetic == ("1960-05-05", "0.0 days", "1960-05-05", "1960-05-05")
+    assert found["end"].real[3].startswith("2022-") and found["end"].real[1].endswith(" days")
+    assert summaries(real[:5], made)["start"].real == ()

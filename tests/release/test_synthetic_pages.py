@@ -241,4 +241,56 @@ def test_a_column_cut_by_its_density_may_have_no_other_values(tmp_path, values):
     schema = TableSchema((column_of("visits", fields).with_bins(20),))
     pq.write_table(pa.table({"visits": pa.array(values, pa.int64())}), tmp_path / "s.parquet")
     (figure,) = shown(tmp_path / "s.parquet", schema).figures
-    assert "100%" in figure.note
+    assert figure.chart.count(">100%</text>") == 1
+
+
+def drawn(folder, values, **fields):
+    """Draw one column whose bins follow a density, of these synthetic values."""
+    schema = TableSchema((column_of("a", {"density": [[fields["low"], 1]]} | fields).with_bins(20),))
+    pq.write_table(pa.table({"a": pa.array(values, schema.arrow.field("a").type)}), folder / "s.parquet")
+    return shown(folder / "s.parquet", schema).figures[0]
+
+
+def test_few_values_have_a_bar_each(tmp_path):
+    """No value is left out, however rare, and bars are in the order of the values."""
+    grades = [3] * 30 + [2] * 26 + [4] * 20 + [5] * 10 + [1] * 8 + [6] * 4 + [99] * 2
+    figure = drawn(tmp_path, grades, type="integer", low=1, high=6, special=[99])
+    found = re.findall(r'class="name"[^>]*>([^<]+)</text>.*?>([^<]+%)</text>', figure.chart)
+    assert found == [("1", "8%"), ("2", "26%"), ("3", "30%"), ("4", "20%"), ("5", "10%"), ("6", "4%"), ("99", "2%")]
+
+
+def test_values_that_find_no_room_in_words_are_counted(tmp_path):
+    values = [*np.repeat(range(7), 13), *range(50, 59)]
+    figure = drawn(tmp_path, values, type="integer", low=0, high=300)
+    assert figure.note == "0 13%, 1 13%, 2 13%, 3 13%, 3 other values 39%"
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_axis_of_a_long_tail_leaves_the_tail_out_and_says_so(tmp_path, sign):
+    """All but 1.5 % of the values lie within a thousandth of the range of the rest."""
+    random = np.random.default_rng(0)
+    costs = np.round(random.uniform(1, 1000, 4000), 2)
+    costs[:60] = 900_000.0
+    figure = drawn(tmp_path, sign * costs, type="number", decimals=2, low=-1_000_000, high=1_000_000)
+    assert figure.note == ("2% above, up to 900000" if sign > 0 else "2% below, down to -900000")
+    heights = [float(height) for height in re.findall(r'height="([0-9.]+)"/>', figure.chart)]
+    assert len(heights) == 30 and min(heights) > 0.5 * max(heights)
+    # Where no smaller part would show more, the usual one is drawn.
+    assert drawn(tmp_path, costs[60:], type="number", decimals=2, low=0, high=1_000_000).note == ""
+
+
+def test_bins_of_which_one_holds_most_records_are_drawn_by_value(tmp_path):
+    values = np.random.default_rng(0).integers(0, 40, 500)
+    schema = table(a={"type": "integer", "low": 0, "high": 10_000, "bins": 20})
+    pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), tmp_path / "s.parquet")
+    (figure,) = shown(tmp_path / "s.parquet", schema).figures
+    assert "from 0 to 39 in 20 bars of equal width" in figure.chart
+
+
+def test_distances_have_a_title_without_quotes_and_days_stand_in_one_line(tmp_path):
+    day = {"type": "date", "low": "2020-01-01", "high": "2020-12-31", "bins": 4}
+    schema = table(**{"Start date": day, "End date": day | {"relative_to": "Start date", "distance": [0, 90]}})
+    released(tmp_path / "r", schema)
+    page = page_of(tmp_path / "r")
+    assert "End date, days after Start date" in page.text and "of 0 to 90 days after Start date" in page.text
+    assert (tmp_path / "r" / "report.html").read_text().count('<td class="day">') == 12

@@ -1,0 +1,193 @@
+"""Columns of numbers in a few figures of real and of synthetic values, and dates that are out of order. Private."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_dpgen.data.conditions import quoted_name
+from lightning_dpgen.data.tables.datetimes import RESOLUTIONS
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.values import TableValues
+
+# The quantiles of a column that are shown, and between which its spread lies.
+_ENDS = (0.01, 0.99)
+# Columns of dates whose pairs are looked at, and pairs that are told of: those whose shares differ most.
+_DATES, _PAIRS = 12, 6
+# A difference of shares of rows that is told in words: so large, and so many of its standard errors.
+_FAR, _ERRORS = 0.02, 3.0
+_DATED = ("date", "datetime")
+_PERIODS = (("days", 86_400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The mean, the standard deviation and two quantiles of a column, as texts, of real and of synthetic values. Private.
+
+    Special and missing values are left out. A side without any other value has no texts.
+
+    Args:
+        name: the column.
+        real, synthetic: a text for each of `FIGURES`, or none.
+    """
+
+    name: str
+    real: tuple[str, ...]
+    synthetic: tuple[str, ...]
+
+
+FIGURES = ("mean", "standard deviation", "1 % quantile", "99 % quantile")
+
+
+def ordinary(values: TableValues) -> np.ndarray:
+    """Return the numbers of a table (N, columns of numbers), NaN where missing or special."""
+    found = values.numbers.copy()
+    for place, column in enumerate(values.of_numbers):
+        found[np.isin(found[:, place], column.special_ticks), place] = np.nan
+    return found
+
+
+def spreads(real: TableValues) -> np.ndarray:
+    """Return the range (columns of numbers,) in which 98 % of the real values of each column lie, positive.
+
+    It stands in for a length that bounds would give: bounds may be far wider than the values, and would hide any error.
+    Where nearly all values are equal it is their standard deviation, and where all are, the declared range.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> schema = parse_schema("columns: {a: {type: integer, low: 0, high: 10000, bins: 1}}")
+        >>> spreads(TableValues(schema, np.arange(101.0)[:, None], np.zeros((101, 0), int))).tolist()
+        [98.0]
+    """
+    found = []
+    for column, numbers in zip(real.of_numbers, ordinary(real).T, strict=True):
+        there = numbers[~np.isnan(numbers)]
+        low, high = np.quantile(there, _ENDS) if len(there) else (0.0, 0.0)
+        deviation = float(there.std()) if len(there) else 0.0
+        # Equal values have a deviation of their rounding.
+        noise = 1e-9 * float(np.abs(there).max(initial=0.0))
+        declared = float(column.grid.high - column.grid.low) or 1.0
+        found.append(next(length for length in (float(high - low), deviation, declared) if length > noise))
+    return np.array(found)
+
+
+def summaries(real: TableValues, synthetic: TableValues) -> dict[str, Summary]:
+    """Return a summary of each column of numbers, dates as dates, by its name.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> schema = parse_schema("columns: {day: {type: date, low: 2020-01-01, high: 2020-12-31, bins: 1}}")
+        >>> days = [TableValues(schema, 18262.0 + np.arange(n)[:, None], np.zeros((n, 0), int)) for n in (3, 1)]
+        >>> summaries(*days)["day"].real
+        ('2020-01-02', '0.8 days', '2020-01-01', '2020-01-03')
+    """
+    sides = [ordinary(side).T for side in (real, synthetic)]
+    return {
+        column.name: Summary(column.name, *(_figures(column, side[place]) for side in sides))
+        for place, column in enumerate(real.of_numbers)
+    }
+
+
+def _figures(column: Numeric, numbers: np.ndarray) -> tuple[str, ...]:
+    there = numbers[~np.isnan(numbers)]
+    if not len(there):
+        return ()
+    mean, deviation = float(there.mean()), float(there.std())
+    # A quantile is a value of the column, so a date is one that is there.
+    low, high = np.quantile(there, _ENDS, method="inverted_cdf").tolist()
+    return _value(column, mean), _length(column, deviation), _value(column, low), _value(column, high)
+
+
+def _value(column: Numeric, tick: float) -> str:
+    if column.type in ("integer", "number"):
+        return _number(tick / column.scale.unit)
+    return str(column.scale.declared(round(tick)))
+
+
+def _length(column: Numeric, ticks: float) -> str:
+    if column.type in ("integer", "number"):
+        return _number(ticks / column.scale.unit)
+    seconds = ticks * _seconds(column)
+    period, length = next((pair for pair in _PERIODS if seconds >= 2 * pair[1]), _PERIODS[-1])
+    if column.type == "date":
+        period, length = _PERIODS[0]
+    shown = seconds / length
+    return f"{shown:,.0f} {period}" if shown >= 100 else f"{shown:.1f} {period}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:,.5g}"
+
+
+def _seconds(column: Numeric) -> int:
+    """Return the seconds of a tick."""
+    return 86_400 if column.type == "date" else RESOLUTIONS[column.resolution]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Two columns of dates, and how often the first lies after the second. Private.
+
+    Args:
+        first, second: names; among real rows the first is seldom the later one.
+        synthetic, real: the shares, in [0, 1], of the rows that have both dates.
+        far: whether the shares differ by more than chance, and by much.
+    """
+
+    first: str
+    second: str
+    synthetic: float
+    real: float
+    far: bool
+
+    @property
+    def score(self) -> str:
+        """The name of the score."""
+        return f"rows with {self.first} after {self.second}"
+
+    @property
+    def text(self) -> str:
+        """The difference in words, and what may be done about it."""
+        first, second = quoted_name(self.first), quoted_name(self.second)
+        real = f"{self.real:.1%}" if self.real else "none"
+        text = f"{first} is after {second} in {self.synthetic:.1%} of the synthetic rows, and in {real} of the real ones"
+        return text if self.real else f"{text}: if that is publicly known, declare the constraint {first} <= {second}"
+
+
+def orders(real: TableValues, synthetic: TableValues) -> list[Order]:
+    """Return the pairs of date columns whose orders differ most, a few at most, the largest difference first.
+
+    Each pair is turned so that the first column is after the second one in at most half of the real rows.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> day = "{type: date, low: 1970-01-01, high: 1970-12-31, bins: 1}"
+        >>> schema = parse_schema(f"columns: {{start: {day}, end: {day}}}")
+        >>> rows = np.tile([3.0, 5.0], (40, 1)), np.tile([[3.0, 5.0], [8.0, 5.0]], (20, 1))
+        >>> (found,) = orders(*(TableValues(schema, part, np.zeros((40, 0), int)) for part in rows))
+        >>> found.text[:41], found.far
+        ('start is after end in 50.0% of the synthe', True)
+    """
+    dated = [place for place, column in enumerate(real.of_numbers) if column.type in _DATED][:_DATES]
+    seconds = np.array([_seconds(column) for column in real.of_numbers if column.type in _DATED][:_DATES])
+    sides = [ordinary(side)[:, dated] * seconds for side in (synthetic, real)]
+    names = [real.of_numbers[place].name for place in dated]
+    found = []
+    for a, b in itertools.combinations(range(len(dated)), 2):
+        apart = [side[:, a] - side[:, b] for side in sides]
+        apart = [lengths[~np.isnan(lengths)] for lengths in apart]
+        if not all(map(len, apart)):
+            continue
+        first, second = a, b
+        if (apart[1] > 0).mean() > 0.5:
+            first, second, apart = b, a, [-lengths for lengths in apart]
+        shares = [float((lengths > 0).mean()) for lengths in apart]
+        # A row of either kind more keeps the error of few rows above 0.
+        likely = [(share * len(of) + 1.0) / (len(of) + 2.0) for share, of in zip(shares, apart, strict=True)]
+        error = math.sqrt(sum(p * (1.0 - p) / len(of) for p, of in zip(likely, apart, strict=True)))
+        far = abs(shares[0] - shares[1]) > max(_FAR, _ERRORS * error)
+        found.append(Order(names[first], names[second], *shares, far))
+    return sorted(found, key=lambda order: -abs(order.synthetic - order.real))[:_PAIRS]
