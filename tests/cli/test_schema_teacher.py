@@ -109,6 +109,41 @@ def test_dates_in_order_are_better_told_by_their_distance():
     assert not list(warnings_of(relative))
 
 
+def _schema_of_stays(rules="", of_end=""):
+    bounds = "low: 2020-01-01, high: 2020-12-31"
+    lines = ["born: {type: date, low: 1900-01-01, high: 2020-12-31}", f"start: {{type: date, {bounds}}}"]
+    lines += [f"end: {{type: date, {bounds}{of_end}}}", "seen: {type: datetime, low: 2020-01-01, high: 2020-12-31}"]
+    return parse_schema(f"constraints: [{rules}]\ncolumns:\n" + "".join(f"  {line}\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("rules", "of_end", "asked"),
+    [
+        ("", "", "can start be after end?"),
+        ("start <= end", "", "can born be after start?"),
+        ("", ", relative_to: start", "can born be after start?"),
+        ("born <= end, start <= end", "", None),
+        ("end >= born if start > born", "", None),
+    ],
+)
+def test_the_order_of_dates_is_asked_for_once(rules, of_end, asked):
+    found = [text for _, text in warnings_of(_schema_of_stays(rules, of_end)) if "The same" in text or "can " in text]
+    assert len(found) == (asked is not None) and all(asked in text and "relative_to: " in text for text in found), found
+
+
+def test_dates_apart_by_their_bounds_are_not_asked_for():
+    dates = "{born: {type: date, low: 1901-01-01, high: 1999-12-31}, seen: {type: date, low: 2000-01-01, high: 2020-12-31}}"
+    assert not list(warnings_of(parse_schema(f"columns: {dates}")))
+
+
+def test_a_draft_names_what_relates_columns(dpgen, tmp_path):
+    (tmp_path / "t.csv").write_text("start,end,n\n2020-01-01,2020-02-01,5\n2020-01-03,2020-02-01,7\n")
+    assert dpgen("schema", tmp_path / "t.csv")[0] == 0
+    head = (tmp_path / "t.schema.yaml").read_text().partition("columns:\n")[0]
+    assert all(line.startswith("#") for line in head.splitlines())
+    assert "# constraints: [" in head and "# relative_to: " in head and "# start, end: is one never after another?" in head
+
+
 @pytest.mark.parametrize(("words", "told"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_mistakes_are_one_line(dpgen, folder, monkeypatch, words, told):
     monkeypatch.chdir(folder)

@@ -70,6 +70,8 @@ _NUMBERED = "the first rows are numbered so: is it the row number? Then  type: d
 _FEWEST_NUMBERED = 8
 _PLAIN = NumberForm()
 _ROWS = 1000
+# Names of columns in one line of comment.
+_MOST_NAMED = 6
 # A person fills in a draft column by column.
 _MOST_COLUMNS = 20_000
 _TESTS: dict[str, Scale] = {
@@ -131,6 +133,8 @@ def draft_text(
         # Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).
         # private  instead has it found from a share of the budget (discovery_share): low and high, or values.
         # Names and keys are no categories:  type: drop  leaves them out,  type: fake  makes them up.
+        # constraints: [start <= end, total = net + tax]  names what every row keeps; rows may break what is not named.
+        # relative_to: start  of a later date or number has it learned by its distance from another column.
         # label: ???   # the column that says of which class a record is, if there is one
         columns:
           a:
@@ -142,6 +146,9 @@ def draft_text(
         '# Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).',
         "# private  instead has it found from a share of the budget (discovery_share): low and high, or values.",
         "# Names and keys are no categories:  type: drop  leaves them out,  type: fake  makes them up.",
+        "# constraints: [start <= end, total = net + tax]  names what every row keeps; rows may break what is not named.",
+        "# relative_to: start  of a later date or number has it learned by its distance from another column.",
+        *_asked_of_dates(columns),
         *(f"# {note}" for note in notes),
         f"# label: {OPEN}   # the column that says of which class a record is, if there is one",
     ]
@@ -233,6 +240,13 @@ def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
         values = plain(batch.column(place).slice(0, _ROWS)) if batch else pa.array([], pa.string())
         drafts[name] = _of_texts(name, values) if pa.types.is_string(values.type) else _of_values(name, values)
     return [drafts[name] for name in rows.columns]
+
+
+def _asked_of_dates(columns: Sequence[ColumnDraft]) -> list[str]:
+    """Return the question of the order of dates and times, where there are several, as a line of comment."""
+    names = [_text(column.name) for column in columns if column.fields.get("type") in ("date", "datetime")]
+    told = ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+    return [f"# {told}: is one never after another? Say so by one of these two."] if len(names) > 1 else []
 
 
 def _text(value: Any) -> str:

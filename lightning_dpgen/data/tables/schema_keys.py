@@ -307,7 +307,10 @@ _CUT = (
     *("relative_to", "distance"),
 )
 _MISSING, _SIGNS = ("missing", "missing_values"), ("decimal", "thousands")
-_RANGE = "between which values can any record lie? Wide is fine: bins that are left open follow the records"
+_RANGE = (
+    "between which values can any record lie? Bounds as narrow as public knowledge allows cost the least noise; low: "
+    "private (and high) has them found"
+)
 KINDS: dict[str, Kind] = {
     "category": Kind(
         "texts or whole numbers from a list",
