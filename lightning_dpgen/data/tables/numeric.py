@@ -18,6 +18,7 @@ from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes, Times, is_zone
 from lightning_dpgen.data.tables.density import Density
+from lightning_dpgen.data.tables.likely_form import with_likely_keys
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.written_form import MomentForm, WrittenForm, form_of, problem_of_signs
 from lightning_dpgen.data.value_grid import ValueGrid
@@ -256,7 +257,10 @@ class Numeric(Modelled):
 
     def _within(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
         """Return ticks (n,), all within the bounds, or special."""
-        ticks = self.scale.ticks(values)
+        try:
+            ticks = self.scale.ticks(values)
+        except Misfit as misfit:
+            raise with_likely_keys(misfit, values, self.type) from None
         below, above = ticks < self._low, ticks > self._high
         if self.special:
             outside = ~np.isin(ticks, self._special)
