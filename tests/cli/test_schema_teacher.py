@@ -3,6 +3,7 @@
 import builtins
 import json
 
+import pyarrow as pa
 import pytest
 
 from lightning_dpgen.data.tables.columns import column_of
@@ -142,6 +143,25 @@ def test_a_draft_names_what_relates_columns(dpgen, tmp_path):
     head = (tmp_path / "t.schema.yaml").read_text().partition("columns:\n")[0]
     assert all(line.startswith("#") for line in head.splitlines())
     assert "# constraints: [" in head and "# relative_to: " in head and "# start, end: is one never after another?" in head
+
+
+def test_too_few_records_for_so_many_columns_are_told_of(dpgen, tmp_path):
+    lines = [f"  c{number}: {{type: integer, low: 0, high: 100}}" for number in range(12)]
+    (tmp_path / "s.yaml").write_text("\n".join(["columns:", *lines, "  p: {type: integer, low: private, high: private}"]))
+    told = "300 records at epsilon 3: hardly worth publishing: in most tables of two columns a cell holds"
+    assert told in dpgen("schema", tmp_path / "s.yaml", "--n", 300, "--epsilon", 3)[1]
+    assert "hardly" not in dpgen("schema", tmp_path / "s.yaml", "--n", 12_000, "--epsilon", 3)[1]
+
+
+def test_zeros_and_ones_are_drafted_as_false_and_true(dpgen, tmp_path):
+    rows = [f"{number % 2},{number % 3},{number % 2}.5" for number in range(9)]
+    (tmp_path / "t.csv").write_text("\n".join(["died,stays,x", *rows]) + "\n")
+    assert dpgen("schema", tmp_path / "t.csv")[0] == 0
+    died, stays = (tmp_path / "t.schema.yaml").read_text().partition("  died:")[2].split("  stays:")
+    assert "type: boolean" in died and "words: ['0', '1']   # for false and true" in died and "type: integer\n" in stays
+    (tmp_path / "t.yaml").write_text("columns: {died: {type: boolean, words: ['0', '1']}}")
+    read = parse_schema((tmp_path / "t.yaml").read_text()).encode(pa.record_batch({"died": ["0", "1"]}))
+    assert read.codes[:, 0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(("words", "told"), MISTAKES.values(), ids=MISTAKES.keys())

@@ -15,6 +15,7 @@ from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
 from lightning_dpgen.data.tables.likely_form import likely_code
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_keys import KINDS, keys_of
@@ -57,6 +58,33 @@ def warnings_of(schema: TableSchema, n: int | None = None, noise: float | None =
             )
     yield from _of_unrelated(schema)
     yield from schema.rules.unreachable()
+
+
+def warning_of_few(schema: TableSchema, n: int, noise: float) -> str | None:
+    """Return that most tables of two columns hold more noise than records, from public facts alone; None for other schemas.
+
+    Args:
+        schema: with its bins decided.
+        n: the declared number of records.
+        noise: the standard deviation of the noise in a count, if one column alone had the budget.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.columns import column_of
+        >>> columns = [column_of(name, {"type": "integer", "low": 0, "high": 9, "bins": 10}) for name in "abcdefgh"]
+        >>> [warning_of_few(TableSchema(tuple(columns)), n, 1.3) is None for n in (100, 1000)]
+        [False, True]
+    """
+    sizes = [column.choices for column in schema.modelled if not isinstance(column, Open) and column.choices]
+    tables = [math.prod(pair) for pair in itertools.combinations(sizes, 2)]
+    if not tables:
+        return None
+    mean, deviation = n / float(np.median(tables)), noise * math.sqrt(len(tables))
+    if deviation <= mean:
+        return None
+    return (
+        f"hardly worth publishing: in most tables of two columns a cell holds {mean:,.1f} records on average, and noise of "
+        f"about {deviation:,.1f}, so what goes together is lost; leave columns out, or take more records or epsilon"
+    )
 
 
 def _of_unrelated(schema: TableSchema) -> Iterator[tuple[str, str]]:

@@ -68,6 +68,9 @@ _OWN = {
 # A key that numbers rows tells nothing of what is learned; fewer rows may be in order by chance.
 _NUMBERED = "the first rows are numbered so: is it the row number? Then  type: drop  (or fake: row_number)"
 _FEWEST_NUMBERED = 8
+# Words for false and true that may also be the first numbers of many.
+_DIGITS = ("0", "1")
+_DIGITS_TOLD = "for false and true, told from the first rows; where other numbers may stand there:  type: integer"
 _PLAIN = NumberForm()
 _ROWS = 1000
 # Names of columns in one line of comment.
@@ -259,6 +262,8 @@ def _of_texts(name: str, values: pa.Array, signs: NumberForm = _PLAIN) -> Column
     values = values.drop_null()
     if not len(values):
         return ColumnDraft(name, {"type": OPEN}, {"type": f"one of {', '.join(KINDS)}"})
+    if len(values) >= _FEWEST_NUMBERED and set(pc.unique(values).to_pylist()) == set(_DIGITS):
+        return ColumnDraft.of_type(name, "boolean", words=list(_DIGITS)).because("words", _DIGITS_TOLD)
     if words := likely_words(values):
         return ColumnDraft.of_type(name, "boolean", **({"words": words} if tuple(words) != TRUTH else {}))
     if pc.any(pc.match_substring_regex(values, r"^\s*0\d")).as_py() and _reads(Integers(), values):

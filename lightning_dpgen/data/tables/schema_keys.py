@@ -243,7 +243,7 @@ COLUMN_KEYS = (
         "words",
         "the texts for false and for true, such as `[no, yes]`, in any capitals; files of text, workbooks, pages and rules "
         "have them, and a DataFrame or Parquet file has true and false",
-        "true, yes, t, y, 1 and their opposites",
+        "true, yes, t, y, 1 and their opposites are read, and true and false are written",
         {"type": "array", "minItems": 2, "maxItems": 2, "items": _TEXT},
     ),
     Key(
