@@ -21,6 +21,9 @@ _MOST_CHILDREN, _FEW = 2**14, 8
 _MOST_PIECES = 5_000
 # A node is looked at more closely if it holds more than this many deviations of the noise.
 _CERTAIN = 4.0
+# At the first levels: from how many deviations of the noise a count is beyond doubt, and from how many of the noise of all
+# others together these are.
+_SURE = {1: (3.5, 4.0), 2: (2.5, 1.0)}
 
 
 def find_values(
@@ -35,7 +38,8 @@ def find_values(
     """Find how a column of numbers is distributed, from one noisy histogram for each level of a tree.
 
     Nodes of more than 4 deviations of the noise are divided among their children, whose noisy counts are moved as little as
-    makes them positive with the sum of their parent; all others are spread evenly over their numbers.
+    makes them positive with the sum of their parent; all others are spread evenly over their numbers. Nodes of the first
+    two levels that noise explains beside others are empty (`_likely`).
 
     Args:
         access, column: as for `mechanisms.gaussian`; the access lists the noise `values_of` the column at each level.
@@ -74,7 +78,7 @@ def find_values(
         nodes = [
             (first + place * width, min(first + (place + 1) * width, grid.span), float(count))
             for (first, _, mass), row in zip(found, counts, strict=True)
-            for place, count in enumerate(_with_sum(row, mass, -(-(grid.span - first) // width)))
+            for place, count in enumerate(_likely(row[: -(-(grid.span - first) // width)], mass, sigma, level))
             if first + place * width < grid.span
         ]
         close = sorted((node for node in nodes if node[2] > _CERTAIN * sigma), key=lambda node: -node[2])
@@ -97,10 +101,26 @@ def _children(
     return counts.reshape(-1, branching)[: len(begin)]
 
 
-def _with_sum(counts: np.ndarray, total: float, real: int) -> np.ndarray:
-    """Return the nearest counts from 0 with this sum, or with their own where it is infinite, of the first `real`."""
-    counts = counts[:real]
+def _likely(counts: np.ndarray, total: float, sigma: float, level: int) -> np.ndarray:
+    """Return counts of siblings from 0, with the sum of their parent, or their own where that is infinite.
+
+    Far from all records noise makes a few of the many empty nodes positive, and one of them moves the mean of a column
+    with wide bounds by more than all records do. So at the levels whose nodes are wide, counts that noise explains become 0
+    beside others that it does not, unless they are too many together.
+    """
     total = max(float(counts.sum()), 0.0) if math.isinf(total) else total
+    if sigma and level in _SURE:
+        above, together = _SURE[level]
+        sure = counts > above * sigma
+        others = int((~sure).sum())
+        if others < len(counts) and total - float(counts[sure].sum()) < together * sigma * math.sqrt(others):
+            kept = np.where(sure, counts, 0.0)
+            return kept * (total / kept.sum())
+    return _with_sum(counts, total)
+
+
+def _with_sum(counts: np.ndarray, total: float) -> np.ndarray:
+    """Return the nearest counts from 0 with this sum."""
     if total <= 0.0:
         return np.zeros(len(counts))
     falling = np.sort(counts)[::-1]

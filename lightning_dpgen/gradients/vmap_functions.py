@@ -158,7 +158,7 @@ def _attention(watch: Watch, function: Callable, query, key, value, attn_mask=No
     """Compute `F.scaled_dot_product_attention` of all records as of a larger batch; each draws a dropout of its own."""
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     if query.dim() != 4 or (rows := _aligned(watch, tensors)) is None:
-        return NotImplemented
+        return _without_autocast(watch, function, query, key, value, attn_mask, dropout_p, *rest, **options)
     shape = (watch.isolation.size, len(query))
     with watch.isolation.outside():
         # Kernels are quick only in four dimensions.
@@ -217,19 +217,38 @@ def _recurrent(watch: Watch, function: Callable, input, hidden, *rest: Any, **op
 
 def _as_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -> Any:
     """Convert arguments as autocast does: vmap takes these functions apart before autocast sees them."""
+    found = _converted(args, options)
+    return NotImplemented if found is None else call(function, *found)
+
+
+def _without_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -> Any:
+    """Convert arguments as autocast does, and compute without it, as it computes attention.
+
+    Taken apart by vmap, the softmax within would give float32 for bfloat16, for which a GPU has no backward pass.
+    """
+    found = _converted(args, options)
+    if found is None:
+        return NotImplemented
+    kind = next(x for x in tree_leaves(found) if isinstance(x, Tensor)).device.type
+    with torch.autocast(kind, enabled=False):
+        return call(function, *found)
+
+
+def _converted(args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+    """Return arguments as autocast converts them; None where there is nothing to convert."""
     tensors = [x for x in tree_leaves((args, options)) if isinstance(x, Tensor)]
     # The rules of traced parameters are called outside of vmap.
     if any(type(x) not in (Tensor, nn.Parameter) for x in tensors):
-        return NotImplemented
+        return None
     kind = tensors[0].device.type
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
-        return NotImplemented
+        return None
     dtype = torch.get_autocast_dtype(kind)
 
     def converted(x: Tensor) -> Tensor:
         return x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
 
-    return call(function, *tree_map_only(Tensor, converted, (args, options)))
+    return tree_map_only(Tensor, converted, (args, options))
 
 
 def _apart(watch, _, x):
@@ -259,6 +278,7 @@ _SPECIAL: dict[Callable, Callable] = {
     F.binary_cross_entropy_with_logits: _losses,
     F.binary_cross_entropy: _losses,
     F.scaled_dot_product_attention: _attention,
+    F.multi_head_attention_forward: _without_autocast,
     F.embedding_bag: _embedding_bag,
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,

@@ -74,6 +74,8 @@ def draw_all(
             drawn += len(encoded)
             if len(parts) >= _ROUNDS:
                 values, kept = schema.rules.repaired(values)
+                # A row that cannot be repaired may be none of the schema's.
+                values, kept = values.filter(pa.array(kept)), kept[kept]
                 encoded = schema.encode(values)
             parts.append(Drawn(encoded, values)[np.flatnonzero(kept)])
             found += len(parts[-1])

@@ -125,6 +125,45 @@ def test_conditions_are_on_values():
         release_of(schema).sample(20, 0, ["a < 2023-03-01", "b > 2023-04-01"])
 
 
+def test_a_condition_on_values_that_may_lie_beyond_the_bounds():
+    schema = parse_schema(
+        "columns: {a: {type: integer, low: 0, high: 100}, b: {type: integer, low: 0, high: 200, relative_to: a}}"
+    )
+    for where, low, high in (("b < 10", 0, 9), ("b >= 150", 150, 200), ("b in (3..5, 90)", 3, 90)):
+        drawn = release_of(schema.completed(20)).sample(25, 0, where)
+        assert drawn["b"].between(low, high).all() and (drawn["b"] >= drawn["a"]).all()
+
+
+FEASIBLE = {
+    "late in a long time": ("date", ("1900-01-01", "2025-12-31"), ("2025-12-25", "2025-12-31"), [0, 3]),
+    "one distance": ("integer", (-2000, 2000), (1500, 1500), [1000, 1000]),
+    "hardly ever within the bounds": ("integer", (0, 10**9), (10**9 - 5, 10**9), [0, 10**9]),
+    "behind": ("integer", (0, 50), (-9, 0), [-10, -1]),
+}
+
+
+@pytest.mark.parametrize(("kind", "first", "second", "distance"), FEASIBLE.values(), ids=FEASIBLE.keys())
+def test_what_rows_can_keep_is_drawn(kind, first, second, distance):
+    """Also where nearly every row that a model makes has to be repaired."""
+    bounds = [{"type": kind, "low": low, "high": high} for low, high in (first, second)]
+    columns = [{"name": "a"} | bounds[0], {"name": "b", "relative_to": "a", "distance": distance} | bounds[1]]
+    schema = TableSchema.from_json({"kind": "table", "columns": columns}).completed(9)
+    table = release_of(schema).table(200, 0).combine_chunks().to_batches()[0]
+    assert table.num_rows == 200 and schema.rules.kept(table).all()
+    assert (read_table(table, schema).encoded.codes == schema.encode(table).codes).all()
+
+
+def test_rounding_leads_no_record_beyond_an_end():
+    net = np.arange(1, 500) / 10
+    schema = parse_schema("columns: {net: {type: number, low: 0, high: 100}, gross: {type: number, low: 0, high: 101,"
+                          " relative_to: net, distance: [0, 0.3]}}").completed(5)  # fmt: skip
+    frame = pd.DataFrame({"net": net, "gross": net + 0.3})
+    read = read_table(frame, schema, outside="clamp")
+    assert read.counted == {} and (read.encoded.codes == read_table(frame, schema).encoded.codes).all()
+    with pytest.raises(BadRecords, match="breaks the constraint gross lies"):
+        read_table(frame.assign(gross=net + 0.3001), schema)
+
+
 @pytest.mark.parametrize(("columns", "said"), [
     ("b: {type: integer, low: 0, high: 9, relative_to: b}", "the name of another column"),
     ("b: {type: integer, low: 0, high: 9, relative_to: age}", "expected a column that is read; did you mean ages?"),
@@ -141,6 +180,7 @@ def test_conditions_are_on_values():
     ("b: {type: integer, low: 0, high: 9, relative_to: c}, c: {type: integer, low: 0, high: 9, relative_to: b}",
      "in a circle"),
     ("b: {type: category, values: [x, y], relative_to: ages}", "relative_to: unknown here"),
+    ("b: {type: integer, low: 0, high: 9000000000000000, special: [-1], relative_to: ages}", "distances below 2^52"),
     ("b: {type: integer, low: 5, high: 9, relative_to: ages, distance: [-300, -200]}", "no row keeps b lies -300 to"),
 ])  # fmt: skip
 def test_declarations_that_make_no_sense(columns, said):

@@ -20,7 +20,7 @@ from lightning_dpgen.data.tables.density import Density
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.value_grid import FOUND_LEVELS, ValueGrid, values_of
-from lightning_dpgen.data.value_tree import _MOST_PIECES, _with_sum, find_values
+from lightning_dpgen.data.value_tree import _MOST_PIECES, _likely, _with_sum, find_values
 
 GRIDS = {
     "one value": ValueGrid(5, 5, True),
@@ -80,6 +80,31 @@ def test_many_of_one_value_among_many_values_are_found_through_noise():
     place = starts.index(70_000)
     assert starts[place + 1] == 70_001 and abs(found["pieces"][place][1] - 15_000) < 200
     assert all(mass >= 0.0 for _, mass in found["pieces"]) and len(found["pieces"]) < 2000
+
+
+def test_noise_far_from_all_records_is_no_record():
+    """2,000 records in one of 32 nodes, noise of 20: 200 draws leave three phantoms in a thousand at most, on average.
+
+    Each is a draw beyond 3.5 deviations, 1.5 in 6,200. What is moved as little as makes it positive leaves 40.
+    """
+    random, sigma = np.random.default_rng(0), 20.0
+    counts = np.zeros(32)
+    counts[3] = 2_000
+    drawn = [counts + sigma * random.standard_normal(32) for _ in range(200)]
+
+    def phantoms(found):
+        assert all((one >= 0.0).all() for one in found)
+        return np.mean([1.0 - one[3] / one.sum() for one in found])
+
+    assert phantoms([_likely(one, np.inf, sigma, 1) for one in drawn]) < 0.003
+    assert phantoms([_with_sum(one, one.sum()) for one in drawn]) > 0.02
+    # Many nodes of few records are too many together for noise.
+    spread = counts + np.where(counts > 0, 0, 60.0)
+    kept = [_likely(spread + sigma * random.standard_normal(32), np.inf, sigma, 1) for _ in range(50)]
+    assert 1.0 - np.mean([one[3] / one.sum() for one in kept]) == pytest.approx(31 * 60 / spread.sum(), abs=0.02)
+    for level in (1, 2):
+        assert _likely(np.full(4, -9.0), np.inf, sigma, level).tolist() == [0.0] * 4
+        assert _likely(np.array([900.0, -9.0, 9.0, 9.0]), 1_000.0, sigma, level).sum() == pytest.approx(1_000.0)
 
 
 def test_very_many_records_have_no_more_pieces_than_a_schema_holds():
@@ -224,5 +249,5 @@ def test_a_density_has_no_meaning_for_a_scaled_column_and_noise_none_without_it(
 
 def test_counts_are_moved_to_any_sum():
     for total in (1e-300, 1e-9, 1.0, 1e9):
-        found = _with_sum(np.array([-5.0, 1e6, 3.0, 0.0]), total, 4)
+        found = _with_sum(np.array([-5.0, 1e6, 3.0, 0.0]), total)
         assert (found >= 0.0).all() and found.sum() == pytest.approx(total, rel=1e-6, abs=1e-9)

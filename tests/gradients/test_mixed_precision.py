@@ -14,6 +14,8 @@ from lightning_dpgen.sampling.lots import Lot
 X = torch.rand(5, 2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 W = {n: torch.rand(3, 3, *[3] * n, generator=torch.Generator().manual_seed(n)) for n in (1, 2, 3)}
 BIAS = torch.tensor([0.5, 1.0, -1.0])
+torch.manual_seed(0)
+ATTENTION = nn.MultiheadAttention(4, 2, batch_first=True)
 # Functions that torch.vmap takes apart before autocast sees them, and those that it has rules for.
 FUNCTIONS = {
     "conv1d": lambda x: F.conv1d(x[..., 0], W[1], BIAS),
@@ -28,6 +30,9 @@ FUNCTIONS = {
         F.linear(torch.empty(2, 3, device="meta"), W[1][..., 0].to("meta")).shape
     ),
     "prelu": lambda x: F.prelu(x - 0.5, BIAS),
+    "attention of a layer": lambda x: ATTENTION(*[x.flatten(1, 2)[..., :4]] * 3, need_weights=False)[0],
+    "attention": lambda x: F.scaled_dot_product_attention(*[x[0]] * 3),
+    "attention in four dimensions": lambda x: F.scaled_dot_product_attention(*[x] * 3, is_causal=True),
     "matmul": lambda x: x.movedim(1, -1) @ W[1][..., 0],
     "layer_norm": lambda x: F.layer_norm(x.movedim(1, -1), (3,), BIAS),
 }

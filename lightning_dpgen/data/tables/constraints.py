@@ -172,15 +172,26 @@ class Distance(Constraint):
 
     def holds(self, rows: Rows) -> np.ndarray:
         (numbers, absent), (starts, unknown) = (rows[name] for name in self.columns)
-        room = 0 if self.column.scale.whole else _CLOSE * np.maximum(np.maximum(np.abs(numbers), np.abs(starts)), 1.0)
-        apart = numbers - starts
-        near = (apart >= self.low - room) & (apart <= self.high + room)
+        apart = self.apart(numbers, starts)
+        near = (apart >= self.low) & (apart <= self.high)
         return absent | (~unknown & (near | np.isin(numbers, self.column.special_ticks)))
+
+    def apart(self, numbers: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Return the distances (n,); one of real numbers that rounding has moved beyond an end is moved back to it."""
+        apart = numbers - starts
+        if self.column.scale.whole:
+            return apart
+        nearest = np.clip(apart, self.low, self.high)
+        room = _CLOSE * np.maximum(np.maximum(np.abs(numbers), np.abs(starts)), 1.0)
+        return np.where(np.abs(apart - nearest) <= room, nearest, apart)
 
     def repair(self, rows: Rows, broken: np.ndarray) -> None:
         (numbers, absent), (starts, unknown) = (rows[name] for name in self.columns)
-        moved = np.clip(numbers, starts + self.low, starts + self.high)
+        moved = np.clip(np.clip(numbers, starts + self.low, starts + self.high), *self.column.limits)
         numbers[broken], absent[broken] = np.where(unknown, 0, moved)[broken], (absent | unknown)[broken]
+        # The other column follows where the bounds of this one leave no other way.
+        far = broken & ~self.holds(rows)
+        starts[far] = np.clip(np.clip(starts, numbers - self.high, numbers - self.low), *self.of.limits)[far]
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ from lightning_dpgen.data.tables.value_set import ValueSet, without
 _ROUNDS = 50
 # Sums of floats that differ by less than this part of the larger one may be equal.
 _CLOSE = 1e-9
+# The part of a real number by which a distance may be off.
+_ROUNDING = 1e-6
 _OPPOSITE = {"<=": ">", "<": ">=", ">=": "<", ">": "<="}
 
 Values = dict[str, ValueSet]
@@ -102,14 +104,15 @@ class _Narrowing:
 
     def _follow(self, constraint: Distance) -> None:
         """Take away what is too far from all values of the other column, but for special values."""
-        ends = self.values[constraint.of.name].intervals
+        column, other = constraint.column, constraint.of
+        ends = self.values[other.name].intervals
         if not ends:
-            self._keep(constraint.column.name, ValueSet((), missing=True))
-        elif not constraint.column.special:
-            # Real numbers may differ by rounding.
-            room = 0 if constraint.column.scale.whole else 1e-6 * max(1.0, abs(ends[0][0]), abs(ends[-1][1]))
-            near = ends[0][0] + constraint.low - room, ends[-1][1] + constraint.high + room
-            self._keep(constraint.column.name, ValueSet((near,), missing=True))
+            self._keep(column.name, ValueSet((), missing=True))
+        elif not column.special:
+            self._keep(column.name, _near(column, ends, constraint.low, constraint.high))
+            own = self.values[column.name]
+            if own.intervals and not own.missing:
+                self._keep(other.name, _near(other, own.intervals, -constraint.high, -constraint.low))
 
     def _deny(self, constraint: Constraint) -> None:
         """Take away what keeps the constraint."""
@@ -228,6 +231,12 @@ class _Narrowing:
         for position, name in enumerate(names):
             places = [combination[position] for combination in left]
             self.values[name] = _points([place for place in places if place is not None], None in places)
+
+
+def _near(column: Numeric, ends: Sequence[tuple], low: float, high: float) -> ValueSet:
+    """Return what lies between these distances of some value, or is missing; real numbers may differ by rounding."""
+    room = 0 if column.scale.whole else _ROUNDING * max(1.0, abs(ends[0][0]), abs(ends[-1][1]))
+    return ValueSet(((ends[0][0] + low - room, ends[-1][1] + high + room),), missing=True)
 
 
 def _points(places: Sequence[int | float], missing: bool) -> ValueSet:

@@ -20,6 +20,8 @@ from lightning_dpgen.privacy.nearest_word import suggest
 # The key that names the other column, and the one of the least and the largest distance.
 RELATIVE_TO, DISTANCE = "relative_to", "distance"
 _NUMBERS = ("integer", "number")
+# Special values have the next numbers beyond all distances, which are told apart below 2^53.
+_LARGEST = 2**52
 # Keys of the distance, and not of the values themselves.
 _OF_DISTANCE = ("bins", "edges", "transform", "encoding", "density", "density_noise")
 
@@ -68,6 +70,8 @@ class Relative(Column):
         kind |= {"missing": value.missing}
         try:
             bare = Numeric(name=name, low=ends[0], high=ends[1], **kind)
+            if value.special and max(map(abs, bare.limits)) > _LARGEST:
+                raise BadSchema("expected distances below 2^52 beside special values", name, DISTANCE)
             # Special values have places of their own beyond all distances.
             places = (bare.scale.declared(bare.limits[1] + 1 + place) for place in range(len(value.special)))
             apart = replace(bare, special=tuple(places), **of_distance)
@@ -119,7 +123,8 @@ class Relative(Column):
         special = self.value.special_ticks
         named = np.isin(numbers, special)
         beyond = self.apart.limits[1] + 1 + np.searchsorted(special, numbers)
-        return self.apart.restored(np.where(named, beyond, numbers - starts), absent | unknown)
+        apart = self.constraint(of).apart(numbers, starts)
+        return self.apart.restored(np.where(named, beyond, apart), absent | unknown)
 
     def restored(self, apart: pa.Array, starts: pa.Array, of: Numeric) -> pa.Array:
         """Invert `distances`: values (n,), which may lie beyond their bounds."""

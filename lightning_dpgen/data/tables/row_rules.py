@@ -27,6 +27,8 @@ _TRIED = 1024
 _REPAIRS = 5000
 # The share of missing values in made-up rows, where there may be any.
 _ABSENT = 0.25
+# The share of made-up rows that must keep all constraints, perhaps once they are repaired.
+_FOUND = 0.01
 # Constraints that a message names, and sets of them that are looked at for those to name.
 _MOST_TOLD, _MOST_TRIALS, _LONGEST_TOLD = 4, 60, 200
 # Categories times constraints for which it is looked at whether a row can have them.
@@ -151,10 +153,15 @@ class RowRules:
 
     def _is_found(self, constraints: Sequence[Constraint]) -> bool:
         """Tell whether a made-up row keeps these constraints, perhaps once it is repaired."""
+        try:
+            values = narrowed(constraints, self.columns, self._limits(constraints))
+        except Impossible:
+            return False
         random = np.random.default_rng(0)
-        rows = {name: _made_up(self.columns[name], random) for name in _names(constraints)}
+        rows = {name: _made_up(self.columns[name], values[name], random) for name in _names(constraints)}
         self._compute(constraints, rows, _TRIED)
-        return bool(self._repair(constraints, rows).any())
+        # Rows of a model are repaired in the same way, and a few of them are not enough for a release.
+        return self._repair(constraints, rows).mean() >= _FOUND
 
     def conformed(
         self, batch: pa.RecordBatch, *, outside: str = "refuse", counted: Counter[str] | None = None
@@ -341,10 +348,13 @@ def _examples(column: Modelled, turns: set[int | float]) -> tuple[np.ndarray, np
     return numbers, absent, codes
 
 
-def _made_up(column: Modelled, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the places of values (n,) that a column may have, and where none is."""
-    intervals = all_values(column).intervals
-    absent = random.random(_TRIED) < _ABSENT if column.missing else np.zeros(_TRIED, bool)
+def _made_up(column: Modelled, values: ValueSet, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the places of values (n,) of a column from those that it may have, and where none is."""
+    intervals = values.intervals
+    if not intervals:
+        kind = np.float64 if isinstance(column, Numeric) and not column.scale.whole else np.int64
+        return np.zeros(_TRIED, kind), np.ones(_TRIED, bool)
+    absent = random.random(_TRIED) < _ABSENT if values.missing else np.zeros(_TRIED, bool)
     chosen = random.integers(0, len(intervals), _TRIED)
     firsts, lasts = (np.array(ends)[chosen] for ends in zip(*intervals, strict=True))
     if isinstance(column, Numeric) and not column.scale.whole:

@@ -22,7 +22,7 @@ from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, is_t
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
-from lightning_dpgen.data.tables.relative import RELATIVE_TO, Relative
+from lightning_dpgen.data.tables.relative import RELATIVE_TO, Relative, ticks_of
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, RowRules
 from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.data.tables.value_set import value_set, without_special
@@ -345,10 +345,14 @@ class TableSchema:
         column = self.rules.columns[said.column]
         wanted = value_set(column, said)
 
-        def holds(values: pa.Array) -> np.ndarray:
-            return wanted.holds(*column.numbers(values, False, Counter()))
+        relative = said.column in self.rules.relatives
 
-        if said.column not in self._groups or said.column in self.rules.relatives:
+        def holds(values: pa.Array) -> np.ndarray:
+            # Distances that are added up may lead beyond the bounds.
+            places = ticks_of(column, values) if relative else column.numbers(values, False, Counter())
+            return wanted.holds(*places)
+
+        if said.column not in self._groups or relative:
             return Condition(None, frozenset(), frozenset(), holds)
         absent = {column.present} if wanted.missing else set()
         # No special value belongs to a bin.
