@@ -15,7 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from lightning_dpgen.cli.sample import Place
+from lightning_dpgen.data.files.kinds import WORKBOOK
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.database_table import write_to_database
 from lightning_dpgen.release.files import NotARelease, read_certificate
@@ -25,7 +28,7 @@ from lightning_dpgen.release.picture_folder import write_pictures
 from lightning_dpgen.release.rejection import TooRare
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.tables import csv_text, write_table
-from lightning_dpgen.release.workbook import SHEET
+from lightning_dpgen.release.workbook import SHEET, check_sheet
 from lightning_dpgen.specs.usage_error import UsageError
 
 
@@ -43,7 +46,8 @@ def run(arguments: Namespace, place: Place | None) -> int:
             chunks, columns = release.chunks(n, arguments.seed, arguments.where), release.arrow
             if isinstance(release.schema, SeriesSchema) and _is_long(arguments):
                 chunks, columns = _long(chunks, columns, release.schema, arguments.release)
-            _write(place, chunks, columns, AsRead.of(release.schema), escape=not arguments.no_escape)
+            sheet = _sheet(place, release.schema)
+            _write(place, chunks, columns, AsRead.of(release.schema), escape=not arguments.no_escape, sheet=sheet)
     except TooRare as error:
         raise UsageError(str(error)) from None
     except OSError as error:
@@ -91,8 +95,28 @@ def _long(
     return itertools.chain([first], made), first.schema.with_metadata(columns.metadata)
 
 
+def _sheet(place: Place | None, schema: Schema) -> str:
+    """Return the name of the sheet or table of a file: the one that is asked for, or that a workbook's schema names."""
+    if place is not None and place.table:
+        return place.table
+    named = schema.table if isinstance(schema, TableSchema) else None
+    if named is None or place is None or place.path is None or place.path.suffix != WORKBOOK:
+        return SHEET
+    try:
+        check_sheet(named)
+    except ValueError:
+        return SHEET
+    return named
+
+
 def _write(
-    place: Place | None, chunks: Iterable[pa.RecordBatch], columns: pa.Schema, form: AsRead, *, escape: bool
+    place: Place | None,
+    chunks: Iterable[pa.RecordBatch],
+    columns: pa.Schema,
+    form: AsRead,
+    *,
+    escape: bool,
+    sheet: str,
 ) -> None:
     if place is None:
         for text in csv_text(chunks, escape=escape, form=form):
@@ -100,7 +124,7 @@ def _write(
     elif place.url is not None:
         write_to_database(place.url, place.table, map(form.values, chunks), form.schema(columns))
     else:
-        _write_file(place.path, chunks, columns, form, escape=escape, sheet=place.table or SHEET)
+        _write_file(place.path, chunks, columns, form, escape=escape, sheet=sheet)
 
 
 def _write_file(

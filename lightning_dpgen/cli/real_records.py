@@ -51,4 +51,5 @@ def checked_source(spec: DataSpec) -> Source:
     source = source_of(spec)
     source.check()
     source.files()
+    source.check_records()
     return source

@@ -49,7 +49,9 @@ def make_parser() -> Parser:
         help=f"a new file ({', '.join(FORMATS)}), in the form that a table was read in; the URL of a database, with "
         "--table; for pictures also a new folder (FOLDER/); without it, records are printed as CSV",
     )
-    parser.add_argument("--table", help=f"the new table of the database, or the sheet of the .xlsx file ({SHEET})")
+    parser.add_argument(
+        "--table", help=f"the new table of the database, or the sheet of the .xlsx file (the schema's table, or {SHEET})"
+    )
     parser.add_argument(
         "--form", choices=("wide", "long"), help="series: one a row, or one time a row (as they were read, or wide)"
     )

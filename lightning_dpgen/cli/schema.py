@@ -19,7 +19,7 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.schema_advice import explained, warnings_of, warnings_of_sample
+from lightning_dpgen.data.tables.schema_advice import explained, warning_of_few, warnings_of, warnings_of_sample
 from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_of_rows, draft_text
 from lightning_dpgen.data.tables.schema_file import read_schema, read_yaml
 from lightning_dpgen.data.tables.schema_keys import json_schema
@@ -30,7 +30,7 @@ from lightning_dpgen.privacy.nearest_word import suggest, suggest_file
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compose import written
-from lightning_dpgen.specs.defaults import FEWEST_FOR_BINS
+from lightning_dpgen.specs.defaults import FEWEST_FOR_BINS, default_bins
 from lightning_dpgen.specs.privacy import default_delta
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -195,6 +195,10 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
     if noise is not None and schema.undecided(_BINS) and n / noise < FEWEST_FOR_BINS:
         text = f"those left open are of equal width: {n:,} records at epsilon {arguments.epsilon:g} buy no others"
         found.append(("bins", text))
+    if noise is not None:
+        bins = default_bins(n, arguments.epsilon, default_delta(n))
+        if text := warning_of_few(schema.completed(bins), n, noise):
+            found.append((f"{n:,} records at epsilon {arguments.epsilon:g}", text))
     if arguments.public_sample is not None:
         found += _of_sample(schema, arguments.public_sample)
     for name, text in found:

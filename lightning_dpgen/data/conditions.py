@@ -185,6 +185,16 @@ def unquoted(text: str) -> str:
     return text
 
 
+def is_in_quotes(text: str) -> bool:
+    """Tell whether a text stands in single or double quotes, which names of columns do not have.
+
+    Example:
+        >>> is_in_quotes("'Left?'"), is_in_quotes("Left?")
+        (True, False)
+    """
+    return len(text) > 2 and text[0] == text[-1] and text[0] in "'\""
+
+
 def quoted(text: str) -> str:
     """Return a value as a condition may hold it, in double quotes where it needs them."""
     return text if _PLAIN.fullmatch(text) else '"' + text.replace('"', '""') + '"'
@@ -207,5 +217,7 @@ def _cut_column(text: str, names: Sequence[str]) -> tuple[str, str]:
         rest = text[len(column) :]
     if column in names:
         return column, rest
+    if is_in_quotes(column) and column[1:-1] in names:
+        raise ValueError(f"{column}: expected the name of the column without quotes, or in backquotes: `{column[1:-1]}`")
     expected = f"expected one of {', '.join(names[:10])}{suggest(column, names)}"
     raise ValueError(f"column {column[:60]!r}: there is none of this name: {expected}")

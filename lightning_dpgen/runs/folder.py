@@ -22,10 +22,8 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import RELEASE, WARNINGS
+from lightning_dpgen.runs.run_dir import JOBS, check_no_sweep, check_run_dir, kind_of_place
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
-
-# In the private folder of a sweep.
-JOBS = "jobs.json"
 
 
 def _under(*names: str) -> Any:
@@ -98,9 +96,7 @@ def choose(run_dir: str | Path | None) -> RunFolder:
         UsageError: if it holds a sweep, a release already or something in its place, or cannot be a folder.
     """
     folder = choose_sweep(run_dir)
-    root = folder.root
-    if (folder.private / JOBS).exists():
-        raise UsageError(f"run_dir={root}: holds a sweep, which dpgen train -m goes on with; choose another run_dir")
+    check_no_sweep(folder.root)
     return folder
 
 
@@ -108,17 +104,7 @@ def choose_sweep(run_dir: str | Path | None) -> RunFolder:
     """Return the folder that was asked for, for a sweep, which may be there already; see `choose`."""
     root = place_of(run_dir or _fresh(Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")))
     folder = RunFolder(root)
-    if folder.finished:
-        raise UsageError(f"run_dir={root}: holds a finished release already; choose another run_dir")
-    if os.path.lexists(folder.release):
-        raise UsageError(
-            f"run_dir={root}: {RELEASE} is {_kind(folder.release)} and no finished release, where one is put when it is "
-            "complete: remove it, or choose another run_dir"
-        )
-    there = next((path for path in (root, *root.parents) if os.path.lexists(path)), None)
-    if there is not None and not os.path.isdir(there):
-        which = "" if there == root else f"{there} "
-        raise UsageError(f"run_dir={root}: {which}is {_kind(there)}; expected a folder to be created")
+    check_run_dir(root)
     return folder
 
 
@@ -165,13 +151,9 @@ def _check_free(folder: RunFolder) -> None:
 
 def _in_the_way(folder: RunFolder, path: Path, why: str) -> UsageError:
     name = path.relative_to(folder.root)
-    return UsageError(f"run_dir={folder.root}: {name} is {_kind(path)}, {why}: remove it, or choose another run_dir")
-
-
-def _kind(path: Path) -> str:
-    if path.is_symlink():
-        return "a symbolic link"
-    return "a folder" if path.is_dir() else "a file" if path.is_file() else "neither a file nor a folder"
+    return UsageError(
+        f"run_dir={folder.root}: {name} is {kind_of_place(path)}, {why}: remove it, or choose another run_dir"
+    )
 
 
 def reopen_account(folder: RunFolder, stream: PrivateStream, study: Study | None = None, *, exact: bool = False) -> Account:

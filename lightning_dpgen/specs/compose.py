@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import lightning_dpgen
+from lightning_dpgen.data.files.kinds import is_known
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.specs.trainer import NEVER
 from lightning_dpgen.specs.typed import as_typed
@@ -75,6 +76,11 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
         parsed = [_parsed(_set(word)) for word in words]
         for own, word in zip(parsed, words, strict=True):
             if own.is_sweep_override():
+                if number := _without_commas(word):
+                    raise UsageError(
+                        f"{word}: expected one value: write the number as {number}; dpgen train -m makes a run for each "
+                        "of several values"
+                    )
                 raise UsageError(
                     f"{word}: expected one value; dpgen train -m makes a run for each of several, and text with commas "
                     "or brackets needs quotes, inside those of the shell"
@@ -181,6 +187,11 @@ def _check_word(word: str) -> str:
         raise UsageError(f"argument {word!r}: expected NAME=VALUE, as in privacy.epsilon=2")
     if is_for_hydra(word):
         raise UsageError(f"{word}: says how a sweep is started, and goes with dpgen train -m alone")
+    if setting == "data" and (is_known(Path(value)) or "/" in value):
+        raise UsageError(
+            f"{word}: expected a kind of data, and the file beside it: data=table data.path={value} "
+            "data.schema=FILE.schema.yaml"
+        )
     if setting in GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
         raise UsageError(f"{word}: expected one name, as in data=digits")
     group, at, _ = setting.partition("@")
@@ -198,6 +209,14 @@ def _check_word(word: str) -> str:
     if (why := NEVER.get(setting)) is not None:
         raise UsageError(f"{setting}: {why}")
     return _quoted(f"{setting}={value}")
+
+
+def _without_commas(word: str) -> str:
+    """Return the word with its number as programs write it, or either one that it may be; empty where it is no number."""
+    name, _, value = word.partition("=")
+    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", value):
+        return f"{name}={value.replace(',', '')}"
+    return f"{name}={value.replace(',', '.')}" if re.fullmatch(r"[+-]?\d+,\d+", value) else ""
 
 
 def _explain(error: Exception) -> str:

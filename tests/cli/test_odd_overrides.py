@@ -91,3 +91,29 @@ def test_a_name_has_no_package(word):
 def test_settings_of_the_data_alone_are_named_as_they_were_given(value):
     with pytest.raises(UsageError, match=rf"^data\.n={value}: expected a whole number"):
         read_data(["data=digits", f"data.n={value}"])
+
+
+NUMBERS = {
+    "data.n=10,000": "write the number as data.n=10000;",
+    "privacy.epsilon=3,0": "write the number as privacy.epsilon=3.0;",
+    "data.n=1,234,567": "write the number as data.n=1234567;",
+    "seed=1,x": "dpgen train -m makes a run for each of several",
+    "data=hospital.csv": "data=table data.path=hospital.csv",
+    "data=stays/2024.parquet": "data=table data.path=stays/2024.parquet",
+}
+
+
+@pytest.mark.parametrize(("word", "told"), NUMBERS.items())
+def test_a_number_with_commas_and_a_file_are_told_how_they_are_given(word, told):
+    with pytest.raises(UsageError, match=told) as said:
+        read_data([word]) if word.startswith("data") else read_run([word])
+    assert "\n" not in str(said.value)
+
+
+def test_a_number_of_records_is_asked_for_once_file_and_schema_are_there(dpgen, tmp_path):
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    (tmp_path / "t.yaml").write_text("columns: {a: {type: boolean}}")
+    words = ["train", "data=table", f"data.path={tmp_path}/t.csv"]
+    assert "no such file" in dpgen(*words, f"data.schema={tmp_path}/none.yaml")[2]
+    status, _, err = dpgen(*words, f"data.schema={tmp_path}/t.yaml")
+    assert status == 2 and "not counted in the file; or data.n=null data.n_share=0.01" in err and len(err.splitlines()) == 1

@@ -21,6 +21,10 @@ MISTAKES = {
     f"train {_OF_TABLE} data.path=none.csv data.schema=t.yaml": "no file",
     f"train {_OF_TABLE} data.path=t.csv data.schema=none.yaml": "no such file",
     f"train {_OF_TABLE} data.path=t.csv data.schema=bad.yaml": "wor",
+    f"train {_OF_TABLE} data.path=t.csv data.schema=ok.yaml data.person=aeg data.max_rows=2": "did you mean age?",
+    f"train {_OF_TABLE} data.path=t.csv data.schema=t.yaml": "has sex, not in the schema",
+    "train run_dir=done": "holds a finished release already",
+    "train run_dir=t.csv": "is a file; expected a folder",
     "train data=images data.n=9 data.height=2 data.width=2 data.path=none": "no file",
     "sample": "are required: release",
     "sample none": "is not a folder",
@@ -52,6 +56,9 @@ def test_a_mistake_is_told_before_anything_heavy_is_imported(tmp_path):
     write_model(tmp_path / "r", Mixture(StackedProducts(SCHEMA, 2), torch.full((2,), 0.5)))
     (tmp_path / "t.csv").write_text("sex,age\nF,1\n")
     (tmp_path / "t.yaml").write_text("columns:\n  age: {type: integer, low: 0, high: 99}\n")
+    (tmp_path / "ok.yaml").write_text("columns:\n  sex: {type: drop}\n  age: {type: integer, low: 0, high: 99}\n")
+    (tmp_path / "done" / "release").mkdir(parents=True)
+    (tmp_path / "done" / "release" / "privacy.json").write_text("{}")
     (tmp_path / "bad.yaml").write_text("columns:\n  age: {type: wor}\n")
     code = (
         "import sys; from lightning_dpgen.cli.main import main\n"

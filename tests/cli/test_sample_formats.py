@@ -132,6 +132,14 @@ def test_cells_of_a_workbook_are_of_the_kind_of_their_column(dpgen, tmp_path):
     assert read.tolist() == read_table(load_release(model).table(200, 1), WORKBOOK).encoded.codes.tolist()
 
 
+@pytest.mark.parametrize(("declared", "named"), [("Staff 2024", "Staff 2024"), ("a/b", "synthetic"), (None, "synthetic")])
+def test_a_sheet_is_named_as_the_one_that_was_read(dpgen, tmp_path, declared, named):
+    fields = {} if declared is None else {"table": declared}
+    model = released(tmp_path / "model", TableSchema((column_of("ok", {"type": "boolean"}),), **fields))
+    assert dpgen("sample", model, "-n", 2, "-o", tmp_path / "a.xlsx")[0] == 0
+    assert openpyxl.load_workbook(tmp_path / "a.xlsx").sheetnames == [named]
+
+
 def test_numbers_are_written_with_their_decimals_and_signs(dpgen, tmp_path):
     model = released(tmp_path / "model", WORKBOOK)
     out = dpgen("sample", model, "-n", 200, "--seed", 1)[1]

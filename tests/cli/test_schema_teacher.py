@@ -3,6 +3,7 @@
 import builtins
 import json
 
+import pyarrow as pa
 import pytest
 
 from lightning_dpgen.data.tables.columns import column_of
@@ -107,6 +108,60 @@ def test_dates_in_order_are_better_told_by_their_distance():
     assert [(name, "relative_to: start" in told) for name, told in warnings_of(schema)] == [("end", True)]
     relative = parse_schema(f"columns: {{{columns}, relative_to: start}}}}\nconstraints: [end >= start]")
     assert not list(warnings_of(relative))
+
+
+def _schema_of_stays(rules="", of_end=""):
+    bounds = "low: 2020-01-01, high: 2020-12-31"
+    lines = ["born: {type: date, low: 1900-01-01, high: 2020-12-31}", f"start: {{type: date, {bounds}}}"]
+    lines += [f"end: {{type: date, {bounds}{of_end}}}", "seen: {type: datetime, low: 2020-01-01, high: 2020-12-31}"]
+    return parse_schema(f"constraints: [{rules}]\ncolumns:\n" + "".join(f"  {line}\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("rules", "of_end", "asked"),
+    [
+        ("", "", "can start be after end?"),
+        ("start <= end", "", "can born be after start?"),
+        ("", ", relative_to: start", "can born be after start?"),
+        ("born <= end, start <= end", "", None),
+        ("end >= born if start > born", "", None),
+    ],
+)
+def test_the_order_of_dates_is_asked_for_once(rules, of_end, asked):
+    found = [text for _, text in warnings_of(_schema_of_stays(rules, of_end)) if "The same" in text or "can " in text]
+    assert len(found) == (asked is not None) and all(asked in text and "relative_to: " in text for text in found), found
+
+
+def test_dates_apart_by_their_bounds_are_not_asked_for():
+    dates = "{born: {type: date, low: 1901-01-01, high: 1999-12-31}, seen: {type: date, low: 2000-01-01, high: 2020-12-31}}"
+    assert not list(warnings_of(parse_schema(f"columns: {dates}")))
+
+
+def test_a_draft_names_what_relates_columns(dpgen, tmp_path):
+    (tmp_path / "t.csv").write_text("start,end,n\n2020-01-01,2020-02-01,5\n2020-01-03,2020-02-01,7\n")
+    assert dpgen("schema", tmp_path / "t.csv")[0] == 0
+    head = (tmp_path / "t.schema.yaml").read_text().partition("columns:\n")[0]
+    assert all(line.startswith("#") for line in head.splitlines())
+    assert "# constraints: [" in head and "# relative_to: " in head and "# start, end: is one never after another?" in head
+
+
+def test_too_few_records_for_so_many_columns_are_told_of(dpgen, tmp_path):
+    lines = [f"  c{number}: {{type: integer, low: 0, high: 100}}" for number in range(12)]
+    (tmp_path / "s.yaml").write_text("\n".join(["columns:", *lines, "  p: {type: integer, low: private, high: private}"]))
+    told = "300 records at epsilon 3: hardly worth publishing: in most tables of two columns a cell holds"
+    assert told in dpgen("schema", tmp_path / "s.yaml", "--n", 300, "--epsilon", 3)[1]
+    assert "hardly" not in dpgen("schema", tmp_path / "s.yaml", "--n", 12_000, "--epsilon", 3)[1]
+
+
+def test_zeros_and_ones_are_drafted_as_false_and_true(dpgen, tmp_path):
+    rows = [f"{number % 2},{number % 3},{number % 2}.5" for number in range(9)]
+    (tmp_path / "t.csv").write_text("\n".join(["died,stays,x", *rows]) + "\n")
+    assert dpgen("schema", tmp_path / "t.csv")[0] == 0
+    died, stays = (tmp_path / "t.schema.yaml").read_text().partition("  died:")[2].split("  stays:")
+    assert "type: boolean" in died and "words: ['0', '1']   # for false and true" in died and "type: integer\n" in stays
+    (tmp_path / "t.yaml").write_text("columns: {died: {type: boolean, words: ['0', '1']}}")
+    read = parse_schema((tmp_path / "t.yaml").read_text()).encode(pa.record_batch({"died": ["0", "1"]}))
+    assert read.codes[:, 0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(("words", "told"), MISTAKES.values(), ids=MISTAKES.keys())

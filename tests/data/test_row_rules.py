@@ -53,11 +53,14 @@ ORACLE = [
     ("city is missing if previous = 0 and edu in (HS, \"B,S\")",
      lambda t: t["city"].isna() | ~((t["previous"] == 0) & t["edu"].isin(["HS", "B,S"]))),
     ("ok = true if pdays >= 10", lambda t: t["ok"] | (t["pdays"] < 10)),
+    ("net + tax > 25", lambda t: t["net"].mul(100).round() + t["tax"].mul(100).round() > 2500),
+    ("40 >= net - tax + 5", lambda t: t["net"].mul(100).round() - t["tax"].mul(100).round() <= 3500),
+    ("-net - tax >= -60", lambda t: t["net"].mul(100).round() + t["tax"].mul(100).round() <= 6000),
     ("`start` <= end if ok = false", lambda t: t["ok"] | t["end"].isna() | (t["start"] <= t["end"])),
     (MAPPING, lambda t: t["edu"].map({"HS": 9, "B,S": 13, "PhD": 16}).fillna(-5) == t["years"].fillna(-5)),
     (PAIRS, lambda t: (t["city"] == "Rome") | ((t["city"] == "Oslo") & t["ok"]) | (t["city"].isna() & ~t["ok"])),
 ]  # fmt: skip
-ALL = [ORACLE[number] for number in (0, 2, 5, 7, 8, 9, 11, 12)]
+ALL = [ORACLE[number] for number in (0, 2, 5, 7, 8, 9, 14, 15)]
 
 
 def schema_of(*constraints):
@@ -211,6 +214,14 @@ BAD = {
     "city = Bonn if ok = true": "expected one of 'Oslo', 'Rome'",
     "who = 3 if ok = true": "none of this name",
     " ": "expected text such as",
+    "total = net + taxx": "no column 'taxx'; did you mean tax?",
+    "total = 0.19 * net": "0.19 \\* net: expected sums .* products and quotients are not known",
+    "total = net + city": "column 'city' holds no numbers",
+    "total = net + wealth": "wealth: expected a number, or one of start",
+    "start <= endd": "no column 'endd'; did you mean end?",
+    "'start' <= end": "'start': expected the name of the column without quotes, or in backquotes: `start`",
+    "start <= 'end'": "'end': expected the name of the column without quotes",
+    "ok = true if 'previous' = 0": "'previous': expected the name of the column without quotes",
 }
 
 

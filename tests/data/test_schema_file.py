@@ -146,3 +146,29 @@ def test_other_programs_files_that_are_none(tmp_path, reader, text, name):
     with pytest.raises(BadSchema) as caught:
         reader(tmp_path / name)
     assert "\n" not in str(caught.value) and name in str(caught.value)
+
+
+NEARLY = {
+    "{typ: integer, low: 0, high: 9}": "type: must be given: expected one of .*; did you mean type in place of 'typ'",
+    "{low: 0}": "type: must be given: expected one of category",
+    "{type: number, low: 1,5, high: 9}": "5: is the rest of a value with a comma: expected a decimal point, as in 1.5",
+    "{type: number, low: '1,5', high: 9}": "'1,5': expected a number, at most 1e.100, with a decimal point and nothing",
+    "{type: integer, low: 0, high: '10,000'}": "'10,000': expected a whole number, .* as in 1.5 or 10000",
+    "{type: boolean, words: [0, 1]}": 'in quotes ."0", "1".',
+    "{type: number, low: 0, high: 100, decimals: 2}": "'a' has 10,001 values: expected a column of 2 to 1,000 choices",
+    "{type: integer, low: 0, high: 5000, special: [-1, 3]}": "'a' has 5,002 values: expected",
+    "{type: number, low: 0, high: 1}": "'a' has real numbers",
+    "{type: integer, low: 0, high: 99, bins: 3}": "'a' has 3 choices of several values each",
+}
+
+
+@pytest.mark.parametrize(("fields", "told"), NEARLY.items())
+def test_what_is_nearly_right_is_told_truly(fields, told):
+    with pytest.raises(BadSchema, match=told) as found:
+        parse_schema(f"label: a\ncolumns:\n  a: {fields}\n  b: {{type: boolean}}\n")
+    assert "\n" not in str(found.value)
+
+
+def test_a_misspelled_key_of_all_columns_is_found():
+    with pytest.raises(BadSchema, match="did you mean columns in place of 'colums'"):
+        parse_schema("colums:\n  a: {type: boolean}\n")

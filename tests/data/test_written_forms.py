@@ -211,13 +211,13 @@ def test_a_zone_keeps_what_its_clocks_show():
 BAD = {
     "no thousands there": (
         "1.23;1;31.12.1980;01.02.2024 13:45;ja;Köln",
-        "'Größe': '1.23': expected the form .* 1.234,5",
+        "'Größe': '1.23': expected decimal: .* 1.234,5",
     ),
-    "a point": ("1;1.5;31.12.1980;01.02.2024 13:45;ja;Köln", "line 2: column 'Gewicht': '1.5': expected the form"),
-    "another date": ("1;1;1980-12-31;01.02.2024 13:45;ja;Köln", "'1980-12-31': expected the form .* 01.01.1970"),
-    "no such day": ("1;1;31.02.1980;01.02.2024 13:45;ja;Köln", "'geboren': '1980-02-31': expected a date"),
+    "a point": ("1;1.5;31.12.1980;01.02.2024 13:45;ja;Köln", "line 2: column 'Gewicht': '1.5': expected decimal"),
+    "another date": ("1;1;1980-12-31;01.02.2024 13:45;ja;Köln", "'1980-12-31': expected format: .* 01.01.1970"),
+    "no such day": ("1;1;31.02.1980;01.02.2024 13:45;ja;Köln", "'geboren': '31.02.1980': expected format"),
     "another word": ("1;1;31.12.1980;01.02.2024 13:45;yes;Köln", "'raucht': 'yes': expected nein or ja"),
-    "a text": ("n/a;1;31.12.1980;01.02.2024 13:45;ja;Köln", "'Größe': 'n/a': expected the form"),
+    "a text": ("n/a;1;31.12.1980;01.02.2024 13:45;ja;Köln", "'Größe': 'n/a': expected decimal"),
 }
 
 
@@ -288,3 +288,30 @@ def test_every_charset_is_known_to_arrow(tmp_path):
         (tmp_path / "a.csv").write_bytes("a\nx\n".encode(charset))
         schema = parse_schema(f"{{charset: {charset}, columns: {{a: {{type: category, values: [x, y]}}}}}}")
         assert len(read_table(tmp_path / "a.csv", schema).encoded) == 1, charset
+
+
+# The declaration of column a, a text, and parts of the message.
+IN_ANOTHER_FORM = [
+    ("type: date, low: 2020-01-01, high: 2024-12-31", "28.02.2023", ["'28.02.2023'", 'format: "%d.%m.%Y"']),
+    ("type: date, low: 2020-01-01, high: 2024-12-31", "04/03/2023", ['"%d/%m/%Y" or format: "%m/%d/%Y"']),
+    ("type: integer, low: 0, high: 99", "1,234", ["'1,234'", "thousands: ','"]),
+    ("type: number, low: 0, high: 99", "8,21", ["'8,21'", "declare decimal: ','"]),
+    ("type: number, low: private, high: private", "8,21", ["'8,21'", "declare decimal: ','"]),
+    ("type: number, low: 0, high: 99, decimal: ','", "1.234,5", ["decimal: \",\" and no thousands", "thousands: '.'"]),
+    ('type: date, low: 2020-01-01, high: 2024-12-31, format: "%d/%m/%Y"', "02/28/2023", [
+        "'02/28/2023': expected format: \"%d/%m/%Y\"", 'declare format: "%m/%d/%Y"',
+    ]),
+    ('type: date, low: 2020-01-01, high: 2024-12-31, format: "%d.%m.%Y"', "31.02.2023", ["'31.02.2023': expected format"]),
+    ('type: time, format: "%H.%M"', "25.61", ["'25.61': expected format: \"%H.%M\""]),
+    ("type: date, low: 2020-01-01, high: 2024-12-31", "never", ["'never': expected a date as YYYY-MM-DD; correct it"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "text", "told"), IN_ANOTHER_FORM)
+def test_a_value_in_another_form_is_quoted_as_it_stands_and_its_key_is_named(fields, text, told):
+    schema = parse_schema(f"columns:\n  a: {{{fields}}}\n  b: {{type: boolean, missing: true}}")
+    frame = pd.DataFrame({"a": [text], "b": [True]})
+    with pytest.raises(BadRecords) as found:
+        read_open_columns(frame, schema) if schema.open else read_table(frame, schema.completed(5))
+    message = str(found.value)
+    assert all(part in message for part in told) and "\n" not in message, message

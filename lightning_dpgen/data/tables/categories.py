@@ -163,7 +163,7 @@ class Category(Modelled):
         if kind is not bool:
             raise BadSchema("expected only with type: boolean", self.name, "words")
         if not isinstance(words, list | tuple) or len(words) != 2 or not all(is_text(word) and word for word in words):
-            self.refuse("words", words, "the two words for false and for true, as in [no, yes]")
+            self.refuse("words", words, 'the two words for false and for true, as in [no, yes], or in quotes ["0", "1"]')
         if words[0].lower() == words[1].lower() or any(word != word.strip() for word in words):
             self.refuse("words", words, "two words that differ in more than capitals, without spaces around them")
         object.__setattr__(self, "words", tuple(words))

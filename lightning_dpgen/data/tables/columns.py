@@ -43,6 +43,10 @@ def column_of(name: str, fields: Any) -> Column:
         return found
     fields = dict(fields)
     kind = fields.pop("type", None)
+    if kind is None:
+        near = nearest("type", fields)
+        hint = f"; did you mean type in place of {shortened(near)}?" if near else ""
+        raise BadSchema(f"must be given: expected one of {', '.join(KINDS)}{hint}", name, "type")
     if not isinstance(kind, str) or kind not in KINDS:
         hint = suggest(kind, KINDS, "'{}'", shortened=True)
         raise BadSchema(f"{shortened(kind)}: expected one of {', '.join(KINDS)}{hint}", name, "type")
@@ -54,6 +58,8 @@ def column_of(name: str, fields: Any) -> Column:
         given = {"values": (False, True)}
     for key in fields:
         if key not in known:
+            if key.isdecimal() and fields[key] is None:
+                raise BadSchema("is the rest of a value with a comma: expected a decimal point, as in 1.5", name, key)
             near = nearest(key, sorted(known), shortened=True)
             hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(sorted(known))}"
             raise BadSchema(f"unknown here: {hint}", name, key)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from lightning_dpgen.data.conditions import EQUAL, cut_outside, parse_condition, quoted_name, unquoted
+from lightning_dpgen.data.conditions import EQUAL, cut_outside, is_in_quotes, parse_condition, quoted_name, unquoted
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.constraints import (
@@ -22,12 +22,17 @@ from lightning_dpgen.data.tables.constraints import (
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.value_set import value_of, value_set
+from lightning_dpgen.privacy.nearest_word import suggest
 
 _MOST, _LONGEST, _MOST_VALUES = 1000, 10_000, 10_000
 # Constraints times names and categories, each of which may be looked for in each constraint.
 _MOST_NAMES = 5_000_000
 # All constraints together, and more blanks in a row than a person writes.
 MOST_LETTERS, _BLANKS = 200_000, re.compile(r"\s{100}")
+_SIGN, _TERM = re.compile(r"\s*(<=|>=|==|=|<|>)\s*"), re.compile(r"\s*\+\s*|\s+-\s+|^\s*-\s*")
+_NUMBER, _BARE_DATE = re.compile(r"\d+(?:\.\d+)?"), re.compile(r"\d+/\d+/\d+")
+# The signs of comparisons whose sides are exchanged.
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", EQUAL: EQUAL}
 _IF, _IFF, _AND = " if ", " if and only if ", " and "
 _FORMS = (
     "expected text such as 'start <= end', 'total = net + tax' or 'pdays = -1 if and only if previous = 0', or one of "
@@ -111,20 +116,57 @@ def _statement(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) 
     comparison = _comparison(text, columns, pattern)
     if comparison is not None:
         return comparison
-    said = parse_condition(text, list(columns))
-    column = _known(said.column, columns)
-    return Membership(text, column, value_set(column, said))
+    try:
+        said = parse_condition(text, list(columns))
+        column = _known(said.column, columns)
+        return Membership(text, column, value_set(column, said))
+    except ValueError as error:
+        raise ValueError(_fault_of_sum(text, columns) or str(error)) from None
+
+
+def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
+    """Return what is wrong with a text that was meant as a comparison of sums; None where nothing tells."""
+    sides = _SIGN.split(text.strip())
+    if len(sides) != 3:
+        return None
+    for side in (sides[0], sides[2]):
+        if side in columns:
+            continue
+        if any(sign in side for sign in "*/") and not _BARE_DATE.search(side):
+            return f"{side}: expected sums and differences of columns and numbers; products and quotients are not known"
+        terms = [term for term in _TERM.split(side) if term and not _NUMBER.fullmatch(term)]
+        for term in terms:
+            if term in columns:
+                if len(terms) > 1 and not isinstance(columns[term], Numeric | Open):
+                    return f"column {shortened(term)} holds no numbers, and sums are of numbers"
+                continue
+            if is_in_quotes(term) and term[1:-1] in columns:
+                return f"{term}: expected the name of the column without quotes, or in backquotes: `{term[1:-1]}`"
+            if near := suggest(term, columns):
+                return f"there is no column {shortened(term)}{near}"
+            if len(terms) > 1:
+                return f"{term}: expected a number, or one of {', '.join(list(columns)[:10])}"
+    return None
 
 
 def _comparison(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Comparison | None:
     """Return a comparison of sums; None for any other text."""
-    sides = re.split(r"\s*(<=|>=|==|=|<|>)\s*", text.strip())
+    sides = _SIGN.split(text.strip())
     if len(sides) != 3:
         return None
     left, right = (_sum(side, columns, pattern) for side in (sides[0], sides[2]))
     if left is None or right is None:
         return None
     operator = EQUAL if sides[1] == "==" else sides[1]
+    if not left.parts:
+        left, right, operator = right, left, _MIRRORED[operator]
+    if not right.parts:
+        if len(left.parts) < 2:
+            return None
+        # One column stays, and the others are taken to the number.
+        first = next((part for part in left.parts if part[1] > 0), left.parts[0])
+        others = tuple((column, -sign) for column, sign in left.parts if column is not first[0])
+        left, right = Sum((first,), 0.0), Sum(others, right.constant - left.constant)
     if operator == EQUAL and len(left.parts) > 1 and len(right.parts) == 1:
         left, right = right, left
     kinds = {(part.type, part.resolution) for part, _ in (*left.parts, *right.parts)}
@@ -152,7 +194,7 @@ def _pattern(columns: Mapping[str, Modelled]) -> re.Pattern:
 
 
 def _sum(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Sum | None:
-    """Return a sum of columns of numbers, and numbers, of at least one column; None for any other text."""
+    """Return a sum of columns of numbers, and numbers; None for any other text."""
     parts, constant, place = [], 0.0, 0
     while place < len(text):
         found = pattern.match(text, place)
@@ -167,7 +209,7 @@ def _sum(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Sum
         else:
             constant += sign * float(found[3])
         place = found.end()
-    return Sum(tuple(parts), constant) if parts else None
+    return Sum(tuple(parts), constant) if place else None
 
 
 def _function(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Function:
@@ -208,7 +250,8 @@ def _allowed(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Allo
 
 def _known(name: Any, columns: Mapping[str, Modelled]) -> Any:
     if not isinstance(name, str) or name not in columns:
-        raise ValueError(f"column {shortened(name)}: expected one that is read: {', '.join(list(columns)[:10])}")
+        near = suggest(name, columns) if isinstance(name, str) else ""
+        raise ValueError(f"column {shortened(name)}: expected one that is read: {', '.join(list(columns)[:10])}{near}")
     if isinstance(columns[name], Open):
         raise ValueError(f"{name!r} is to be found privately: expected columns that are declared")
     return columns[name]

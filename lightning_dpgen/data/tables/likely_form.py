@@ -1,4 +1,4 @@
-"""Forms in which a file of text is probably written, told from its bytes: for drafts of schemas, and nothing else."""
+"""Forms in which a file of text is probably written, told from its bytes: for drafts of schemas and for messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lightning_dpgen.data.files.text import UNREADABLE, UTF8, damaged, opened
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes
-from lightning_dpgen.data.tables.scales import Decimals
+from lightning_dpgen.data.tables.scales import Decimals, Integers
 from lightning_dpgen.data.tables.written_form import NEEDED, OF_ALL, OF_TEXTS, MomentForm, NumberForm
 
 _LOOKED_AT = 1 << 20
@@ -180,6 +180,43 @@ def likely_moments(texts: pa.Array) -> list[MomentForm]:
     return [form for form in forms if form.fits(texts).all() and _reads(scales[form.kind], form.read(texts))]
 
 
+def likely_keys(text: str, kind: str) -> list[str]:
+    """Return what a schema may declare of a column of a type so that a text is one of its values, as YAML; each will do.
+
+    Example:
+        >>> likely_keys("28.02.2023", "date"), likely_keys("1.234,50", "number"), likely_keys("1,234", "integer")
+        (['format: "%d.%m.%Y"'], ["decimal: ',' and thousands: '.'"], ["thousands: ','"])
+        >>> likely_keys("8,21", "number"), likely_keys("unknown", "number")
+        (["decimal: ','"], [])
+    """
+    texts = pa.array([text])
+    if kind in ("date", "datetime"):
+        return [f'format: "{form.format}"' for form in likely_moments(texts) if form.kind == kind]
+    if kind not in ("integer", "number"):
+        return []
+    found, scale = [], Integers() if kind == "integer" else Decimals()
+    for form in (NumberForm(","), *_SIGNS):
+        parted = holds_thousands(texts, form) if form.thousands else False
+        # A sign that the text has not is needed only where the other sign takes its usual place.
+        useless = form.decimal == "," and "," not in text and form.thousands != "."
+        if parted != bool(form.thousands) or useless or not form.fits(texts).all() or not _reads(scale, form.read(texts)):
+            continue
+        keys = [f"decimal: '{form.decimal}'"] * (form.decimal != ".")
+        quote = '"' if form.thousands == "'" else "'"
+        keys += [f"thousands: {quote}{form.thousands}{quote}"] * parted
+        found.append(" and ".join(keys))
+    return found
+
+
+def with_likely_keys(misfit: Misfit, values: pa.Array, kind: str) -> Misfit:
+    """Return the refusal of a value of a column of a type with the advice of what a schema may declare of its form."""
+    text = values[misfit.row].as_py() if misfit.row is not None and pa.types.is_string(values.type) else None
+    keys = [] if text is None else likely_keys(text, kind)
+    if not keys:
+        return misfit
+    return Misfit(misfit.row, misfit.problem, f"if it is written so, declare {' or '.join(keys)} in the schema")
+
+
 def likely_iso_format(texts: pa.Array, kind: str) -> MomentForm | None:
     """Return the form of dates and times that are ISO 8601 but not as programs write it; None for any other.
 
@@ -202,7 +239,7 @@ def _same(sign: str) -> str:
     return " \u00a0\u202f" if sign == " " else sign
 
 
-def _reads(scale: Dates | Datetimes | Decimals, texts: pa.Array) -> bool:
+def _reads(scale: Dates | Datetimes | Decimals | Integers, texts: pa.Array) -> bool:
     try:
         scale.ticks(texts)
     except Misfit:

@@ -10,9 +10,11 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.names import plain
-from lightning_dpgen.data.tables.arrays import shown
+from lightning_dpgen.data.tables.arrays import Misfit, shown
 from lightning_dpgen.data.tables.column import shortened
-from lightning_dpgen.data.tables.written_form import WrittenForm
+from lightning_dpgen.data.tables.likely_form import likely_keys
+from lightning_dpgen.data.tables.numeric import scale_of
+from lightning_dpgen.data.tables.written_form import MomentForm, WrittenForm
 from lightning_dpgen.sampling.errors import BadRecords
 
 
@@ -45,11 +47,27 @@ class Localized(RowSource):
             return column
         absent = pc.or_(pc.is_null(values), pc.is_in(values, pa.array(["", *self._missing.get(name, ())], pa.string())))
         texts = values.fill_null("")
-        wrong = ~(absent.to_numpy(zero_copy_only=False) | form.fits(texts))
+        present = ~absent.to_numpy(zero_copy_only=False)
+        wrong = present & ~form.fits(texts)
         if wrong.any():
-            row = int(np.argmax(wrong))
-            raise BadRecords(
-                f"{self.where}, {self.place(before + row)}: column {shortened(name)}: {shown(values, row)}: expected the "
-                f"form that the schema declares, as in {form.example}; correct the value or the schema"
-            )
-        return pc.if_else(absent, values, form.read(texts))
+            raise self._refusal(name, values, int(np.argmax(wrong)), before)
+        read = form.read(texts)
+        if isinstance(form, MomentForm):
+            # A day that there is not, such as the 31st of February, is told as it stands in the file.
+            rows = np.flatnonzero(present)
+            try:
+                scale_of(form.kind, resolution="second").ticks(read.filter(pa.array(present)))
+            except Misfit as misfit:
+                raise self._refusal(name, values, misfit.moved(rows).row, before) from None
+        return pc.if_else(absent, values, read)
+
+    def _refusal(self, name: str, values: pa.Array, row: int, before: int) -> BadRecords:
+        """Return the refusal of a text that has not the declared form."""
+        form, text = self._forms[name], values[row].as_py()
+        kinds = (form.kind,) if isinstance(form, MomentForm) else ("integer", "number")
+        keys = dict.fromkeys(key for kind in kinds for key in likely_keys(text, kind))
+        likely = f", or declare {' or '.join(keys)} if it is written so" if keys else ""
+        return BadRecords(
+            f"{self.where}, {self.place(before + row)}: column {shortened(name)}: {shown(values, row)}: expected "
+            f"{form.declared}, as the schema declares, such as {form.example}; correct the value or the schema{likely}"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes, Times, is_zone
 from lightning_dpgen.data.tables.density import Density
+from lightning_dpgen.data.tables.likely_form import with_likely_keys
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.written_form import MomentForm, WrittenForm, form_of, problem_of_signs
 from lightning_dpgen.data.value_grid import ValueGrid
@@ -28,6 +30,8 @@ _MOST_SPECIAL = 1000
 _MOST_PIECES, _MOST_COUNT = 10_000, 1e15
 # Keys of how values are written in text, where that is not as programs do.
 _WRITTEN = ("decimal", "thousands", "format", "zone")
+# A number as people write it, and YAML does not read it.
+_WITH_COMMA = re.compile(r"[+-]?\d[\d.,' ]*")
 # A unit is a multiple of 1 / 2^24, which float32 holds exactly.
 _GRID = 2**24
 
@@ -256,7 +260,10 @@ class Numeric(Modelled):
 
     def _within(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
         """Return ticks (n,), all within the bounds, or special."""
-        ticks = self.scale.ticks(values)
+        try:
+            ticks = self.scale.ticks(values)
+        except Misfit as misfit:
+            raise with_likely_keys(misfit, values, self.type) from None
         below, above = ticks < self._low, ticks > self._high
         if self.special:
             outside = ~np.isin(ticks, self._special)
@@ -329,7 +336,9 @@ class Numeric(Modelled):
         try:
             return self.scale.declared(self.scale.tick(value))
         except ValueError as error:
-            self.refuse(key, value, str(error))
+            comma = isinstance(value, str) and _WITH_COMMA.fullmatch(value.strip()) and self.type in ("integer", "number")
+            told = ", with a decimal point and nothing between thousands, as in 1.5 or 10000"
+            self.refuse(key, value, f"{error}{told if comma else ''}")
 
     def _check_density(self) -> None:
         pairs, expected = self.density, "pairs of a value and a count, as in [[0, 120.5], [1, 3]], at most 10,000"

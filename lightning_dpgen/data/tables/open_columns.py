@@ -13,6 +13,7 @@ import pyarrow as pa
 from lightning_dpgen.data.tables.arrays import Misfit, plain, texts_of
 from lightning_dpgen.data.tables.bins import Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
+from lightning_dpgen.data.tables.likely_form import with_likely_keys
 from lightning_dpgen.data.tables.numeric import MOST_BINS, scale_of
 from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
 from lightning_dpgen.data.tables.written_form import WrittenForm, form_of
@@ -137,10 +138,11 @@ class Open(Modelled):
             return pa.array(texts_of(values).to_numpy(zero_copy_only=False), pa.string(), mask=absent)
         ticks, rows = np.full(len(values), np.nan), np.flatnonzero(~absent)
         if len(rows):
+            present = values.filter(pa.array(~absent))
             try:
-                ticks[rows] = self.scale.ticks(values.filter(pa.array(~absent))) - _REFERENCES[self.described["type"]]
+                ticks[rows] = self.scale.ticks(present) - _REFERENCES[self.described["type"]]
             except Misfit as misfit:
-                raise misfit.moved(rows) from None
+                raise with_likely_keys(misfit, present, self.described["type"]).moved(rows) from None
         return ticks
 
     def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:

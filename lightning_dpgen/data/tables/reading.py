@@ -89,6 +89,15 @@ def read_table(
     return Reading(encoded, persons_of, dict(counted), TableValues.joined(raw) if values else None)
 
 
+def check_columns(source: Table, schema: TableSchema, person: str | None = None) -> None:
+    """Check that a table has the columns of its schema, and that of persons; no record is read.
+
+    Raises:
+        MissingData, BadRecords: as `read_table`.
+    """
+    _check_columns(table_source(source, schema), schema, person)
+
+
 def read_open_columns(
     source: Table,
     schema: TableSchema,

@@ -471,8 +471,20 @@ class TableSchema:
             return
         column = found[0].with_bins(_MOST_LABELS) if isinstance(found[0], Numeric) else found[0]
         if not 2 <= column.choices <= _MOST_LABELS or not all(map(column.alone, range(column.present))):
-            expected = f"a column of 2 to {_MOST_LABELS} choices, each of one value, such as categories"
-            raise BadSchema(f"{self.label!r} has {column.present:,}: expected {expected}", key="label")
+            expected = f"a column of 2 to {_MOST_LABELS:,} choices, each of one value, such as categories"
+            raise BadSchema(f"{self.label!r} has {_values_in_words(found[0])}: expected {expected}", key="label")
+
+
+def _values_in_words(column: Modelled) -> str:
+    """Return how many values a column has, as they are declared."""
+    if isinstance(column, Numeric) and not column.scale.whole:
+        return "real numbers, which are no choices"
+    if isinstance(column, Numeric) and column.undecided:
+        low, high = column.limits
+        return f"{high - low + 1 + sum(not low <= tick <= high for tick in column.special_ticks):,} values"
+    if isinstance(column, Numeric):
+        return "a number in place of choices" if column.scaled else f"{column.present:,} choices of several values each"
+    return f"{column.present:,} {'value' if column.present == 1 else 'values'}"
 
 
 def listed(names: list[str]) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.constraint_texts import parse_constraints
 from lightning_dpgen.data.tables.likely_form import likely_code
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.open_columns import Open
+from lightning_dpgen.data.tables.row_rules import CONSTRAINTS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_keys import KINDS, keys_of
 
@@ -21,6 +26,8 @@ _MANY, _CLEAR = 1000, 3.0
 _WIDE = 10
 # The share of a sample in one bin, and in one value, from which on little else is seen.
 _ONE_BIN, _ONE_VALUE = 0.9, 0.99
+# Names of columns in one line.
+_MOST_NAMED = 4
 
 
 def warnings_of(schema: TableSchema, n: int | None = None, noise: float | None = None) -> Iterator[tuple[str, str]]:
@@ -49,7 +56,77 @@ def warnings_of(schema: TableSchema, n: int | None = None, noise: float | None =
                 f"is never before {earlier.name}, but learned by itself, so what lies between them is told coarsely; with "
                 f"relative_to: {earlier.name} it is learned by the distance",
             )
+    yield from _of_unrelated(schema)
     yield from schema.rules.unreachable()
+
+
+def warning_of_few(schema: TableSchema, n: int, noise: float) -> str | None:
+    """Return that most tables of two columns hold more noise than records, from public facts alone; None for other schemas.
+
+    Args:
+        schema: with its bins decided.
+        n: the declared number of records.
+        noise: the standard deviation of the noise in a count, if one column alone had the budget.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.columns import column_of
+        >>> columns = [column_of(name, {"type": "integer", "low": 0, "high": 9, "bins": 10}) for name in "abcdefgh"]
+        >>> [warning_of_few(TableSchema(tuple(columns)), n, 1.3) is None for n in (100, 1000)]
+        [False, True]
+    """
+    sizes = [column.choices for column in schema.modelled if not isinstance(column, Open) and column.choices]
+    tables = [math.prod(pair) for pair in itertools.combinations(sizes, 2)]
+    if not tables:
+        return None
+    mean, deviation = n / float(np.median(tables)), noise * math.sqrt(len(tables))
+    if deviation <= mean:
+        return None
+    return (
+        f"hardly worth publishing: in most tables of two columns a cell holds {mean:,.1f} records on average, and noise of "
+        f"about {deviation:,.1f}, so what goes together is lost; leave columns out, or take more records or epsilon"
+    )
+
+
+def _of_unrelated(schema: TableSchema) -> Iterator[tuple[str, str]]:
+    """Ask once for the order of dates and times that nothing relates, neither directly nor through other columns."""
+    columns = {column.name: column for column in schema.recorded if isinstance(column, Numeric)}
+    dates = [column for column in columns.values() if column.type in ("date", "datetime")]
+    apart = {name: {name} for name in columns}
+    related = [one.columns for one in parse_constraints(schema.constraints, schema.rules.columns, CONSTRAINTS)]
+    related += [(column.name, column.relative_to) for column in schema.rules.relatives.values()]
+    for first, *others in related:
+        for other in others:
+            if first in apart and other in apart and apart[first] is not apart[other]:
+                apart[first] |= apart[other]
+                apart |= dict.fromkeys(apart[first], apart[first])
+    pairs = [
+        (one, other)
+        for one, other in itertools.combinations(dates, 2)
+        if one.scale == other.scale
+        and apart[one.name] is not apart[other.name]
+        and _bounds(one)[0] <= _bounds(other)[1]
+        and _bounds(other)[0] <= _bounds(one)[1]
+    ]
+    if not pairs:
+        return
+    # Columns with nearly the same bounds are most likely the begin and the end of one thing.
+    earlier, later = min(pairs, key=lambda pair: sum(abs(a - b) for a, b in zip(*map(_bounds, pair), strict=True)))
+    if _bounds(later) < _bounds(earlier):
+        earlier, later = later, earlier
+    left, right = quoted_name(earlier.name), quoted_name(later.name)
+    concerned = list(dict.fromkeys(column.name for pair in pairs for column in pair))
+    more = [name for name in concerned if name not in (earlier.name, later.name)]
+    others = ", ".join(more[:_MOST_NAMED]) + (f" and {len(more) - _MOST_NAMED} more" if len(more) > _MOST_NAMED else "")
+    yield (
+        later.name,
+        f"can {left} be after {right}? Nothing says so, and synthetic rows will have it. If no record has, declare "
+        f"relative_to: {earlier.name} for {later.name}, or the constraint {left} <= {right}"
+        + (f". The same question is open for {others}" if more else ""),
+    )
+
+
+def _bounds(column: Numeric) -> tuple[int | float, int | float]:
+    return column.scale.tick(column.low), column.scale.tick(column.high)
 
 
 def _of_category(column: Category, n: int | None, noise: float | None) -> Iterator[tuple[str, str]]:

@@ -68,8 +68,13 @@ _OWN = {
 # A key that numbers rows tells nothing of what is learned; fewer rows may be in order by chance.
 _NUMBERED = "the first rows are numbered so: is it the row number? Then  type: drop  (or fake: row_number)"
 _FEWEST_NUMBERED = 8
+# Words for false and true that may also be the first numbers of many.
+_DIGITS = ("0", "1")
+_DIGITS_TOLD = "for false and true, told from the first rows; where other numbers may stand there:  type: integer"
 _PLAIN = NumberForm()
 _ROWS = 1000
+# Names of columns in one line of comment.
+_MOST_NAMED = 6
 # A person fills in a draft column by column.
 _MOST_COLUMNS = 20_000
 _TESTS: dict[str, Scale] = {
@@ -131,6 +136,8 @@ def draft_text(
         # Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).
         # private  instead has it found from a share of the budget (discovery_share): low and high, or values.
         # Names and keys are no categories:  type: drop  leaves them out,  type: fake  makes them up.
+        # constraints: [start <= end, total = net + tax]  names what every row keeps; rows may break what is not named.
+        # relative_to: start  of a later date or number has it learned by its distance from another column.
         # label: ???   # the column that says of which class a record is, if there is one
         columns:
           a:
@@ -142,6 +149,9 @@ def draft_text(
         '# Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).',
         "# private  instead has it found from a share of the budget (discovery_share): low and high, or values.",
         "# Names and keys are no categories:  type: drop  leaves them out,  type: fake  makes them up.",
+        "# constraints: [start <= end, total = net + tax]  names what every row keeps; rows may break what is not named.",
+        "# relative_to: start  of a later date or number has it learned by its distance from another column.",
+        *_asked_of_dates(columns),
         *(f"# {note}" for note in notes),
         f"# label: {OPEN}   # the column that says of which class a record is, if there is one",
     ]
@@ -235,6 +245,13 @@ def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
     return [drafts[name] for name in rows.columns]
 
 
+def _asked_of_dates(columns: Sequence[ColumnDraft]) -> list[str]:
+    """Return the question of the order of dates and times, where there are several, as a line of comment."""
+    names = [_text(column.name) for column in columns if column.fields.get("type") in ("date", "datetime")]
+    told = ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+    return [f"# {told}: is one never after another? Say so by one of these two."] if len(names) > 1 else []
+
+
 def _text(value: Any) -> str:
     return OPEN if value == OPEN else value_text(value)
 
@@ -245,6 +262,8 @@ def _of_texts(name: str, values: pa.Array, signs: NumberForm = _PLAIN) -> Column
     values = values.drop_null()
     if not len(values):
         return ColumnDraft(name, {"type": OPEN}, {"type": f"one of {', '.join(KINDS)}"})
+    if len(values) >= _FEWEST_NUMBERED and set(pc.unique(values).to_pylist()) == set(_DIGITS):
+        return ColumnDraft.of_type(name, "boolean", words=list(_DIGITS)).because("words", _DIGITS_TOLD)
     if words := likely_words(values):
         return ColumnDraft.of_type(name, "boolean", **({"words": words} if tuple(words) != TRUTH else {}))
     if pc.any(pc.match_substring_regex(values, r"^\s*0\d")).as_py() and _reads(Integers(), values):

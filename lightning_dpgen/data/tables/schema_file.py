@@ -13,6 +13,7 @@ from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, FOUND
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.privacy.nearest_word import nearest
 from lightning_dpgen.privacy.strict_json import read_json
 
 # A draft holds one of these where a person has to decide.
@@ -135,7 +136,9 @@ def parse_schema(text: str, source: str = "the schema") -> TableSchema:
     """
     node, fields = _parsed(text, source)
     if not isinstance(fields.get("columns"), dict):
-        raise BadSchema(f"{source}: expected columns: with each column's name and what is declared of it")
+        near = None if "columns" in fields else nearest("columns", fields, shortened=True)
+        hint = f"; did you mean columns in place of {shortened(near)}?" if near else ""
+        raise BadSchema(f"{source}: expected columns: with each column's name and what is declared of it{hint}")
     _refuse_unfilled(node, source)
     lines = _lines(node)
     try:

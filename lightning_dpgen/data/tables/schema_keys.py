@@ -243,7 +243,7 @@ COLUMN_KEYS = (
         "words",
         "the texts for false and for true, such as `[no, yes]`, in any capitals; files of text, workbooks, pages and rules "
         "have them, and a DataFrame or Parquet file has true and false",
-        "true, yes, t, y, 1 and their opposites",
+        "true, yes, t, y, 1 and their opposites are read, and true and false are written",
         {"type": "array", "minItems": 2, "maxItems": 2, "items": _TEXT},
     ),
     Key(
@@ -307,7 +307,10 @@ _CUT = (
     *("relative_to", "distance"),
 )
 _MISSING, _SIGNS = ("missing", "missing_values"), ("decimal", "thousands")
-_RANGE = "between which values can any record lie? Wide is fine: bins that are left open follow the records"
+_RANGE = (
+    "between which values can any record lie? Bounds as narrow as public knowledge allows cost the least noise; low: "
+    "private (and high) has them found"
+)
 KINDS: dict[str, Kind] = {
     "category": Kind(
         "texts or whole numbers from a list",

@@ -28,9 +28,11 @@ class WrittenForm(ABC):
 
     Attributes:
         example: a text of this form.
+        declared: the keys of a schema that declare it, for messages.
     """
 
     example: str
+    declared: str
 
     @abstractmethod
     def fits(self, texts: pa.Array) -> np.ndarray:
@@ -70,6 +72,11 @@ class NumberForm(WrittenForm):
     @property
     def example(self) -> str:  # type: ignore[override]
         return f"1{self.thousands}234{self.decimal}5"
+
+    @property
+    def declared(self) -> str:  # type: ignore[override]
+        between = f'thousands: "{self.thousands}"' if self.thousands else "no thousands"
+        return f'decimal: "{self.decimal}" and {between}'
 
     def fits(self, texts: pa.Array) -> np.ndarray:
         return pc.match_substring_regex(texts, self._pattern).to_numpy(zero_copy_only=False)
@@ -132,6 +139,10 @@ class MomentForm(WrittenForm):
     @property
     def example(self) -> str:  # type: ignore[override]
         return self.written(pa.array([86399], pa.timestamp("s")))[0].as_py()
+
+    @property
+    def declared(self) -> str:  # type: ignore[override]
+        return f'format: "{self.format}"'
 
     def fits(self, texts: pa.Array) -> np.ndarray:
         return pc.match_substring_regex(texts, self._pattern).to_numpy(zero_copy_only=False)
