@@ -14,7 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from lightning_dpgen.data.baskets.keys import basket_keys
 from lightning_dpgen.data.files import json_lines, rows, values
+from lightning_dpgen.data.series.reading import read_series
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.sampling.errors import BadRecords
@@ -164,3 +167,25 @@ def test_a_value_is_read_whatever_others_there_are_in_other_blocks(monkeypatch, 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_value_is_read_whatever_other_there_is(tmp_path, kind):
     _check_read_alone(kind, tmp_path, lambda held: itertools.permutations(held, 2))
+
+
+@pytest.mark.parametrize("odd", [0.5, "0.5", "tea", 2**53, 2**53 + 1, 1e300])
+def test_an_item_is_read_whatever_others_there_are(odd):
+    items = [7, 10**15, 10**16, 2**53]
+    found = []
+    for several in (items, [odd, *items], [*items, odd]):
+        keys = basket_keys(pd.DataFrame({"b": range(len(several)), "x": pd.Series(several, dtype=object)}))
+        names = keys.names.take(pa.array(keys.ids)).to_pylist()
+        found.append(names[1:] if several[0] == odd else names[:4])
+    assert found == [list(map(str, items))] * 3
+
+
+@pytest.mark.parametrize("odd", [Decimal("1E-30"), Decimal("1E+17")])
+def test_a_reading_is_read_whatever_others_there_are(odd):
+    schema = SeriesSchema(length=2, channels=("t",), low=(0.0,), high=(1.0,))
+    own = [Decimal("0.3"), Decimal("0.7"), Decimal("0.123456789012345")]
+    read = [
+        read_series(pa.table({name: pa.array(several) for name in schema.columns}), schema, outside="clamp").encoded.units
+        for several in ([*own, Decimal(0)], [*own, odd])
+    ]
+    np.testing.assert_array_equal(read[0][:3], read[1][:3])

@@ -18,8 +18,8 @@ from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
 
 ROWS_AT_ONCE = 1 << 13
-# Beyond it, float64 does not hold all whole numbers: these are text.
-_LARGEST_WHOLE = 2**53
+# Beyond it, float64 does not tell all whole numbers apart: these are text.
+_LARGEST_WHOLE = 2**53 - 1
 # Digits of the longest number that Arrow holds.
 _MOST_DIGITS = 76
 

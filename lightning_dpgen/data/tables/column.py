@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.tables.arrays import Misfit, are_numbers, floats_of, plain
+from lightning_dpgen.data.numbers import are_numbers, floats_of
+from lightning_dpgen.data.tables.arrays import Misfit, plain
 
 # The longest name of a column, and the longest key that a message quotes.
 _LONGEST_NAME, _LONGEST_KEY = 1000, 100

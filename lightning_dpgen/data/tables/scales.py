@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.tables.arrays import Misfit, are_numbers, floats_of, parsed, shown, wrong_type
+from lightning_dpgen.data.numbers import are_numbers, floats_of
+from lightning_dpgen.data.tables.arrays import Misfit, parsed, shown, wrong_type
 
 # Beyond these, float64 has no room for whole numbers, or for widths of bins.
 LARGEST_WHOLE, LARGEST = 2**53, 1e100
