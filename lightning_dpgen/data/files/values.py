@@ -124,13 +124,13 @@ def _number(value: int | float | decimal.Decimal) -> tuple[str, str | int | floa
     if isinstance(value, decimal.Decimal):
         if not value.is_finite():
             return "str", str(value)
-        is_large = abs(value) > _LARGEST_WHOLE and value.adjusted() < _MOST_DIGITS
+        is_large = value.copy_abs() > _LARGEST_WHOLE and value.adjusted() < _MOST_DIGITS
         if not is_large or value != value.to_integral_value():
             return "number", float(value)
         value = int(value)
     if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
         # Python writes no number of thousands of digits as text.
-        return ("str", str(value)) if abs(value) < 10**_MOST_DIGITS else ("number", math.copysign(math.inf, value))
+        return ("str", str(value)) if abs(value) < 10**_MOST_DIGITS else ("number", math.inf if value > 0 else -math.inf)
     return "number", value
 
 
