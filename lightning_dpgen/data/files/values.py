@@ -34,7 +34,7 @@ class Nested(BadRecords):
     """
 
     def __init__(self, where: str, column: str, value: Any) -> None:
-        kinds = {dict: "an object", list: "a list", bytes: "bytes"}
+        kinds: dict[type, str] = {dict: "an object", list: "a list", bytes: "bytes"}
         self.column, self.what = column, kinds.get(type(value), f"a {type(value).__name__}")
         self.advice = "unpack it into columns first"
         if isinstance(value, dict) and column.isidentifier():
