@@ -70,10 +70,7 @@ class AsRead:
 
         def written(name: str, column: pa.Array) -> pa.Array:
             form = self.forms.get(name)
-            if form is not None:
-                column = form.written(column)
-            elif pa.types.is_timestamp(column.type) and column.type.tz is not None:
-                column = with_offset(column)
+            column = _without_zone(column) if form is None else form.written(column)
             texts = self._with_words(name, column).cast(pa.string())
             return pc.coalesce(texts, self.missing[name]) if name in self.missing else texts
 
@@ -90,9 +87,16 @@ class AsRead:
 
         return _changed(chunk, written)
 
+    def lines(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Return records as JSON lines have them: as `values`, and moments with a zone are text."""
+        return _changed(self.values(chunk), lambda _, column: _without_zone(column))
+
     def cells(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        """Return records as a workbook has them, whose dates and numbers have a format for the eye: words are text."""
-        return _changed(chunk, self._with_words)
+        """Return records as a workbook has them, whose dates and numbers have a format for the eye.
+
+        Words are text, and so are moments with a zone.
+        """
+        return _changed(chunk, lambda name, column: _without_zone(self._with_words(name, column)))
 
     def schema(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of `values`."""
@@ -104,6 +108,11 @@ class AsRead:
             return column
         no, yes = self.words[name]
         return pc.if_else(column, yes, no)
+
+
+def _without_zone(column: pa.Array) -> pa.Array:
+    """Return moments with a zone as text, and other values as they are."""
+    return with_offset(column) if getattr(column.type, "tz", None) is not None else column
 
 
 def _changed(chunk: pa.RecordBatch, change: Callable[[str, pa.Array], pa.Array]) -> pa.RecordBatch:

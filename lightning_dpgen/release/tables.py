@@ -62,7 +62,7 @@ def write_table(
     elif path.suffix == ".jsonl":
         with open(path, "w", encoding="utf-8", newline="") as file:
             for chunk in chunks:
-                lines = (json.dumps(row, ensure_ascii=False, default=str) for row in form.values(chunk).to_pylist())
+                lines = (json.dumps(row, ensure_ascii=False, default=str) for row in form.lines(chunk).to_pylist())
                 file.writelines(f"{line}\n" for line in lines)
     elif path.suffix == WORKBOOK:
         write_workbook(path, chunks, schema, form, sheet)

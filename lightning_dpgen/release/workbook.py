@@ -27,7 +27,8 @@ def write_workbook(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Sche
     """Write records to a workbook with one sheet, the names of the columns in its first row.
 
     Dates and times are cells that Excel shows in the declared form (ISO 8601 without one). Moments with a zone, and days
-    before 1 March 1900, are text, since a workbook has neither.
+    before 1 March 1900, are text, since a workbook has neither. A row of missing values alone has a text in its first cell,
+    the schema's for a missing value or an empty one.
 
     Args:
         path: of the file.
@@ -43,6 +44,7 @@ def write_workbook(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Sche
     needs("openpyxl", "excel", str(path))
     import openpyxl
     from openpyxl.cell import WriteOnlyCell
+    from openpyxl.cell.rich_text import CellRichText
     from openpyxl.utils.exceptions import IllegalCharacterError
 
     book = openpyxl.Workbook(write_only=True)
@@ -52,14 +54,13 @@ def write_workbook(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Sche
         day = value.date() if isinstance(value, datetime.datetime) else value
         if isinstance(value, list):
             value = json.dumps(value, ensure_ascii=False)
-        elif getattr(value, "tzinfo", None) is not None:
-            value = str(value)
         elif isinstance(day, datetime.date) and day < _FIRST_DAY:
             kind = pa.date32() if value is day else pa.timestamp("s")
             value = str(value) if written is None else written.written(pa.array([value], kind))[0].as_py()
         if value is None or (shown is None and not isinstance(value, str)):
             return value
-        held = WriteOnlyCell(made, value)
+        # openpyxl writes an empty text as no value, unless it is one of parts.
+        held = WriteOnlyCell(made, value if value != "" else CellRichText([value]))
         if isinstance(value, str):
             # A text that begins with = is a text, and no formula.
             held.data_type = "s"
@@ -73,7 +74,11 @@ def write_workbook(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Sche
         made.append([cell(name, None, None) for name in schema.names])
         for chunk in map(form.cells, chunks):
             for row in zip(*(column.to_pylist() for column in chunk.columns), strict=True):
-                made.append(list(map(cell, row, formats, forms)))
+                cells = list(map(cell, row, formats, forms))
+                if all(value is None for value in row):
+                    # An empty row is no record to most readers.
+                    cells[0] = cell(form.missing.get(schema.names[0], ""), None, None)
+                made.append(cells)
         book.save(path)
     except IllegalCharacterError:
         raise ValueError("a text has a control character, which no workbook holds; a .csv or .parquet file does") from None

@@ -462,7 +462,7 @@ BAD = {
     "a separator of another kind": (pa.table({"b": [1]}), PLAIN, {"separator": 5}, ValueError, "separator=5"),
     "one column named": (pa.table({"b": [1], "i": ["tea"]}), PLAIN, {"columns": "b"}, ValueError, "two names"),
     "an empty separator": (pa.table({"b": [1], "i": ["tea"]}), PLAIN, {"separator": ""}, ValueError, "separator=''"),
-    "mixed items": (pd.DataFrame({"b": [1, 2], "i": ["tea", 3]}), PLAIN, {}, BadRecords, "holds int, str"),
+    "mixed items": (pd.DataFrame({"b": [1, 2], "i": ["tea", 3]}), PLAIN, {}, BadRecords, "row 1 .from 0.: the item 3"),
 }  # fmt: skip
 
 

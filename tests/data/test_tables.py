@@ -202,12 +202,15 @@ FRAME = pd.DataFrame({"a": [1, 2], "b": [True, False]})
 BAD_SOURCES = {
     "list": ([1, 2], "a list: expected"),
     "suffix": ("a.xls", "a.xls is not read: open it in its program and save it as .xlsx or .csv"),
-    "mixed": (FRAME.assign(a=[1, "x"]), "column 'a' of the frame holds int, str: expected values of one type"),
-    "odd mixture": (FRAME.assign(a=pd.Series([np.datetime64("2020-01-01"), np.float32(3)], dtype=object)), "holds .*float"),
+    "mixed": (FRAME.assign(a=[1, "x"]), "row 1 .from 0.: column 'a': 'x': expected a whole number"),
+    "odd mixture": (
+        FRAME.assign(a=pd.Series([np.datetime64("2020-01-01"), np.float32(3)], dtype=object)),
+        "'a': holds timestamp.us.: expected a whole",
+    ),
     "names": (FRAME.rename(columns={"a": 0}), "lacks a and has 0, not in the schema"),
     "twice": (pd.concat([FRAME, FRAME], axis=1), "two columns are named 'a'"),
-    "nested": (FRAME.assign(a=[[1], [2]]), "column 'a': holds list<.*; unpack it"),
-    "bytes": (FRAME.assign(a=[b"1", b"2"]), "column 'a': holds binary"),
+    "nested": (FRAME.assign(a=[[1], [2]]), "column 'a' holds a list: expected single values; unpack it"),
+    "bytes": (FRAME.assign(a=[b"1", b"2"]), "column 'a' holds bytes"),
     "dates for numbers": (FRAME.assign(a=pd.to_datetime(["2020-01-01"] * 2)), "holds timestamp.* expected a whole number"),
     "numbers for truth": (FRAME.assign(b=[0, 2]), r"row 1 \(from 0\): column 'b': 2: expected true or false"),
     "NaN": (FRAME.assign(a=[1.0, np.nan]), r"row 1 \(from 0\): column 'a': a value is missing"),
@@ -254,7 +257,7 @@ def test_persons(tmp_path):
         (FRAME, r"has no column person='who'"),
         (frame.assign(who=["x", None]), "column 'who': a value is missing"),
         (frame.assign(who=["", "x"]), r"row 0 \(from 0\): column 'who'"),
-        (frame.assign(who=[[1], [2]]), "column 'who': holds list"),
+        (frame.assign(who=[[1], [2]]), "column 'who' holds a list"),
         (frame.assign(who=[1.0, np.nan]), "column 'who': a value is missing"),
     ]:  # fmt: skip
         with pytest.raises(BadRecords, match=words):

@@ -11,6 +11,7 @@ import pyarrow as pa
 from lightning_dpgen.data.baskets.files import BasketForm, Entries, entries_in_memory, entries_of
 from lightning_dpgen.data.baskets.sets import as_sets
 from lightning_dpgen.data.names import shown, whole_numbers
+from lightning_dpgen.data.numbers import texts_of
 from lightning_dpgen.data.reading import Numbering
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -53,7 +54,7 @@ def basket_keys(source: Any, *, integers: bool = False, form: BasketForm | None 
         blocks = entries_of(source, form or BasketForm())
     numbers, kept, n = Numbering(), [], 0
     for entries in blocks:
-        items = _whole(entries) if integers else entries.items.cast(pa.string())
+        items = _whole(entries) if integers else texts_of(entries.items)
         kept.append((entries.baskets, numbers.of(items)))
         n = max(n, int(entries.heads.max(initial=-1)) + 1)
     names = sorted(numbers.known)

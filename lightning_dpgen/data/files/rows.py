@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET, WORKBOOK, is_d
 from lightning_dpgen.data.files.parquet import ParquetFolder, ParquetRows
 from lightning_dpgen.data.files.sqlite import MAGIC, SqliteRows
 from lightning_dpgen.data.files.text import bare_name, check_there
+from lightning_dpgen.data.files.values import alike_batches
 from lightning_dpgen.data.files.workbook import WorkbookRows
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
@@ -38,7 +40,10 @@ class ArrowRows(RowSource):
 
 
 class FrameRows(RowSource):
-    """A DataFrame; its index is no column, and names that are no text are what they look like."""
+    """A DataFrame; its index is no column, and names that are no text are what they look like.
+
+    A value of an object column is read by its own type, as one of `ValueRows` is.
+    """
 
     def __init__(self, frame: pd.DataFrame) -> None:
         super().__init__(_IN_MEMORY, list(map(str, frame.columns)))
@@ -46,12 +51,10 @@ class FrameRows(RowSource):
 
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         places = {name: at for at, name in enumerate(self.columns)}
-        places = {name: places[name] for name in columns}
-        for name, at in places.items():
-            _check_alike(self._frame.iloc[:, at], name)
         for start in range(0, len(self._frame), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
-            yield pa.record_batch([_array(self._frame.iloc[rows, at], name) for name, at in places.items()], names=columns)
+            read = {name: _values(self._frame.iloc[rows, places[name]], name) for name in columns}
+            yield from alike_batches(read, self.where)
 
 
 def rows_of(
@@ -109,25 +112,41 @@ def _begins_with(path: Path, magic: bytes) -> bool:
         return file.read(len(magic)) == magic
 
 
-def _check_alike(values: pd.Series, name: str) -> None:
-    """Raise BadRecords for scalars of several types, on which Arrow may crash."""
-    if values.dtype == object and pd.api.types.infer_dtype(values, skipna=True).startswith("mixed"):
-        kinds = {type(value) for value in values if value is not None and value is not pd.NA and value == value}
-        if len(kinds) > 1 and kinds != {int, float}:
-            raise _mixed(values, name)
-
-
-def _array(values: pd.Series, name: str) -> pa.Array:
+def _values(values: pd.Series, name: str) -> pa.Array | list[Any]:
+    """Return values of one type as an array, and any others as those of Python."""
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        if values.cat.categories.dtype != object:
+            return _array(values, name)
+        values = values.astype(object)
+    if values.dtype != object:
+        return _array(values, name)
+    if pd.api.types.infer_dtype(values, skipna=True) == "string":
+        return _array(values, name, pa.string())
     try:
-        array = pa.array(values, from_pandas=True)
+        absent = values.isna()
+        return [None if missing else _scalar(value) for value, missing in zip(values, absent, strict=True)]
+    except (ArithmeticError, ValueError):
+        # A signalling NaN cannot be compared, and Python has no moments after the year 9999.
+        problem = "holds a number or a moment that Python cannot read: correct it"
+        raise BadRecords(f"{_IN_MEMORY}: column {shown(name)} {problem}") from None
+
+
+def _scalar(value: Any) -> Any:
+    """Return a scalar of numpy or pandas as one of Python."""
+    if isinstance(value, np.datetime64):
+        value = pd.Timestamp(value)
+    elif isinstance(value, np.timedelta64):
+        value = pd.Timedelta(value)
+    elif isinstance(value, np.generic):
+        return value.item()
+    return value.to_pydatetime(warn=False) if isinstance(value, pd.Timestamp) else value
+
+
+def _array(values: pd.Series, name: str, kind: pa.DataType | None = None) -> pa.Array:
+    try:
+        array = pa.array(values, kind, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        raise _mixed(values, name) from None
+        raise BadRecords(
+            f"{_IN_MEMORY}: column {shown(name)}: {values.dtype} cannot be read; convert it, such as by .astype(str)"
+        ) from None
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-
-
-def _mixed(values: pd.Series, name: str) -> BadRecords:
-    kinds = ", ".join(sorted({type(value).__name__ for value in values})[:5])
-    return BadRecords(
-        f"column {shown(name)} of the frame holds {kinds}: expected values of one type, such as text or numbers; convert "
-        "it, such as by .astype(str)"
-    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 import uuid
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -17,8 +18,10 @@ from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
 
 ROWS_AT_ONCE = 1 << 13
-# Beyond it, float64 does not hold all whole numbers: these are text.
-_LARGEST_WHOLE = 2**53
+# Beyond it, float64 does not tell all whole numbers apart: these are text.
+_LARGEST_WHOLE = 2**53 - 1
+# Digits of the longest number that Arrow holds.
+_MOST_DIGITS = 76
 
 
 class Nested(BadRecords):
@@ -31,7 +34,7 @@ class Nested(BadRecords):
     """
 
     def __init__(self, where: str, column: str, value: Any) -> None:
-        kinds = {dict: "an object", list: "a list"}
+        kinds: dict[type, str] = {dict: "an object", list: "a list", bytes: "bytes"}
         self.column, self.what = column, kinds.get(type(value), f"a {type(value).__name__}")
         self.advice = "unpack it into columns first"
         if isinstance(value, dict) and column.isidentifier():
@@ -55,15 +58,33 @@ class ValueRows(RowSource):
         with closing(self.value_blocks(columns)) as blocks:
             for rows in blocks:
                 if rows:
-                    named = zip(columns, zip(*rows, strict=True), strict=True)
-                    read = [_read(values, name, self.where) for name, values in named]
-                    for start, stop in _alike([kinds for kinds, _ in read], len(rows)):
-                        parts = [(kinds[start:stop], values[start:stop]) for kinds, values in read]
-                        arrays = [
-                            _array(kinds, values, name, self.where)
-                            for name, (kinds, values) in zip(columns, parts, strict=True)
-                        ]
-                        yield pa.record_batch(arrays, names=columns)
+                    yield from alike_batches(dict(zip(columns, zip(*rows, strict=True), strict=True)), self.where)
+
+
+def alike_batches(columns: Mapping[str, pa.Array | Sequence[Any]], where: str) -> Generator[pa.RecordBatch]:
+    """Yield rows in batches, in each of which a column has values of one kind; arrays are of one kind already.
+
+    Args:
+        columns: the values (n,) of each, at least one column.
+        where: the source, for an error.
+
+    Raises:
+        BadRecords: for what no column holds.
+
+    Example:
+        >>> [batch["x"].to_pylist() for batch in alike_batches({"x": [1, 2.5, "a", None, True]}, "here")]
+        [[1.0, 2.5], ['a', None], [True]]
+    """
+    count = len(next(iter(columns.values())))
+    read = {name: _read(values, name, where) for name, values in columns.items() if not isinstance(values, pa.Array)}
+    for start, stop in _alike([kinds for kinds, _ in read.values()], count):
+        arrays = [
+            _array(read[name][0][start:stop], read[name][1][start:stop], name, where)
+            if name in read
+            else values[start:stop]
+            for name, values in columns.items()
+        ]
+        yield pa.record_batch(arrays, names=list(columns))
 
 
 def _read(values: Sequence[Any], column: str, where: str) -> tuple[list[str], list[Any]]:
@@ -80,20 +101,37 @@ def _read(values: Sequence[Any], column: str, where: str) -> tuple[list[str], li
         elif isinstance(value, bool | str):
             pass
         elif isinstance(value, int | float | decimal.Decimal):
-            of_text = (isinstance(value, int) and abs(value) > _LARGEST_WHOLE) or (
-                isinstance(value, decimal.Decimal) and not value.is_finite()
-            )
-            number = value if isinstance(value, int) else float(value)
-            kind, value = ("str", str(value)) if of_text else ("number", number)
+            kind, value = _number(value)
         elif isinstance(value, uuid.UUID):
             kind, value = "str", str(value)
-        elif isinstance(value, datetime.datetime) and value.tzinfo is not None:
-            kind, value = "instant", value.astimezone(datetime.UTC)
+        elif isinstance(value, datetime.datetime):
+            kind = "datetime"
+            if value.tzinfo is not None:
+                try:
+                    kind, value = "instant", value.astimezone(datetime.UTC)
+                except OverflowError:
+                    problem = "a moment before the year 1 or after 9999: correct it"
+                    raise BadRecords(f"{where}: column {shown(column)} holds {problem}") from None
         elif not isinstance(value, datetime.date | datetime.time | datetime.timedelta):
             raise Nested(where, column, value)
         kinds.append(kind)
         found.append(value)
     return kinds, found
+
+
+def _number(value: int | float | decimal.Decimal) -> tuple[str, str | int | float]:
+    """Return the kind of a number, and the number as it is read: as text, where float64 does not hold it."""
+    if isinstance(value, decimal.Decimal):
+        if not value.is_finite():
+            return "str", str(value)
+        is_large = value.copy_abs() > _LARGEST_WHOLE and value.adjusted() < _MOST_DIGITS
+        if not is_large or value != value.to_integral_value():
+            return "number", float(value)
+        value = int(value)
+    if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
+        # Python writes no number of thousands of digits as text.
+        return ("str", str(value)) if abs(value) < 10**_MOST_DIGITS else ("number", math.inf if value > 0 else -math.inf)
+    return "number", value
 
 
 def _alike(columns: Sequence[Sequence[str]], count: int) -> Iterator[tuple[int, int]]:
@@ -110,7 +148,13 @@ def _alike(columns: Sequence[Sequence[str]], count: int) -> Iterator[tuple[int, 
     yield start, count
 
 
-_TYPES = {"bool": pa.bool_(), "str": pa.string(), "instant": pa.timestamp("us", "UTC")}
+_TYPES = {
+    "bool": pa.bool_(),
+    "str": pa.string(),
+    "date": pa.date32(),
+    "datetime": pa.timestamp("us"),
+    "instant": pa.timestamp("us", "UTC"),
+}
 
 
 def _array(kinds: Sequence[str], values: Sequence[Any], column: str, where: str) -> pa.Array:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lightning_dpgen.data.files.blocks import Block, RowSource, first_misfit
 from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.names import plain, shown
+from lightning_dpgen.data.numbers import floats_of
 from lightning_dpgen.data.reading import Numbering, class_positions
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.sampling.errors import BadRecords
@@ -185,6 +186,8 @@ def readings_of(block: Block, name: str) -> np.ndarray:
     elif not any(test(kind) for test in _NUMERIC):
         raise BadRecords(f"{block.place(0)}: the column {shown(name)} is of {kind}: expected numbers")
     try:
+        if pa.types.is_decimal(kind):
+            return floats_of(values)
         return pc.fill_null(values.cast(pa.float64(), safe=False), np.nan).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
         first = first_misfit(values, pa.float64())

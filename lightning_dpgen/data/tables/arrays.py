@@ -86,24 +86,6 @@ def how_to_correct(values: pa.Array, row: int, advice: str = "correct it") -> st
     return f"is a double quote before it left open? Else {advice}" if several else advice
 
 
-def texts_of(values: pa.Array) -> pa.Array:
-    """Return numbers as text: whole ones without decimals, each by itself, whatever other values the column has.
-
-    Example:
-        >>> texts_of(pa.array([12.0, 2.5, None, float("nan")])).to_pylist(), texts_of(pa.array([12])).to_pylist()
-        (['12', '2.5', None, None], ['12'])
-    """
-    if not pa.types.is_floating(values.type):
-        return values.cast(pa.string())
-    numbers = (None if value is None or value != value else value for value in values.to_pylist())
-    return pa.array([str(int(v)) if v is not None and v.is_integer() else v and repr(v) for v in numbers], pa.string())
-
-
-def are_numbers(kind: pa.DataType) -> bool:
-    """Tell whether a type is one of numbers."""
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-
-
 def shown(values: pa.Array, row: int) -> str:
     """Return a value as a message quotes it: text in quotes, and cut short."""
     try:

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.names import one_of
-from lightning_dpgen.data.tables.arrays import Misfit, are_numbers, how_to_correct, shown, texts_of, wrong_type
+from lightning_dpgen.data.numbers import are_numbers, texts_of
+from lightning_dpgen.data.tables.arrays import Misfit, how_to_correct, shown, wrong_type
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.scales import Integers
 

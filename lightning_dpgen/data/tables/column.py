@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.tables.arrays import Misfit, are_numbers, plain
+from lightning_dpgen.data.numbers import are_numbers, floats_of
+from lightning_dpgen.data.tables.arrays import Misfit, plain
 
 # The longest name of a column, and the longest key that a message quotes.
 _LONGEST_NAME, _LONGEST_KEY = 1000, 100
@@ -213,7 +214,7 @@ class Modelled(Column):
             texts = self.missing_values if self.missing or not self.takes_empty() else ()
             absent = pc.or_(absent, pc.is_in(values, pa.array(texts, pa.string())))
         elif are_numbers(values.type) and (codes := self._missing_numbers):
-            absent = pc.or_(absent, pc.is_in(values.cast(pa.float64(), safe=False), pa.array(codes)))
+            absent = pc.or_(absent, pa.array(np.isin(floats_of(values), codes)))
         absent = absent.to_numpy(zero_copy_only=False)
         if absent.any() and not self.missing:
             raise Misfit(int(absent.argmax()), "a value is missing", "fill it in, or declare missing: true")

@@ -123,7 +123,7 @@ class Datetimes(Scale):
             raise wrong_type(values, self.expected)
         if values.type.tz is None:
             raise Misfit(None, f"holds times without a zone: expected {self.expected}", "leave zone out of the schema")
-        return pc.local_timestamp(values.cast(pa.timestamp("us", self.zone)))
+        return pc.local_timestamp(values.cast(pa.timestamp(values.type.unit, self.zone)))
 
 
 @dataclass(frozen=True)

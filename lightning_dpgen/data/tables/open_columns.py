@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.tables.arrays import Misfit, plain, texts_of
+from lightning_dpgen.data.numbers import texts_of
+from lightning_dpgen.data.tables.arrays import Misfit, plain
 from lightning_dpgen.data.tables.bins import Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.likely_form import with_likely_keys

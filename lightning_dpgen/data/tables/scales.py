@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.tables.arrays import Misfit, are_numbers, parsed, shown, wrong_type
+from lightning_dpgen.data.numbers import are_numbers, floats_of
+from lightning_dpgen.data.tables.arrays import Misfit, parsed, shown, wrong_type
 
 # Beyond these, float64 has no room for whole numbers, or for widths of bins.
 LARGEST_WHOLE, LARGEST = 2**53, 1e100
@@ -77,11 +78,9 @@ class Integers(Scale):
     def ticks(self, values: pa.Array) -> np.ndarray:
         texts = values
         if pa.types.is_string(values.type):
-            try:
-                return values.cast(pa.int64()).to_numpy()
-            except pa.ArrowInvalid:
-                # Programs write whole numbers with a point in a column in which some are missing.
-                values = parsed(values, pa.float64(), self.expected)
+            # Programs write whole numbers with a point in a column in which some are missing. All texts are read in one
+            # way, since int64 would hold larger ones where no other record has a point.
+            values = parsed(values, pa.float64(), self.expected)
         elif pa.types.is_integer(values.type) and values.type != pa.uint64():
             return values.cast(pa.int64()).to_numpy()
         found = _floats(values, self.expected)
@@ -147,10 +146,6 @@ class Decimals(Scale):
 
 
 def _floats(values: pa.Array, expected: str) -> np.ndarray:
-    kind = values.type
-    if not are_numbers(kind):
+    if not are_numbers(values.type):
         raise wrong_type(values, expected)
-    if pa.types.is_decimal(kind):
-        # Arrow rounds by the scale of the whole column, which other records may have widened; digits are read alike.
-        values = values.cast(pa.string())
-    return values.cast(pa.float64(), safe=False).to_numpy()
+    return floats_of(values)

@@ -21,7 +21,8 @@ from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import UTF8, bare_name
 from lightning_dpgen.data.files.values import Nested
 from lightning_dpgen.data.names import plain
-from lightning_dpgen.data.tables.arrays import Misfit, texts_of
+from lightning_dpgen.data.numbers import texts_of
+from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times, is_zone
 from lightning_dpgen.data.tables.likely_form import (

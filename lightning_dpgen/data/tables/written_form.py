@@ -179,11 +179,17 @@ class MomentForm(WrittenForm):
 def with_offset(moments: pa.Array) -> pa.Array:
     """Return moments of a zone as text with their offset, as ISO 8601 writes it but for a blank in place of T.
 
+    A moment whose offset is no whole minute, as before standard time, is text of UTC: no text holds its seconds.
+
     Example:
-        >>> with_offset(pa.array([0], pa.timestamp("s", "Europe/Berlin"))).to_pylist()
-        ['1970-01-01 01:00:00+01:00']
+        >>> with_offset(pa.array([0, -3 * 10**9], pa.timestamp("s", "Europe/Berlin"))).to_pylist()
+        ['1970-01-01 01:00:00+01:00', '1874-12-07 18:40:00+00:00']
     """
-    texts = pc.strftime(moments, format="%Y-%m-%d %H:%M:%S%z")
+    utc = moments.cast(pa.timestamp("s", "UTC"))
+    offsets = pc.subtract(pc.local_timestamp(moments).cast(pa.int64()), utc.cast(pa.int64()))
+    in_minutes = pc.equal(pc.multiply(pc.divide(offsets, 60), 60), offsets)
+    form = "%Y-%m-%d %H:%M:%S%z"
+    texts = pc.if_else(in_minutes, pc.strftime(moments, format=form), pc.strftime(utc, format=form))
     return pc.replace_substring_regex(texts, r"(\d\d)$", r":\1")
 
 
