@@ -114,7 +114,8 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
         found.setdefault(said.column, []).append(schema.condition(said))
     for column, several in found.items():
         if several[0].group is not None and not frozenset.intersection(*(condition.may for condition in several)):
-            raise ValueError(f"column {column!r}: no record fulfils all conditions on it: leave some out")
+            told = "all conditions on it: leave some out" if len(several) > 1 else "the condition on it"
+            raise ValueError(f"column {column!r}: no record fulfils {told}")
     if isinstance(schema, TableSchema):
         schema.check_together(every)
     return found

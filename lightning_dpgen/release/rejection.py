@@ -188,7 +188,7 @@ def check_rate(said: str, n: int, found: int, drawn: int) -> None:
         >>> check_rate("where sex=F", n=100_000, found=104, drawn=1_000_000)
         Traceback (most recent call last):
         lightning_dpgen.release.rejection.TooRare: where sex=F: 104 of 1,000,000 records drawn fit, about 1 in 9,615, and \
-100,000 were asked for: ask for 10 at most, or set fewer conditions
+100,000 were asked for: ask for 10 at most, or for what more records fit
     """
     most = max(MOST_DRAWN, MOST_DRAWN_EACH * n)
     # Five standard deviations more than were seen, so that a draw that would succeed is hardly ever given up.
@@ -197,5 +197,5 @@ def check_rate(said: str, n: int, found: int, drawn: int) -> None:
         return
     rate = f", about 1 in {drawn / found:,.0f}" if found else ""
     enough = found * MOST_DRAWN // drawn
-    advice = f"ask for {enough:,} at most, or set fewer conditions" if enough else "set fewer conditions"
+    advice = f"ask for {enough:,} at most, or for what more records fit" if enough else "ask for what more records fit"
     raise TooRare(f"{said}: {found:,} of {drawn:,} records drawn fit{rate}, and {n:,} were asked for: {advice}")

@@ -172,3 +172,8 @@ def test_what_is_nearly_right_is_told_truly(fields, told):
 def test_a_misspelled_key_of_all_columns_is_found():
     with pytest.raises(BadSchema, match="did you mean columns in place of 'colums'"):
         parse_schema("colums:\n  a: {type: boolean}\n")
+
+
+def test_text_behind_a_quote_is_told_of():
+    with pytest.raises(BadSchema, match=r"line 2: not YAML: .*; a text that begins with a quote ends with the next one"):
+        parse_schema("constraints:\n  - 'a b' <= c\ncolumns: {c: {type: boolean}}\n")

@@ -18,6 +18,8 @@ from lightning_dpgen.privacy.strict_json import read_json
 
 # A draft holds one of these where a person has to decide.
 UNFILLED = ("???", "TODO")
+# The words of PyYAML for text behind a closing quote.
+_BEHIND_QUOTE = "expected <block end>, but found '<scalar>'"
 _LARGEST_FILE = 16 * 2**20
 # By YAML 1.2, where `no` is no boolean and 12:30 no number.
 _SCALARS = {
@@ -202,7 +204,10 @@ def _parsed(text: str, source: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
             {number for number, line in enumerate(text.splitlines(), 1) if UNFILLED[0] in line.partition("#")[0]}, source
         )
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-        raise BadSchema(f"{source}{line}: not YAML: {error.problem or error.context}") from None
+        told = error.problem or error.context
+        behind = "; a text that begins with a quote ends with the next one: put the whole into quotes, or none"
+        quoted = behind if told == _BEHIND_QUOTE else ""
+        raise BadSchema(f"{source}{line}: not YAML: {told}{quoted}") from None
     except yaml.YAMLError as error:
         raise BadSchema(f"{source}: not YAML: {' '.join(str(error).split())[:100]}") from None
     except (RecursionError, ValueError):
