@@ -259,7 +259,7 @@ def test_settings_that_do_not_fit_are_one_line_and_nothing_is_spent(dpgen, tmp_p
 
 SCHEMAS = {
     "no label": ("columns:\n  a: {type: boolean}\n  b: {type: boolean}\n", "expected 0 where there is no label"),
-    "a label alone": ("label: a\ncolumns:\n  a: {type: boolean}\n", "or nothing besides it"),
+    "a label alone": ("label: a\ncolumns:\n  a: {type: boolean}\n  b: {type: drop}\n", "or nothing besides it"),
     "more labels than tell": (
         "label: a\n"
         "columns:\n  a: {type: integer, low: 0, high: 999}\n  b: {type: integer, low: 1, high: 1500, bins: 1500}\n",

@@ -32,7 +32,7 @@ FOUND = ["data.discovery_share=0.1", "data.outside=clamp"]
 
 # The columns beside `sex`, the label if it is another one, settings, and the line; None where it works.
 TABLES = {
-    "a label of one class": ({"one": ONE}, "one", [], r"label: 'one' has 1: expected a column of 2 to 1000 choices"),
+    "a label of one class": ({"one": ONE}, "one", [], r"label: 'one' has 1 value: expected a column of 2 to 1,000 choices"),
     "a column of one value": ({"one": ONE}, "sex", [], None),
     "a number of one value": ({"year": {"type": "integer", "low": 7, "high": 7}}, "sex", [], None),
     "ten thousand categories": (

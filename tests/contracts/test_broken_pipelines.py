@@ -242,12 +242,11 @@ BROKEN = {
     ),
     "clip by a norm without the bias": Broken(
         records._squares,
-        {"factors.norms().double() for factors in each]": "factors.norms().double() for factors in each\n"
-         "        if factors.materialise().dim() > 3]"},
+        {"factors.norms().double() for": "factors.norms().double() * (factors.materialise().dim() > 3) for"},
         (a_norm_is_that_of_what_the_record_adds,),
     ),
     "clip by a norm of one factor of two": Broken(
-        records._squares, {" * found[right]": ""},
+        records._products, {" * found[right]": ""},
         (functools.partial(a_norm_is_that_of_what_the_record_adds, dtype=torch.float32),),
     ),
     "weight of a gradient that is not finite not silenced": Broken(

@@ -64,7 +64,10 @@ def test_a_grid_without_an_end_or_a_value_is_refused(words):
 
 
 ONE_LINE = {
-    "several values": (["privacy.epsilon=1,2"], r"^privacy\.epsilon=1,2: expected one value; dpgen train -m"),
+    "several values": (
+        ["privacy.epsilon=1,2"],
+        r"^privacy\.epsilon=1,2: expected one value: write the number as .*; dpgen train -m",
+    ),
     "a range": (["privacy.epsilon=range(3)"], r"^privacy\.epsilon=range\(3\): expected one value"),
     "several after a plus": (["++seed=1,2"], r"^seed=1,2: expected one value"),
     "a whole number that is none": (["model.steps=1e3"], r"^model\.steps=1e3: expected a whole number"),
