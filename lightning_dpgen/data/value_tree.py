@@ -21,9 +21,9 @@ _MOST_CHILDREN, _FEW = 2**14, 8
 _MOST_PIECES = 5_000
 # A node is looked at more closely if it holds more than this many deviations of the noise.
 _CERTAIN = 4.0
-# At the first levels: from how many deviations of the noise a count is beyond doubt, and from how many of the noise of all
-# others together these are.
-_SURE = {1: (3.5, 4.0), 2: (2.5, 1.0)}
+# By the rank of a level: from how many deviations of the noise a count is beyond doubt, and from how many of the noise of
+# all others together these are.
+_SURE = {0: (3.5, 4.0), 1: (3.0, 1.75), 2: (2.5, 1.0)}
 
 
 def find_values(
@@ -38,8 +38,8 @@ def find_values(
     """Find how a column of numbers is distributed, from one noisy histogram for each level of a tree.
 
     Nodes of more than 4 deviations of the noise are divided among their children, whose noisy counts are moved as little as
-    makes them positive with the sum of their parent; all others are spread evenly over their numbers. Nodes of the first
-    two levels that noise explains beside others are empty (`_likely`).
+    makes them positive with the sum of their parent; all others are spread evenly over their numbers. Wide nodes
+    that noise explains beside others are empty (`_likely`).
 
     Args:
         access, column: as for `mechanisms.gaussian`; the access lists the noise `values_of` the column at each level.
@@ -70,7 +70,7 @@ def find_values(
     if owners is not None and access.private:
         leaves = leaves[held_at_most(np.asarray(owners)[there], np.arange(len(leaves)), most, access.stream)]
     width, found = grid.branching**grid.levels, [(0, grid.span, math.inf)]
-    sigma, done = 0.0, []
+    sigma, done, rank = 0.0, [], 0
     for level in range(1, grid.levels + 1):
         name, width = values_of(column, level), width // grid.branching
         counts = _children(access, name, leaves, [first for first, _, _ in found], width, grid.branching)
@@ -78,13 +78,15 @@ def find_values(
         nodes = [
             (first + place * width, min(first + (place + 1) * width, grid.span), float(count))
             for (first, _, mass), row in zip(found, counts, strict=True)
-            for place, count in enumerate(_likely(row[: -(-(grid.span - first) // width)], mass, sigma, level))
+            for place, count in enumerate(_likely(row[: -(-(grid.span - first) // width)], mass, sigma, rank))
             if first + place * width < grid.span
         ]
         close = sorted((node for node in nodes if node[2] > _CERTAIN * sigma), key=lambda node: -node[2])
         chosen = set(close[: max(_MOST_CHILDREN // grid.branching, _FEW)]) if level < grid.levels else set()
         found = [node for node in nodes if node in chosen]
         done += [node for node in nodes if node not in chosen]
+        # Nodes stay wide beside the records as long as one of them holds all that stands out.
+        rank = max(rank, 1) + (len(found) > 1)
     return {"pieces": _pieces(_merged(sorted(done), sigma), grid), "noise": round(sigma, 4)}
 
 
@@ -101,16 +103,20 @@ def _children(
     return counts.reshape(-1, branching)[: len(begin)]
 
 
-def _likely(counts: np.ndarray, total: float, sigma: float, level: int) -> np.ndarray:
+def _likely(counts: np.ndarray, total: float, sigma: float, rank: int) -> np.ndarray:
     """Return counts of siblings from 0, with the sum of their parent, or their own where that is infinite.
 
     Far from all records noise makes a few of the many empty nodes positive, and one of them moves the mean of a column
-    with wide bounds by more than all records do. So at the levels whose nodes are wide, counts that noise explains become 0
-    beside others that it does not, unless they are too many together.
+    with wide bounds by more than all records do. So where nodes are wide beside the records, counts that noise explains
+    become 0 beside others that it does not, unless they are too many together.
+
+    Args:
+        rank: 0 for the first level, 1 for the next ones as long as one node holds all that stands out, and 2, 3, ... for
+            those after it.
     """
     total = max(float(counts.sum()), 0.0) if math.isinf(total) else total
-    if sigma and level in _SURE:
-        above, together = _SURE[level]
+    if sigma and rank in _SURE:
+        above, together = _SURE[rank]
         sure = counts > above * sigma
         others = int((~sure).sum())
         if others < len(counts) and total - float(counts[sure].sum()) < together * sigma * math.sqrt(others):

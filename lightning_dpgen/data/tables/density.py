@@ -65,14 +65,26 @@ class Density:
             cuts = np.rint(cuts).astype(self.starts.dtype)
         found = np.unique(np.concatenate([self.starts[:1], cuts, self.starts[atom], self.ends[atom]]))
         if self.whole:
-            return found[found <= self.high]
+            return self._with_mass(found[found <= self.high])
         # Real numbers of a bin must be told apart.
         room = _ROOM * np.spacing(max(abs(float(self.starts[0])), abs(float(self.high))))
         kept = [found[0]]
         for start in found[1:]:
             if start - kept[-1] >= room and self.high - start >= room:
                 kept.append(start)
-        return np.array(kept)
+        return self._with_mass(np.array(kept))
+
+    def _with_mass(self, starts: np.ndarray) -> np.ndarray:
+        """Return the starts of bins without those of no mass, which belong to the bin before, or to the second one.
+
+        A wide bin without mass would be filled by the noise of the tables in which it is measured.
+        """
+        there = self.between(starts, np.append(starts[1:], self.ends[-1])) > 0.0
+        first = int(np.argmax(there))
+        # A table of one bin has nothing to learn, and what was bought shall not be lost.
+        if there.sum() < 2:
+            return starts
+        return np.concatenate([starts[:1], starts[first + 1 :][there[first + 1 :]]])
 
     def between(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return the mass of the numbers from each start, below each end."""
