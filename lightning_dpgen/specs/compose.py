@@ -216,7 +216,7 @@ def _without_commas(word: str) -> str:
     name, _, value = word.partition("=")
     if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", value):
         return f"{name}={value.replace(',', '')}"
-    return f"{name}={value.replace(',', '.')}" if re.fullmatch(r"[+-]?\d+,\d+", value) else ""
+    return f"{name}={value.replace(',', '.')}" if re.fullmatch(r"[+-]?\d+,\d{1,2}", value) else ""
 
 
 def _explain(error: Exception) -> str:
