@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,18 +29,38 @@ def whole_products() -> Iterator[None]:
     On a GPU torch computes convolutions and recurrent networks in TF32, of eleven bits, unless it is told otherwise, and
     matrix products where ``torch.set_float32_matmul_precision`` asks for less.
     """
-    # Their attributes are made at run time, so no type checker knows them.
-    mkldnn: Any = torch.backends.mkldnn
-    cudnn: Any = torch.backends.cudnn
-    backends = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn
-    asked = [backend.fp32_precision for backend in backends]
-    _set(backends, ["ieee"] * len(backends))
+    with _CHANGING:
+        if not _kept.entered:
+            _kept.asked = [backend.fp32_precision for backend in _backends()]
+            _set(["ieee"] * len(_kept.asked))
+        _kept.entered += 1
     try:
         yield
     finally:
-        _set(backends, asked)
+        with _CHANGING:
+            _kept.entered -= 1
+            if not _kept.entered:
+                _set(_kept.asked)
 
 
-def _set(backends: Iterable[Any], precisions: list[str]) -> None:
-    for backend, precision in zip(backends, precisions, strict=True):
+@dataclass
+class _Kept:
+    """Settings of torch, of the whole process, from the first of its threads that enters to the last that leaves."""
+
+    entered: int = 0
+    asked: list[str] = field(default_factory=list)
+
+
+_CHANGING, _kept = threading.Lock(), _Kept()
+
+
+def _backends() -> tuple[Any, ...]:
+    # Their attributes are made at run time, so no type checker knows them.
+    mkldnn: Any = torch.backends.mkldnn
+    cudnn: Any = torch.backends.cudnn
+    return torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn
+
+
+def _set(precisions: list[str]) -> None:
+    for backend, precision in zip(_backends(), precisions, strict=True):
         backend.fp32_precision = precision

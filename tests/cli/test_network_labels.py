@@ -10,6 +10,7 @@ import torch
 from example_package import Independent
 
 from lightning_dpgen import load_release, verify
+from lightning_dpgen.data.public_sets import public_set
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.release.report import _BOUGHT
@@ -250,7 +251,18 @@ BAD = {
 }
 
 
+@pytest.fixture
+def empty_sets(tmp_path, monkeypatch):
+    """Put empty files where those of the public sets are expected: settings are refused before a file is read."""
+    for name in ("adult", "mushroom", "powercons", "retail"):
+        for file in public_set(name).files:
+            (tmp_path / file).parent.mkdir(exist_ok=True)
+            (tmp_path / file).touch()
+    monkeypatch.setenv("DPGEN_DATA", str(tmp_path))
+
+
 @pytest.mark.parametrize(("words", "said"), BAD.values(), ids=BAD)
+@pytest.mark.usefixtures("empty_sets")
 def test_settings_that_do_not_fit_are_one_line_and_nothing_is_spent(dpgen, tmp_path, words, said):
     run = tmp_path / "run"
     status, _, err = dpgen("train", *words, f"run_dir={run}")

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import threading
 import weakref
 
 import pytest
@@ -21,6 +22,7 @@ from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.precision import full_precision
 from lightning_dpgen.sampling.lots import Lot, LotId
 
 RECORDS = torch.arange(60.0).view(20, 3).remainder(7.0)
@@ -342,6 +344,25 @@ def test_norms_and_sums_are_found_in_full_precision_whatever_is_asked_for(asked,
         assert "tf32" in before and [backend.fp32_precision for backend in backends] == before
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_full_precision_lasts_until_the_last_of_several_threads_leaves():
+    rnn = torch.backends.cudnn.rnn
+    before, entered, left, seen = rnn.fp32_precision, threading.Event(), threading.Event(), []
+
+    def other():
+        with full_precision(torch.device("cpu")):
+            entered.set()
+            left.wait(60)
+            seen.append(rnn.fp32_precision)
+
+    with full_precision(torch.device("cpu")):
+        thread = threading.Thread(target=other)
+        thread.start()
+        entered.wait(60)
+    left.set()
+    thread.join(60)
+    assert seen == ["ieee"] and before != "ieee" and rnn.fp32_precision == before
 
 
 @pytest.mark.parametrize("changed, error, refused", [(1, 0.05, False), (2, 0.05, True), (3, 0.005, False)])
