@@ -163,4 +163,4 @@ def _whole(settings: Settings, plan: Plan, canaries: Records, confidence: float,
 
 
 def _component(records: Records) -> torch.Tensor:
-    return label_components(records, torch.zeros(len(records), dtype=torch.int64), 1)
+    return label_components(records)

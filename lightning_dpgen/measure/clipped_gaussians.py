@@ -7,12 +7,18 @@ import math
 import torch
 from torch import Tensor
 
-# Draws and turns of the fit, and the part of what is missing that each turn makes up for.
-_DRAWS, _ROUNDS, _PART = 2000, 25, 0.7
+# Draws for all Gaussians of a mixture together, turns of the fit, and the part of what is missing that each turn makes up
+# for.
+_DRAWS, _ROUNDS, _PART = 20_000, 25, 0.7
 
 
 def through_clipping(
-    centre: Tensor, factor: Tensor, vectors: Tensor, noise_of_mean: float = 0.0, noise_of_moments: float = 0.0
+    centre: Tensor,
+    factor: Tensor,
+    vectors: Tensor,
+    noise_of_mean: float = 0.0,
+    noise_of_moments: float = 0.0,
+    several: int = 10,
 ) -> tuple[Tensor, Tensor]:
     """Return centre and factor of a Gaussian that has these moments once its units are cut to [0, 1].
 
@@ -26,6 +32,8 @@ def through_clipping(
         factor: (r, d) F of the covariance ``F^T F``.
         vectors: (d, units), orthonormal rows.
         noise_of_mean, noise_of_moments: standard deviation of the noise of a coordinate, and of a second moment.
+        several: number of Gaussians of the mixture; the more there are, the less of each is seen, and the fewer draws it
+            takes to fit it.
 
     Example:
         >>> vectors, factor = torch.eye(1, dtype=torch.float64), torch.tensor([[0.5]], dtype=torch.float64)
@@ -34,7 +42,7 @@ def through_clipping(
         True
     """
     rank = len(factor)
-    z = torch.randn(max(_DRAWS, 20 * rank), rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = torch.randn(max(_DRAWS // several, 2 * rank), rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z = torch.linalg.qr(z - z.mean(dim=0))[0] * len(z) ** 0.5
     # Directions of variance 0 are left out.
     lengths, directions = torch.linalg.svd(factor, full_matrices=False)[1:]

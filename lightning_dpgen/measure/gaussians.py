@@ -1,4 +1,4 @@
-"""The recipe of a Gaussian for each component: means are measured first, then second moments about them."""
+"""The recipe of Gaussians: means of each component, second moments about them, and both again in cells of a component."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.measure.cells import Cells, InCells
 from lightning_dpgen.measure.clipped_gaussians import through_clipping
 from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.measure.shrinkage import factors_of, likely_counts, likely_means
+from lightning_dpgen.measure.shrinkage import factors_of, likely_counts, likely_differences, likely_means
 from lightning_dpgen.measure.statistics import Counts, Histogram, Means, Squares, Statistic, check_radius
 from lightning_dpgen.measure.value_curve import curve
 from lightning_dpgen.measure.workload import State, Workload, check_share
@@ -27,9 +28,13 @@ from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.symmetries import Symmetries, upright
 from lightning_dpgen.privacy.plan import Plan
 
-MEANS, SQUARES = "means", "squares"
+MEANS, SQUARES, CELL_MEANS, CELL_SQUARES = "means", "squares", "cell means", "cell squares"
 # The parts of the first access's inverse squared noise for counts and for the histogram of values.
 _COUNTS, _VALUES = 0.02, 0.05
+# The part of the cells' budget for their counts and means, and of these for their counts.
+_CELL_MEANS, _CELL_COUNTS = 0.4, 0.05
+# Steps between 0 and 1 of values whose slant is taken away.
+_STEPS = 2.0**12
 # Pieces of the curve of values, where values may lie between its ends.
 _PIECES = 16
 
@@ -41,22 +46,27 @@ class _Upright(Basis):
         super().__init__(layout, vectors)
         self._axes = axes
 
-    def coordinates(self, records: Encoded) -> Tensor:
-        units = unit_values(records, self.layout)
-        return upright(units.view(-1, *self._axes)).reshape(units.shape) @ self.vectors.T
+    def values(self, records: Encoded) -> Tensor:
+        # Multiples of a power of two have exact sums, so that no rounding depends on other pictures.
+        units = unit_values(records, self.layout).mul_(_STEPS).round_().div_(_STEPS)
+        return upright(units.view(-1, *self._axes)).reshape(units.shape)
 
 
 @dataclass(frozen=True)
 class GaussianRecipe(Recipe):
-    """Two accesses, and a mixture of Gaussians that is fitted to them without another look at a record.
+    """Two accesses, or four, and a mixture of Gaussians that is fitted to them without another look at a record.
 
     The first measures counts and means of the components, and for pictures a histogram of values. Second moments about
     these means, public by then, are small, and so is the radius to which differences are shortened; their noise is in
     proportion to the squared radius.
 
+    Where records of a component have several shapes, one Gaussian is wrong however little noise it has. Samples of these
+    Gaussians then give cells (`Cells`), which are public, and counts, means and second moments of the records of each cell
+    are measured about what the samples say of them.
+
     Args:
         schema: the schema of pictures or series; public.
-        k: number of components.
+        k: number of components that the records' `component` tells apart.
         n: the declared number of records.
         size: number of slowest waves in which records are described.
         radius, spread: the lengths to which records and their differences from the mean are shortened.
@@ -65,6 +75,9 @@ class GaussianRecipe(Recipe):
         smoothness: of series: p, where a wave of j half turns is expected to be of a size in proportion to (1 + j)^-p;
             declared, so it is public. Radius and spread are lengths of waves times (1 + j)^p then, about the middle of the
             bounds. 0 for waves as they are.
+        cells: number of cells of a component; 1 for none.
+        cells_share: share of the mu^2 of all accesses for those of the cells, where there are several.
+        own_shapes: whether each cell has second moments of its own; else all cells of a component have the same.
 
     Raises:
         ValueError: for a share outside (0, 1), a radius or a smoothness out of range, a smoothness of pictures, or
@@ -80,10 +93,15 @@ class GaussianRecipe(Recipe):
     means_share: float = 0.15
     symmetries: Symmetries | None = None
     smoothness: float = 0.0
+    cells: int = 1
+    cells_share: float = 0.8
+    own_shapes: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_share("means_share", self.means_share)
+        check_share("cells_share", self.cells_share)
+        check_sizes(cells=self.cells)
         check_radius(self.radius)
         check_radius(self.spread, "spread")
         check_sizes(size=self.size)
@@ -100,23 +118,44 @@ class GaussianRecipe(Recipe):
             raise ValueError(f"k={self.k}: expected as many components for each of the {classes} values of the label")
 
     @property
-    def workloads(self) -> tuple[Workload, Workload]:
-        """Counts, values and means; second moments."""
+    def workloads(self) -> tuple[Workload, ...]:
+        """Counts, values and means; second moments; the same of cells, where there are several."""
         largest, share = self.n / self.k, self.means_share
         weights = {"counts": _COUNTS} | ({} if self._values is None else {"values": _VALUES})
-        first = Workload(MEANS, weights | {"means": 1.0 - sum(weights.values())}, largest, share)
-        return first, Workload(SQUARES, {"squares": 1.0}, largest, 1.0 - share)
+        weights |= {"means": 1.0 - sum(weights.values())}
+        first = 1.0 if self.cells == 1 else 1.0 - self.cells_share
+        found = (
+            Workload(MEANS, weights, largest, first * share),
+            Workload(SQUARES, {"squares": 1.0}, largest, first * (1.0 - share)),
+        )
+        if self.cells == 1:
+            return found
+        largest, weights = largest / self.cells, {"counts": _CELL_COUNTS, "means": 1.0 - _CELL_COUNTS}
+        return (
+            *found,
+            Workload(CELL_MEANS, weights, largest, self.cells_share * _CELL_MEANS),
+            Workload(CELL_SQUARES, {"squares": 1.0}, largest, self.cells_share * (1.0 - _CELL_MEANS)),
+        )
 
     def statistics(self, stage: str, state: State) -> dict[str, Statistic]:
         """Return the statistics of a stage.
 
         One record changes one count by 1, shares of values by 1 a channel, one sum of records by a vector of the radius,
-        one sum of outer products by a matrix of Frobenius norm spread^2.
+        one sum of outer products by a matrix of Frobenius norm spread^2; in cells both are as long as `Cells.reach` says.
         """
         if stage == MEANS:
             found = {"counts": Counts(self.k), "means": Means(self._basis, self.k, self.radius)}
             return found if self._values is None else found | {"values": self._values}
-        return {"squares": Squares(self._basis, _counts_and_means(state)[1], self.spread)}
+        if stage == SQUARES:
+            return {"squares": Squares(self._basis, self._moments(state)[1], self.spread)}
+        cells = self._cells(state)
+        if stage == CELL_MEANS:
+            k = self.k * self.cells
+            found = {"counts": Counts(k), "means": Means(self._basis, k, cells.reach, cells.flat)}
+        else:
+            together = 1 if self.own_shapes else self.cells
+            found = {"squares": Squares(self._basis, self._cell_moments(state)[1], cells.reach, together)}
+        return {name: InCells(cells, statistic) for name, statistic in found.items()}
 
     def warning(self, plan: Plan) -> str | None:
         """Return by how much noise moves the mean of a component where records differ by less, else None."""
@@ -134,14 +173,50 @@ class GaussianRecipe(Recipe):
 
     def _mixture(self, state: State) -> Mixture:
         """Fit the Gaussians to these moments."""
-        counts, means, noise = _counts_and_means(state)
-        squares = state[SQUARES][0]["squares"]
-        noise = torch.stack([noise, squares.deviation / math.sqrt(2.0) / counts], dim=1)
-        network = self._network(means, factors_of(squares.sums, counts, squares.deviation), noise)
+        if self.cells == 1:
+            return self._fit(state, SQUARES, *self._moments(state))
+        return self._fit(state, CELL_SQUARES, *self._cell_moments(state))
+
+    def _fit(self, state: State, stage: str, counts: Tensor, means: Tensor, noise: Tensor) -> Mixture:
+        """Fit Gaussians of these counts, means (k, size) and noise of their coordinates (k,) to the second moments of a stage."""
+        squares = state[stage][0]["squares"]
+        together = len(counts) // len(squares.sums)
+        of_sums = counts.view(-1, together).sum(dim=1)
+        factors = factors_of(squares.sums, of_sums, squares.deviation).repeat_interleave(together, dim=0)
+        of_sums = of_sums.repeat_interleave(together)
+        noise = torch.stack([noise, squares.deviation / math.sqrt(2.0) / of_sums], dim=1)
+        network = self._network(means, factors, noise)
         if self._values is not None:
             values = state[MEANS][0]["values"]
             network.knots.copy_(curve(self._values, values.sums, values.deviation, float(counts.sum()), network, counts))
         return Mixture(network, (counts / counts.sum()).float())
+
+    def _moments(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """Return counts (k,), means (k, size), and the noise of a coordinate of each mean (k,)."""
+        first = state[MEANS][0]
+        counts = likely_counts(first["counts"].sums, first["counts"].deviation)
+        return counts, *likely_means(first["means"].sums, counts, first["means"].deviation)
+
+    def _cell_moments(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the same of all cells."""
+        cells, found = self._cells(state), state[CELL_MEANS][0]
+        weights = cells.weights / cells.weights.sum(dim=1, keepdim=True)
+        expected = (self._moments(state)[0][:, None] * weights).flatten()
+        counts = likely_counts(found["counts"].sums, found["counts"].deviation, expected)
+        differences, noise = likely_differences(found["means"].sums, counts, found["means"].deviation, cells.directions)
+        return counts, cells.flat + differences, noise
+
+    def _cells(self, state: State) -> Cells:
+        """Find the cells that follow from the first two accesses: seconds of work, whose result is kept for the next call."""
+        first = [state[stage][0] for stage in (MEANS, SQUARES)]
+        if not self._found or not all(kept is own for kept, own in zip(self._found[0], first, strict=True)):
+            mixture = self._fit(state, SQUARES, *self._moments(state))
+            self._found[:] = first, Cells.of_samples(self._basis, mixture, self.k, self.cells)
+        return self._found[1]
+
+    @functools.cached_property
+    def _found(self) -> list:
+        return []
 
     @functools.cached_property
     def _basis(self) -> Basis:
@@ -164,41 +239,33 @@ class GaussianRecipe(Recipe):
         return Histogram(self.schema.layout, self.schema.channels, _PIECES if levels >= 2 * _PIECES else 1)
 
     def _network(self, means: Tensor, factors: Tensor, noise: Tensor) -> StackedGaussians:
-        layout = self.schema.layout
+        layout, k = self.schema.layout, len(means)
         declared = None if self.symmetries is None else asdict(self.symmetries)
         pieces = 1 if self._values is None else self._values.shape[1] - 2
         sizes = {"size": self.size, "rank": factors.shape[1], "pieces": pieces}
-        network = StackedGaussians(self.schema, self.k, **sizes, symmetries=declared)
+        network = StackedGaussians(self.schema, k, **sizes, symmetries=declared)
         if isinstance(self._basis, SmoothBasis):
             weights = self._basis.weights
             means, factors = self._basis.plain(means), factors / weights
             # The root of the mean square of what noise is left in waves without their weights.
             noise = noise * (weights**-2).mean() ** torch.tensor([0.5, 1.0])
-        for c in range(self.k):
-            centre, factor = through_clipping(means[c], factors[c], self._basis.vectors, *noise[c].tolist())
+        for c in range(k):
+            centre, factor = through_clipping(means[c], factors[c], self._basis.vectors, *noise[c].tolist(), several=k)
             network.centres[c], network.factors[c] = centre, factor
         if layout.label is not None:
             # The components of the first label come first, then those of the next.
             classes = layout.groups[layout.label]
-            network.shares.copy_(torch.eye(classes).repeat_interleave(self.k // classes, dim=0))
+            network.shares.copy_(torch.eye(classes).repeat_interleave(k // classes, dim=0))
         return network
 
 
-def _counts_and_means(state: State) -> tuple[Tensor, Tensor, Tensor]:
-    first = state[MEANS][0]
-    counts = likely_counts(first["counts"].sums, first["counts"].deviation)
-    means, noise = likely_means(first["means"].sums, counts, first["means"].deviation)
-    return counts, means, noise
-
-
-def label_components(records: Records, clusters: Tensor, k: int) -> Tensor:
-    """Return the component (N,) of each record: one for each label and each of k clusters. Private.
+def label_components(records: Records) -> Tensor:
+    """Return the component (N,) of each record: its label, or 0 where there is none. Private.
 
     Args:
         records: private.
-        clusters: (N,) whole numbers from 0 to k - 1; private.
     """
     label = records.schema.layout.label
     if label is None:
-        return clusters
-    return torch.from_numpy(records.encoded.codes[:, label].astype("int64")) * k + clusters
+        return torch.zeros(len(records), dtype=torch.int64)
+    return torch.from_numpy(records.encoded.codes[:, label].astype("int64"))

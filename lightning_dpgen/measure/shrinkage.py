@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 
-def likely_counts(sums: Tensor, deviation: float) -> Tensor:
-    """Shrink counts, 1 or more, to their mean by the share of noise in their differences (the linear Bayes estimate).
+def likely_counts(sums: Tensor, deviation: float, expected: Tensor | None = None) -> Tensor:
+    """Shrink counts, 1 or more, to what is expected by the share of noise in their differences (the linear Bayes estimate).
 
     Post-processing. All sums of a component are divided by its count, and a count that is small by chance would make all
     of them large.
@@ -17,16 +17,17 @@ def likely_counts(sums: Tensor, deviation: float) -> Tensor:
     Args:
         sums: (k,) noisy counts.
         deviation: standard deviation of the noise of each count.
+        expected: (k,) counts that are known without these; None for the mean of all.
 
     Example:
         >>> likely_counts(torch.tensor([90.0, 110.0], dtype=torch.float64), deviation=50.0)
         tensor([100., 100.], dtype=torch.float64)
     """
-    mean = sums.mean()
-    differences = sums - mean
+    centre = sums.mean() if expected is None else expected
+    differences = sums - centre
     spread = float(differences.square().sum()) / max(len(sums) - 1, 1)
     own = max(0.0, 1.0 - deviation**2 / spread) if spread else 0.0
-    return (mean + own * differences).clamp(min=1.0)
+    return (centre + own * differences).clamp(min=1.0)
 
 
 def likely_means(sums: Tensor, counts: Tensor, deviation: float) -> tuple[Tensor, Tensor]:
@@ -52,6 +53,29 @@ def likely_means(sums: Tensor, counts: Tensor, deviation: float) -> tuple[Tensor
     spread = ((differences.square() * k / (k - 1) - noise) * weight).sum(dim=0) / weight.sum(dim=0)
     own = spread.clamp(min=0.0) / (spread.clamp(min=0.0) + noise)
     return common + own * differences, (own * noise).mean(dim=1).sqrt()
+
+
+def likely_differences(sums: Tensor, counts: Tensor, deviation: float, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean differences (k, d) from centres that were known, shrunk to 0, and the noise left (k,).
+
+    Post-processing: the linear Bayes estimate, in each direction by how much all components differ in it.
+
+    Args:
+        sums: (k, d) noisy sums of differences.
+        counts: (k,) counts, 1 or more.
+        deviation: standard deviation of the noise of each number of the sums.
+        directions: (d, d) orthonormal rows, in which components are expected to differ independently.
+
+    Returns:
+        The differences, and the standard deviation of the noise of a coordinate of each, the root of its mean square.
+    """
+    found = sums / counts[:, None] @ directions.T
+    noise = (deviation / counts).square()[:, None].expand_as(found)
+    # Components are weighted by their records: those with few tell little, and are few of the mixture.
+    weight = counts[:, None] / counts.sum()
+    spread = ((found.square() - noise) * weight).sum(dim=0).clamp(min=0.0)
+    own = spread / (spread + noise).clamp(min=1e-300)
+    return own * found @ directions, (own * noise).mean(dim=1).sqrt()
 
 
 def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:

@@ -164,16 +164,21 @@ class Means(Statistic):
     """Sums of the units of records in a basis, by component, each shortened to a radius, which is the bound.
 
     Args:
-        radius: the length to which a record's coordinates are shortened.
+        radius: the length to which a record's coordinates, or their differences from a centre, are shortened.
+        centres: (k, basis.size), public, from which records are measured; None for 0.
     """
 
-    def __init__(self, basis: Basis, k: int, radius: float) -> None:
+    def __init__(self, basis: Basis, k: int, radius: float, centres: Tensor | None = None) -> None:
         check_sizes(k=k)
         check_radius(radius)
+        if centres is not None:
+            _check_centres(centres, k, basis)
         self.basis, self.layout, self.bound, self.k, self.shape = basis, basis.layout, radius, k, (k, basis.size)
+        self._centres = None if centres is None else centres.double()
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        within = shortened(self.basis.coordinates(records), self.bound)
+        rows = self.basis.coordinates(records)
+        within = shortened(rows if self._centres is None else rows - self._centres[component], self.bound)
         return torch.zeros(self.shape, dtype=torch.float64).index_add_(0, component, within)
 
 
@@ -185,22 +190,31 @@ class Squares(Statistic):
     Args:
         centres: (k, basis.size), public.
         radius: the length to which differences are shortened.
+        together: number of components, side by side, that have one sum.
     """
 
-    def __init__(self, basis: Basis, centres: Tensor, radius: float) -> None:
-        if centres.dim() != 2 or centres.shape[1] != basis.size or not centres.isfinite().all():
-            raise ValueError(f"centres of shape {tuple(centres.shape)}: expected (k, {basis.size}) finite numbers")
+    def __init__(self, basis: Basis, centres: Tensor, radius: float, together: int = 1) -> None:
+        _check_centres(centres, len(centres), basis)
         check_radius(radius)
+        check_sizes(together=together)
+        if len(centres) % together:
+            raise ValueError(f"together={together}: expected a number that divides the {len(centres)} components")
         self.basis, self.layout, self._centres, self._radius = basis, basis.layout, centres.double(), radius
-        self.bound, self.k, self.shape = radius**2, len(centres), (len(centres), basis.size, basis.size)
+        self.bound, self.k, self._together = radius**2, len(centres), together
+        self.shape = (len(centres) // together, basis.size, basis.size)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         rest = shortened(self.basis.coordinates(records) - self._centres[component], self._radius)
-        sums = torch.zeros(self.shape, dtype=torch.float64)
-        for c in component.unique().tolist():
-            own = rest[component == c]
+        sums, place = torch.zeros(self.shape, dtype=torch.float64), component // self._together
+        for c in place.unique().tolist():
+            own = rest[place == c]
             sums[c] = own.T @ own
         return sums
+
+
+def _check_centres(centres: Tensor, k: int, basis: Basis) -> None:
+    if centres.shape != (k, basis.size) or not centres.isfinite().all():
+        raise ValueError(f"centres of shape {tuple(centres.shape)}: expected ({k}, {basis.size}) finite numbers")
 
 
 class MeanEmbeddings(Statistic):

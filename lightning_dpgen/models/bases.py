@@ -43,6 +43,16 @@ class Basis:
             raise ValueError("a basis whose vectors are not orthonormal: expected length 1 and right angles")
         self.vectors, self.size, self.layout = vectors, len(vectors), layout
 
+    @property
+    def matrix(self) -> Tensor:
+        """The matrix (size, units or width) by which coordinates follow from values."""
+        return self.vectors
+
+    @property
+    def offset(self) -> Tensor:
+        """The coordinates (size,) of values that are all 0."""
+        return torch.zeros(self.size, dtype=torch.float64)
+
     def coordinates(self, records: Encoded) -> Tensor:
         """Return the coordinates (B, size) of records, in float64, with units as numbers from 0 to 1."""
         units, whole = self.layout.units, self.vectors.shape[1] > self.layout.units
@@ -50,10 +60,14 @@ class Basis:
             of_units, levels = self.vectors[:, :units].numpy().T, self.layout.levels or 1
             found = torch.from_numpy(records.units.astype(np.float64) @ of_units / levels)
             return found + _one_hot(records, self.layout) @ self.vectors[:, units:].T if whole else found
+        return self.values(records) @ self.matrix.T + self.offset
+
+    def values(self, records: Encoded) -> Tensor:
+        """Return the values (B, units or width) that the matrix multiplies, from 0 to 1, in float64."""
         values = unit_values(records, self.layout)
-        if whole:
-            values = torch.cat([values, _one_hot(records, self.layout)], dim=1)
-        return values @ self.vectors.T
+        if self.vectors.shape[1] == self.layout.units:
+            return values
+        return torch.cat([values, _one_hot(records, self.layout)], dim=1)
 
 
 class SmoothBasis(Basis):
@@ -81,8 +95,13 @@ class SmoothBasis(Basis):
         turns = torch.arange(self.size, dtype=torch.float64).div(channels, rounding_mode="floor")
         self.weights, self.middle = (1.0 + turns) ** smoothness, 0.5 * self.vectors.sum(dim=1)
 
-    def coordinates(self, records: Encoded) -> Tensor:
-        return (super().coordinates(records) - self.middle) * self.weights
+    @property
+    def matrix(self) -> Tensor:
+        return self.weights[:, None] * self.vectors
+
+    @property
+    def offset(self) -> Tensor:
+        return -self.weights * self.middle
 
     def plain(self, coordinates: Tensor) -> Tensor:
         """Return weighted coordinates (..., size) as those of the waves themselves."""

@@ -96,7 +96,8 @@ def upright(pictures: Tensor) -> Tensor:
     """Shear each picture so that its ink leans neither way: rows are shifted until columns and rows of ink, about their
     centre, are uncorrelated.
 
-    The result is a continuous function of each picture alone: a little rounding changes it by as little. A picture without
+    The result is a continuous function of each picture alone: a little rounding changes it by as little, and in float64 none
+    is in it that other pictures could change, if values are multiples of a power of two, such as 2^-12. A picture without
     ink, of one value or of one row stays as it is. From beyond an edge comes 0.
 
     Args:
@@ -109,15 +110,17 @@ def upright(pictures: Tensor) -> Tensor:
                 [0., 1., 0.]], dtype=torch.float64)
     """
     ink = pictures.sum(dim=3)
-    ink = ink / ink.sum(dim=(1, 2), keepdim=True).clamp(min=torch.finfo(ink.dtype).tiny)
     y = torch.arange(ink.shape[1], dtype=ink.dtype)[:, None]
     x = torch.arange(ink.shape[2], dtype=ink.dtype)
-    y = y - (ink * y).sum(dim=(1, 2), keepdim=True)
-    about_x = x - (ink * x).sum(dim=(1, 2), keepdim=True)
-    together, height = ((ink * y * other).sum(dim=(1, 2), keepdim=True) for other in (about_x, y))
+    # Sums come before any division: of multiples of a power of two they are exact, in whatever order they are taken.
+    total, down, across, both, square = (
+        (ink * times).sum(dim=(1, 2), keepdim=True) for times in (torch.ones_like(y), y, x, y * x, y * y)
+    )
+    total = total.clamp(min=torch.finfo(ink.dtype).tiny)
+    down, across = down / total, across / total
+    together, height = both / total - down * across, square / total - down * down
     slant = (together / height.clamp(min=_FLAT)).clamp(-_STEEPEST, _STEEPEST)
-    rows = torch.arange(ink.shape[1], dtype=ink.dtype)[:, None].expand_as(ink)
-    return _taken_from(pictures, rows, x + slant * y, "zeros")
+    return _taken_from(pictures, y.expand_as(ink), x + slant * (y - down), "zeros")
 
 
 def _taken_from(pictures: Tensor, rows: Tensor, columns: Tensor, beyond: str) -> Tensor:

@@ -27,8 +27,7 @@ def measured_mixture(run: Context, records: Records) -> Mixture:
     Raises:
         BudgetTooSmall: if something was paid for and lost before it was kept.
     """
-    account, k, recipe = run.account, run.settings.split.k, run.settings.recipe
-    data = run.split_module(records) if k > 1 else None
+    account, recipe = run.account, run.settings.recipe
     state: State = {}
     if account.resumed:
         shutil.rmtree(run.folder.staging, ignore_errors=True)
@@ -36,11 +35,10 @@ def measured_mixture(run: Context, records: Records) -> Mixture:
     _refuse_lost(run, recipe, state)
     if account.resumed:
         accesses = {stage: len(made) for stage, made in state.items()}
-        account.go_on(({} if data is None else data.load()) | accesses | paid_once(account))
+        account.go_on(accesses | paid_once(account))
         say_plan(run)
     with run.interrupts.patient():
-        clusters = torch.zeros(len(records), dtype=torch.int64) if data is None else data.make_split().clusters
-        component = label_components(records, clusters, k)
+        component = label_components(records)
         _refuse_lost(run, recipe, state)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MostlyNoise)  # it was said with the plan

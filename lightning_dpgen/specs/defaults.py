@@ -33,7 +33,6 @@ class Defaults:
         epsilon, delta: the budget; an epsilon of None is none at all.
         max_rows: how many records a person has at most.
         clusters: the number of clusters, where it is given.
-        label_weight: the weight of labels in the split.
 
     Example:
         >>> Defaults(60_000, Layout(units=784, levels=255, groups=(10,)), 1.74, 1e-5).hidden
@@ -46,7 +45,6 @@ class Defaults:
     delta: float
     max_rows: int = 1
     clusters: int | None = None
-    label_weight: float = 2.0
 
     @cached_property
     def strength(self) -> float:
@@ -139,10 +137,25 @@ class Defaults:
 
     @property
     def waves(self) -> int:
-        """3 sqrt(s / components), 16 to 200, at most the numbers of a record."""
-        # Second moments of d waves are found where they are above sqrt(d) / strength of a component.
-        found = round(_between(3.0 * math.sqrt(self.strength / components_of(self.layout, self.k)), 16, 200))
+        """3 sqrt(s / labels), 16 to 200, at most the numbers of a record."""
+        # Second moments of d waves are found where they are above sqrt(d) / strength of a label.
+        found = round(_between(3.0 * math.sqrt(self.strength / labels_of(self.layout)), 16, 200))
         return min(max(self.layout.units, 1), found)
+
+    @property
+    def cells(self) -> int:
+        """sqrt(s / labels) / 10, 1 to 20."""
+        # The mean of a cell has noise in proportion to their number, which the difference of cells has to outweigh.
+        return round(_between(0.1 * math.sqrt(self.strength / labels_of(self.layout)), 1, 20))
+
+    @property
+    def cells_share(self) -> float:
+        """0.8; 0.9 where s / labels is at least 5000."""
+        return 0.9 if self.strength >= 5000 * labels_of(self.layout) else 0.8
+
+    def own_shapes(self, cells: int) -> bool:
+        """Return whether second moments of so many cells of each label stand out of their noise."""
+        return self.strength >= 700 * cells * labels_of(self.layout)
 
     @property
     def components(self) -> int:
@@ -213,23 +226,9 @@ def default_bins_share(n: int | None, epsilon: float | None, delta: float, max_r
     return round(_between(6.0 / math.sqrt(strength), 0.05, 0.12), 4) if strength >= FEWEST_FOR_BINS else 0.0
 
 
-def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1) -> int:
-    """Return the number of clusters of measured pictures and series, of which each label has its own Gaussians.
-
-    More shapes of a label are told apart, until second moments of each are lost in noise.
-
-    Example:
-        >>> mnist = Layout(units=784, levels=255, groups=(10,), label=0)
-        >>> [clusters_of_labels(60_000, mnist, epsilon, 1e-5) for epsilon in (0.5, 1.74, 10.0)]
-        [1, 1, 5]
-    """
-    strength = strength_of(n, epsilon, delta, max_rows)
-    return round(_between(strength / components_of(layout, 1) / 2400, 1, 5))
-
-
-def components_of(layout: Layout, k: int) -> int:
-    """Return the number of components of measured pictures and series: one for each label and cluster."""
-    return max(k, 1) * (1 if layout.label is None else layout.groups[layout.label])
+def labels_of(layout: Layout) -> int:
+    """Return the number of values of the label; 1 where there is none."""
+    return 1 if layout.label is None else layout.groups[layout.label]
 
 
 def _between(value: float, low: float, high: float) -> float:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from lightning_dpgen.clustering.radius import default_radius
-from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
@@ -20,7 +19,7 @@ from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.models.labelled import takes_label
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy.calibration import StageSpec
-from lightning_dpgen.specs.defaults import Defaults, components_of
+from lightning_dpgen.specs.defaults import Defaults, labels_of
 from lightning_dpgen.specs.label import check_label
 from lightning_dpgen.specs.model import MeasuredSpec
 from lightning_dpgen.specs.spec import shown
@@ -30,11 +29,6 @@ from lightning_dpgen.specs.usage_error import UsageError
 _MOST_CELLS = 1 << 26
 # Waves of smooth series, of which the moments are measured.
 _SMOOTH_WAVES = 200
-
-
-def needs_clusters(schema: Schema) -> bool:
-    """Return True where the private split tells records apart: pictures and series without labels."""
-    return schema.layout.label is None and isinstance(schema, ImageSchema | SeriesSchema)
 
 
 def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) -> MeasuredSpec:
@@ -51,6 +45,9 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
             has["smoothness"] = 0.0
         if spec.smoothness:
             has |= _smooth(spec, layout.units)
+        has["cells"] = cells = defaults.cells if spec.cells is None else spec.cells
+        if cells > 1:
+            has |= {"cells_share": defaults.cells_share, "own_shapes": defaults.own_shapes(cells)}
     elif isinstance(schema, TableSchema):
         has = {"components": defaults.components, "pairs_share": 0.8, "label_share": 0.0}
         has["label_share"] = defaults.label_share if takes_label(layout) else 0.0
@@ -72,11 +69,11 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
     if spec.waves is not None:
         if spec.waves > layout.units:
             raise UsageError(f"model.waves={spec.waves}: expected a whole number from 1 to {layout.units:,}")
-        components = components_of(layout, defaults.k)
+        components = labels_of(layout) * spec.cells
         if (numbers := components * spec.waves**2) > _MOST_CELLS:
             raise UsageError(
-                f"split.k={defaults.k}, model.waves={spec.waves}: the second moments of {components:,} "
-                f"components are {numbers:.1g} numbers: expected {_MOST_CELLS:.1g} or fewer; set smaller ones"
+                f"model.cells={spec.cells}, model.waves={spec.waves}: the second moments of {components:,} "
+                f"cells are {numbers:.1g} numbers: expected {_MOST_CELLS:.1g} or fewer; set smaller ones"
             )
     return spec
 
@@ -98,7 +95,7 @@ def _check_choices(schema: TableSchema) -> None:
 
 
 def _check_cells(schema: TableSchema) -> None:
-    cells = schema.layout.width**2 * components_of(schema.layout, 1)
+    cells = schema.layout.width**2 * labels_of(schema.layout)
     if cells > _MOST_CELLS:
         raise UsageError(
             f"model=measured: the tables of each two columns by the label would have about {cells / 2:.1g} cells, most "
@@ -124,7 +121,7 @@ def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
     return asdict(found)
 
 
-def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, k: int, seed: int) -> Recipe:
+def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, seed: int) -> Recipe:
     """Return what is measured, and what is fitted to it.
 
     Args:
@@ -139,14 +136,15 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, k: int, seed: int
     if isinstance(schema, BasketSchema):
         return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)
     symmetries = None if spec.symmetries is None else Symmetries(**spec.symmetries)
-    components = components_of(schema.layout, k)
+    of_cells = {} if spec.cells == 1 else spec.given("cells_share", "own_shapes")
     return GaussianRecipe(
-        schema, components, n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries, spec.smoothness or 0.0
-    )
+        schema, labels_of(schema.layout), n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries,
+        spec.smoothness or 0.0, spec.cells, **of_cells,
+    )  # fmt: skip
 
 
-def measured_specs(recipe: Recipe, split: SplitSettings, n: int, left: float) -> list[StageSpec]:
-    """Return the stages of the split, where there are several clusters, and of what is measured.
+def measured_specs(recipe: Recipe, left: float) -> list[StageSpec]:
+    """Return the stages of what is measured.
 
     Args:
         left: share of the budget that other accesses leave.
@@ -154,11 +152,9 @@ def measured_specs(recipe: Recipe, split: SplitSettings, n: int, left: float) ->
     Raises:
         UsageError: if nothing is left to measure with.
     """
-    specs = [] if split.k == 1 else split.specs(n, means=False)
-    rest = left - sum(spec.share for spec in specs)
-    if rest <= 0.0:
+    if left <= 0.0:
         raise UsageError(
-            f"the shares of the budget that are given leave {rest:.2g} to measure with: set smaller ones (data.n_share, "
-            "privacy.fidelity_share, split.moments_share, split.lloyd_share)"
+            f"the shares of the budget that are given leave {left:.2g} to measure with: set smaller ones (data.n_share, "
+            "privacy.fidelity_share)"
         )
-    return specs + recipe.specs(rest)
+    return recipe.specs(left)

@@ -33,10 +33,10 @@ from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.clipping import AutoRuleSpec, DPNormSpec, make_rule
-from lightning_dpgen.specs.defaults import Defaults, clusters_of_labels, default_bins, strength_of
+from lightning_dpgen.specs.defaults import Defaults, default_bins, strength_of
 from lightning_dpgen.specs.initial import InitialNetwork, check_records, read_initial, take_bins, take_sizes
 from lightning_dpgen.specs.label import complete_label, label_specs
-from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs, needs_clusters
+from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, WGANSpec
 from lightning_dpgen.specs.model_choice import ranked
 from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
@@ -50,8 +50,6 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 # The stage that buys the number of records and what else is not declared.
 FIRST_PASS = "first pass"
-# Kinds of records to which a mixture is fitted, where pictures and series are split.
-_MIXTURES = {TableSchema.kind: "tables", BasketSchema.kind: "baskets"}
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
 # Settings of the data that say where something is, and those that a certificate does not show: these, and what its schema
@@ -104,7 +102,7 @@ class Settings:
     @cached_property
     def recipe(self) -> Recipe:
         """The statistics that are measured, where nothing is trained."""
-        return make_recipe(self.spec.model, self.schema, n=self.n, k=self.split.k, seed=self.spec.seed)
+        return make_recipe(self.spec.model, self.schema, n=self.n, seed=self.spec.seed)
 
     def module(self, account: Account, clipping: ClippingRule | None = None) -> PrivateMixture:
         """Return the module that is trained on an account, by the settings' clipping rule or another one.
@@ -147,7 +145,7 @@ class Settings:
         left = 1.0 - sum(spec.share for spec in [*first, *last])
         try:
             if self.clipping is None:
-                learning = measured_specs(self.recipe, self.split, self.n, left)
+                learning = measured_specs(self.recipe, left)
             else:
                 model = self.spec.model
                 split = self.split.specs(self.n, means=model.bias != "zero")
@@ -182,7 +180,7 @@ class Settings:
         declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
         if self.initial is not None:
             declared[INIT] = self.initial.declared
-        if self.trained or self.split.k > 1:
+        if self.trained:
             declared["split"] = split
         if self.trained:
             declared["clipping"] = {"rule": type(self.clipping).__name__, **dataclasses.asdict(self.clipping)}
@@ -359,18 +357,15 @@ def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple
     data, model, split = spec.data, spec.model, spec.split
     measured = isinstance(model, MeasuredSpec)
     budget = (_epsilon(spec), spec.privacy.delta, data.most_rows)
-    if measured and schema.kind in _MIXTURES and split.k not in (None, 1):
-        raise UsageError(
-            f"split.k={split.k}: model=measured does not split {_MIXTURES[schema.kind]}; model.components says how "
-            "many components are fitted to what is measured"
-        )
-    if measured and split.k is None and not needs_clusters(schema):
-        gaussians = isinstance(schema, ImageSchema | SeriesSchema)
-        split = split.changed(k=clusters_of_labels(data.n, schema.layout, *budget) if gaussians else 1)
-    defaults = Defaults(data.n, schema.layout, *budget, clusters=split.k)
     if measured:
-        # Each label has components of its own; clusters that follow labels would tell none of its shapes apart.
-        defaults = dataclasses.replace(defaults, label_weight=0.0)
+        if split.k not in (None, 1):
+            own = "model.cells" if isinstance(schema, ImageSchema | SeriesSchema) else "model.components"
+            raise UsageError(
+                f"split.k={split.k}: model=measured does not split records; {own} says how many components are fitted to "
+                "what is measured"
+            )
+        split = split.changed(k=1)
+    defaults = Defaults(data.n, schema.layout, *budget, clusters=split.k)
     given = split
     split = completed(split, defaults)
     # Default shares are those of what is left when other things are bought.
@@ -378,9 +373,9 @@ def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple
     left = 1.0 - sum(share or 0.0 for share in bought)
     for name in ("moments_share", "lloyd_share", "means_share"):
         own = getattr(given, name)
-        if measured and defaults.k == 1:
+        if measured:
             if own is not None:
-                raise UsageError(f"split.{name}={own:g}: there is one cluster, and nothing to split; leave it out")
+                raise UsageError(f"split.{name}={own:g}: model=measured does not split records; leave it out")
             split = split.changed(**{name: None})
         elif own is None:
             split = split.changed(**{name: getattr(split, name) * left})

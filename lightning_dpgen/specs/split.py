@@ -27,7 +27,7 @@ class SplitSpec(Spec):
         by_default="4 / columns; 1 over the squared norm of a record where that is known",
     )  # fmt: skip
     label_weight: float | None = setting(
-        "two different labels multiply the kernel by exp(-label_weight)", ge=0, le=1e9, rule="label_weight"
+        "two different labels multiply the kernel by exp(-label_weight)", ge=0, le=1e9, rule=lambda d: 2.0, by_default="2"
     )
     radius: float | None = setting(
         "the L2 bound of a record for the cluster means", ge=1e-9, le=1e9, by_default="follows from the layout"

@@ -50,7 +50,7 @@ def recipe(n, **changed):
 def fitted(records, epsilon, **changed):
     own = recipe(len(records), **changed)
     account = Account(make_plan(own.specs(1.0), epsilon=epsilon, delta=1e-5))
-    component = label_components(records, torch.zeros(len(records), dtype=torch.int64), 1)
+    component = label_components(records)
     return own.measure(records, component, account), account
 
 
@@ -109,7 +109,7 @@ def test_noise_that_clipping_is_undone_with_is_that_of_waves_without_their_weigh
         [],
     )
 
-    def seen(mean, factor, vectors, *noise):
+    def seen(mean, factor, vectors, *noise, several):
         asked.append(noise)
         return through_clipping(mean, factor, vectors, *noise)
 
@@ -369,17 +369,18 @@ def test_where_components_differ_each_keeps_what_is_beyond_noise_in_its_own_dire
     assert np.mean(found) == pytest.approx(4.05, abs=0.15) and np.mean(common) < 3.4
 
 
-def test_a_run_goes_on_after_each_access_and_measures_nothing_twice():
+@pytest.mark.parametrize("cells", [1, 3])
+def test_a_run_goes_on_after_each_access_and_measures_nothing_twice(cells):
     records, *_ = some_series(2000)
-    own = recipe(2000)
-    component = label_components(records, torch.zeros(2000, dtype=torch.int64), 1)
+    own = recipe(2000, cells=cells)
+    component, stages = label_components(records), [workload.stage for workload in own.workloads]
     states = []
     account = Account(make_plan(own.specs(1.0), epsilon=3.0, delta=1e-5))
     whole = own.measure(records, component, account, save=states.append)
-    assert [sorted(state) for state in states] == [["means"], ["means", "squares"]]
-    assert {name: account.remaining(name) for name in ("means", "squares")} == {"means": 0, "squares": 0}
-    # A finished state needs no record.
-    again = own.measure(None, None, account, state=states[1])
+    assert [list(state) for state in states] == [stages[: i + 1] for i in range(2 if cells == 1 else 4)]
+    assert not any(account.remaining(stage) for stage in stages) and all(own.fits(state) for state in states)
+    # A finished state needs no record, and another recipe finds the same cells.
+    again = recipe(2000, cells=cells).measure(None, None, account, state=states[-1])
     for name, tensor in whole.network.state_dict().items():
         assert torch.equal(tensor, again.network.state_dict()[name])
     with pytest.raises(PlanMismatch, match="that many have been made"):
@@ -391,16 +392,16 @@ def test_a_release_is_read_back_as_it_was_written(tmp_path):
     random = np.random.default_rng(0)
     pixels, labels = random.integers(0, 256, (300, 20)).astype(np.uint8), random.integers(0, 3, (300, 1)).astype(np.uint8)
     records = Records(schema, Encoded(pixels, labels))
-    own = GaussianRecipe(schema, 6, 300, size=9, radius=3.0, spread=1.5)
-    component = label_components(records, torch.arange(300) % 2, 2)
-    assert component.tolist() == [2 * int(label) + i % 2 for i, label in enumerate(labels[:, 0])]
+    own = GaussianRecipe(schema, 3, 300, size=9, radius=3.0, spread=1.5, cells=2)
+    component = label_components(records)
+    assert component.tolist() == labels[:, 0].tolist()
     mixture = own.measure(records, component, Account(make_plan(own.specs(1.0), epsilon=5.0, delta=1e-4)))
     write_model(tmp_path, mixture)
     release = load_release(tmp_path)
     mine = mixture.sample(50, torch.Generator().manual_seed(3))
     theirs = release.encoded(50, 3)
     assert np.array_equal(mine.units, theirs.units) and np.array_equal(mine.codes, theirs.codes)
-    # Two components of the second label.
+    # Two cells of the second label.
     assert set(release.sample_component(2, 9, 0).codes[:, 0]) == set(release.sample_component(3, 9, 0).codes[:, 0]) == {1}
     assert set(release.encoded(20, 0, {"label": "2"}).codes[:, 0]) == {2}
 
