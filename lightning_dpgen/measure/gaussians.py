@@ -75,9 +75,8 @@ class GaussianRecipe(Recipe):
         smoothness: of series: p, where a wave of j half turns is expected to be of a size in proportion to (1 + j)^-p;
             declared, so it is public. Radius and spread are lengths of waves times (1 + j)^p then, about the middle of the
             bounds. 0 for waves as they are.
-        cells: number of cells of a component; 1 for none.
+        cells: the most cells of a component, of which it has as many as stand out of the noise; 1 for none.
         cells_share: share of the mu^2 of all accesses for those of the cells, where there are several.
-        own_shapes: whether each cell has second moments of its own; else all cells of a component have the same.
 
     Raises:
         ValueError: for a share outside (0, 1), a radius or a smoothness out of range, a smoothness of pictures, or
@@ -95,7 +94,6 @@ class GaussianRecipe(Recipe):
     smoothness: float = 0.0
     cells: int = 1
     cells_share: float = 0.8
-    own_shapes: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,7 +128,7 @@ class GaussianRecipe(Recipe):
         )
         if self.cells == 1:
             return found
-        largest, weights = largest / self.cells, {"counts": _CELL_COUNTS, "means": 1.0 - _CELL_COUNTS}
+        weights = {"counts": _CELL_COUNTS, "means": 1.0 - _CELL_COUNTS}
         return (
             *found,
             Workload(CELL_MEANS, weights, largest, self.cells_share * _CELL_MEANS),
@@ -150,11 +148,10 @@ class GaussianRecipe(Recipe):
             return {"squares": Squares(self._basis, self._moments(state)[1], self.spread)}
         cells = self._cells(state)
         if stage == CELL_MEANS:
-            k = self.k * self.cells
-            found = {"counts": Counts(k), "means": Means(self._basis, k, cells.reach, cells.flat)}
+            k = len(cells.centres)
+            found = {"counts": Counts(k), "means": Means(self._basis, k, cells.reach, cells.centres)}
         else:
-            together = 1 if self.own_shapes else self.cells
-            found = {"squares": Squares(self._basis, self._cell_moments(state)[1], cells.reach, together)}
+            found = {"squares": Squares(self._basis, self._cell_moments(state)[1], cells.reach, cells.shape)}
         return {name: InCells(cells, statistic) for name, statistic in found.items()}
 
     def warning(self, plan: Plan) -> str | None:
@@ -174,18 +171,37 @@ class GaussianRecipe(Recipe):
     def _mixture(self, state: State) -> Mixture:
         """Fit the Gaussians to these moments."""
         if self.cells == 1:
-            return self._fit(state, SQUARES, *self._moments(state))
-        return self._fit(state, CELL_SQUARES, *self._cell_moments(state))
+            return self._of_components(state)
+        cells = self._cells(state)
+        return self._fit(state, CELL_SQUARES, cells.shape, cells.component, *self._cell_moments(state))
 
-    def _fit(self, state: State, stage: str, counts: Tensor, means: Tensor, noise: Tensor) -> Mixture:
-        """Fit Gaussians of these counts, means (k, size) and noise of their coordinates (k,) to the second moments of a stage."""
+    def _of_components(self, state: State) -> Mixture:
+        """Fit one Gaussian to each component, by the first two accesses."""
+        each = torch.arange(self.k)
+        return self._fit(state, SQUARES, each, each, *self._moments(state))
+
+    def _fit(
+        self,
+        state: State,
+        stage: str,
+        shape: Tensor,
+        component: Tensor,
+        counts: Tensor,
+        means: Tensor,
+        noise: Tensor,
+    ) -> Mixture:
+        """Fit Gaussians of these counts, means and noise of means, as of `_moments`.
+
+        Args:
+            stage: that of the second moments.
+            shape: which of them each Gaussian has.
+            component: the component of each Gaussian.
+        """
         squares = state[stage][0]["squares"]
-        together = len(counts) // len(squares.sums)
-        of_sums = counts.view(-1, together).sum(dim=1)
-        factors = factors_of(squares.sums, of_sums, squares.deviation).repeat_interleave(together, dim=0)
-        of_sums = of_sums.repeat_interleave(together)
-        noise = torch.stack([noise, squares.deviation / math.sqrt(2.0) / of_sums], dim=1)
-        network = self._network(means, factors, noise)
+        of_sums = torch.zeros(len(squares.sums), dtype=torch.float64).index_add_(0, shape, counts)
+        factors = factors_of(squares.sums, of_sums, squares.deviation)[shape]
+        noise = torch.stack([noise, squares.deviation / math.sqrt(2.0) / of_sums[shape]], dim=1)
+        network = self._network(means, factors, noise, component)
         if self._values is not None:
             values = state[MEANS][0]["values"]
             network.knots.copy_(curve(self._values, values.sums, values.deviation, float(counts.sum()), network, counts))
@@ -200,18 +216,20 @@ class GaussianRecipe(Recipe):
     def _cell_moments(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """Return the same of all cells."""
         cells, found = self._cells(state), state[CELL_MEANS][0]
-        weights = cells.weights / cells.weights.sum(dim=1, keepdim=True)
-        expected = (self._moments(state)[0][:, None] * weights).flatten()
-        counts = likely_counts(found["counts"].sums, found["counts"].deviation, expected)
+        counts = likely_counts(found["counts"].sums, found["counts"].deviation, cells.weights)
         differences, noise = likely_differences(found["means"].sums, counts, found["means"].deviation, cells.directions)
-        return counts, cells.flat + differences, noise
+        return counts, cells.centres + differences, noise
 
     def _cells(self, state: State) -> Cells:
-        """Find the cells that follow from the first two accesses: seconds of work, whose result is kept for the next call."""
+        """Find the cells that follow from the first two accesses; it takes seconds, so they are kept for the next call."""
         first = [state[stage][0] for stage in (MEANS, SQUARES)]
         if not self._found or not all(kept is own for kept, own in zip(self._found[0], first, strict=True)):
-            mixture = self._fit(state, SQUARES, *self._moments(state))
-            self._found[:] = first, Cells.of_samples(self._basis, mixture, self.k, self.cells)
+            mixture, counts = self._of_components(state), self._moments(state)[0]
+            of_means, *_, of_cells, of_squares = (own.share * own.noise_shares.get("means", 1.0) for own in self.workloads)
+            # A plan gives all accesses noise by their shares.
+            unit = first[0]["means"].deviation / self.radius * math.sqrt(of_means)
+            noise = unit / math.sqrt(of_cells), unit / math.sqrt(of_squares)
+            self._found[:] = first, Cells.of_samples(self._basis, mixture, counts, self.cells, *noise)
         return self._found[1]
 
     @functools.cached_property
@@ -238,7 +256,7 @@ class GaussianRecipe(Recipe):
         # A few levels have no shape between them.
         return Histogram(self.schema.layout, self.schema.channels, _PIECES if levels >= 2 * _PIECES else 1)
 
-    def _network(self, means: Tensor, factors: Tensor, noise: Tensor) -> StackedGaussians:
+    def _network(self, means: Tensor, factors: Tensor, noise: Tensor, component: Tensor) -> StackedGaussians:
         layout, k = self.schema.layout, len(means)
         declared = None if self.symmetries is None else asdict(self.symmetries)
         pieces = 1 if self._values is None else self._values.shape[1] - 2
@@ -255,7 +273,7 @@ class GaussianRecipe(Recipe):
         if layout.label is not None:
             # The components of the first label come first, then those of the next.
             classes = layout.groups[layout.label]
-            network.shares.copy_(torch.eye(classes).repeat_interleave(k // classes, dim=0))
+            network.shares.copy_(torch.eye(classes)[component // (self.k // classes)])
         return network
 
 

@@ -190,22 +190,21 @@ class Squares(Statistic):
     Args:
         centres: (k, basis.size), public.
         radius: the length to which differences are shortened.
-        together: number of components, side by side, that have one sum.
+        of: (k,) for each component, the sum to which its records add, counted from 0; None for one each.
     """
 
-    def __init__(self, basis: Basis, centres: Tensor, radius: float, together: int = 1) -> None:
+    def __init__(self, basis: Basis, centres: Tensor, radius: float, of: Tensor | None = None) -> None:
         _check_centres(centres, len(centres), basis)
         check_radius(radius)
-        check_sizes(together=together)
-        if len(centres) % together:
-            raise ValueError(f"together={together}: expected a number that divides the {len(centres)} components")
+        self._of = torch.arange(len(centres)) if of is None else of
+        if self._of.shape != (len(centres),) or self._of.dtype != torch.int64 or self._of.min() < 0:
+            raise ValueError(f"of={of!r}: expected a whole number from 0, int64, for each of {len(centres)} components")
         self.basis, self.layout, self._centres, self._radius = basis, basis.layout, centres.double(), radius
-        self.bound, self.k, self._together = radius**2, len(centres), together
-        self.shape = (len(centres) // together, basis.size, basis.size)
+        self.bound, self.k, self.shape = radius**2, len(centres), (int(self._of.max()) + 1, basis.size, basis.size)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         rest = shortened(self.basis.coordinates(records) - self._centres[component], self._radius)
-        sums, place = torch.zeros(self.shape, dtype=torch.float64), component // self._together
+        sums, place = torch.zeros(self.shape, dtype=torch.float64), self._of[component]
         for c in place.unique().tolist():
             own = rest[place == c]
             sums[c] = own.T @ own

@@ -96,9 +96,9 @@ def upright(pictures: Tensor) -> Tensor:
     """Shear each picture so that its ink leans neither way: rows are shifted until columns and rows of ink, about their
     centre, are uncorrelated.
 
-    The result is a continuous function of each picture alone: a little rounding changes it by as little, and in float64 none
-    is in it that other pictures could change, if values are multiples of a power of two, such as 2^-12. A picture without
-    ink, of one value or of one row stays as it is. From beyond an edge comes 0.
+    The result is a continuous function of each picture alone: a little rounding changes it by as little. If values are
+    multiples of a power of two, such as 2^-12, in float64, it is the same to the last bit beside any other pictures. A
+    picture without ink, of one value or of one row stays as it is. From beyond an edge comes 0.
 
     Args:
         pictures: (n, height, width, channels), 0 or more, 0 where there is no ink.

@@ -144,18 +144,14 @@ class Defaults:
 
     @property
     def cells(self) -> int:
-        """sqrt(s / labels) / 10, 1 to 20."""
-        # The mean of a cell has noise in proportion to their number, which the difference of cells has to outweigh.
-        return round(_between(0.1 * math.sqrt(self.strength / labels_of(self.layout)), 1, 20))
+        """20; 1 where s / labels is below 400."""
+        # What cells are found from is lost for them.
+        return 20 if self.strength >= 400 * labels_of(self.layout) else 1
 
     @property
     def cells_share(self) -> float:
         """0.8; 0.9 where s / labels is at least 5000."""
         return 0.9 if self.strength >= 5000 * labels_of(self.layout) else 0.8
-
-    def own_shapes(self, cells: int) -> bool:
-        """Return whether second moments of so many cells of each label stand out of their noise."""
-        return self.strength >= 700 * cells * labels_of(self.layout)
 
     @property
     def components(self) -> int:

@@ -47,7 +47,7 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
             has |= _smooth(spec, layout.units)
         has["cells"] = cells = defaults.cells if spec.cells is None else spec.cells
         if cells > 1:
-            has |= {"cells_share": defaults.cells_share, "own_shapes": defaults.own_shapes(cells)}
+            has["cells_share"] = defaults.cells_share
     elif isinstance(schema, TableSchema):
         has = {"components": defaults.components, "pairs_share": 0.8, "label_share": 0.0}
         has["label_share"] = defaults.label_share if takes_label(layout) else 0.0
@@ -136,7 +136,7 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, seed: int) -> Rec
     if isinstance(schema, BasketSchema):
         return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)
     symmetries = None if spec.symmetries is None else Symmetries(**spec.symmetries)
-    of_cells = {} if spec.cells == 1 else spec.given("cells_share", "own_shapes")
+    of_cells = {} if spec.cells == 1 else spec.given("cells_share")
     return GaussianRecipe(
         schema, labels_of(schema.layout), n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries,
         spec.smoothness or 0.0, spec.cells, **of_cells,

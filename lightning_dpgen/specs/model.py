@@ -151,17 +151,13 @@ class MeasuredSpec(Spec):
         "pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}", by_default="none"
     )
     cells: int | None = setting(
-        "pictures and series: cells of each label, found among samples of one Gaussian, each with a Gaussian of its own", ge=1,
-        le=1000, by_default="sqrt(s / labels) / 10, 1 to 20",
+        "pictures and series: the most cells of a label, each with a Gaussian; those are taken that stand out of the noise",
+        ge=1, le=1000, by_default="20; 1 where s / labels is below 400",
     )  # fmt: skip
     cells_share: float | None = setting(
         "pictures and series: the share of what cells measure, where there are several", gt=0, lt=1,
         by_default="0.8; 0.9 where s / labels is at least 5000",
     )  # fmt: skip
-    own_shapes: bool | None = setting(
-        "pictures and series: whether each cell has second moments of its own, or all cells of a label have the same",
-        by_default="true where s / (labels x cells) is at least 700",
-    )
     components: int | None = setting(
         "tables and baskets: components of the mixture that is fitted", ge=1, le=10_000, by_default="s / 25, 10 to 100"
     )

@@ -11,7 +11,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.measure import Counts, GaussianRecipe, Means, Squares
-from lightning_dpgen.measure.cells import Cells, InCells
+from lightning_dpgen.measure.cells import InCells
 from lightning_dpgen.measure.gaussians import label_components
 from lightning_dpgen.measure.shrinkage import likely_counts, likely_differences
 from lightning_dpgen.models.symmetries import Symmetries
@@ -68,8 +68,9 @@ def test_a_record_is_placed_by_itself_and_where_its_nearest_centre_is(schema, re
     values = cells.basis.values(records.encoded)
     assert torch.equal(values[:60], torch.cat([cells.basis.values(records.encoded[i : i + 1]) for i in range(60)]))
     rows = cells.basis.coordinates(records.encoded)
-    far = torch.linalg.vector_norm(rows[:, None] - cells.centres[component], dim=2).sort(dim=1)
-    nearest = 4 * component + far.indices[:, 0]
+    far = torch.linalg.vector_norm(rows[:, None] - cells.centres, dim=2)
+    far = far.where(cells.component == component[:, None], math.inf).sort(dim=1)
+    nearest = far.indices[:, 0]
     # Values on a grid are off by half a step each.
     clear = far.values[:, 1] - far.values[:, 0] > 1e-2
     assert clear.float().mean() > 0.8 and torch.equal(places[clear], nearest[clear])
@@ -81,27 +82,44 @@ def test_statistics_in_cells_are_those_of_the_cells():
     _, state = _measured(own, records)
     cells, component = own._cells(state), label_components(records)
     places, basis = cells.places(records.encoded, component), cells.basis
-    for plain in (
-        Counts(12), Means(basis, 12, cells.reach, cells.flat), Squares(basis, cells.flat, cells.reach),
-        Squares(basis, cells.flat, cells.reach, together=4),
-    ):  # fmt: skip
+    k, centres = len(cells.centres), cells.centres
+    each = Squares(basis, centres, cells.reach)
+    together = Squares(basis, centres, cells.reach, cells.component)
+    for plain in (Counts(k), Means(basis, k, cells.reach, centres), each, together):
         within = InCells(cells, plain)
         assert (within.bound, within.shape, within.k) == (plain.bound, plain.shape, 3)
         assert torch.equal(within.sums(records.encoded, component), plain.sums(records.encoded, places))
-    each, together = (Squares(basis, cells.flat, cells.reach, together=own).sums(records.encoded, places) for own in (1, 4))
-    assert torch.allclose(each.view(3, 4, 9, 9).sum(dim=1), together)
+    sums = torch.zeros(3, 9, 9, dtype=torch.float64).index_add_(0, cells.component, each.sums(records.encoded, places))
+    assert torch.allclose(sums, together.sums(records.encoded, places))
 
 
-@pytest.mark.parametrize("own_shapes", [True, False])
-def test_cells_tell_shapes_apart_that_one_gaussian_mixes(own_shapes):
+def test_cells_tell_shapes_apart_that_one_gaussian_mixes():
     records = _series(3000)
     slopes = {}
     for cells in (1, 2):
-        mixture, _ = _measured(_recipe(SERIES, 3000, cells=cells, own_shapes=own_shapes), records)
+        mixture, _ = _measured(_recipe(SERIES, 3000, cells=cells), records)
         made = mixture.sample(2000, torch.Generator().manual_seed(0)).units
         slopes[cells] = np.abs(made[:, -4:].mean(axis=1) - made[:, :4].mean(axis=1))
     # Real ones rise or fall by .48; of one Gaussian a half do so by less than .3, and in two cells hardly any.
     assert (slopes[1] < 0.3).mean() > 0.3 and (slopes[2] < 0.3).mean() < 0.05
+
+
+def test_cells_are_as_many_as_stand_out_of_the_noise_and_have_shapes_of_their_own_where_these_do():
+    records = _pictures(3000)
+    found = {}
+    for epsilon in (0.1, 1.0, 1000.0):
+        own = _recipe(PICTURES, 3000, cells=8)
+        _, state = _measured(own, records, epsilon)
+        cells = own._cells(state)
+        assert torch.equal(cells.component, cells.component.sort().values) and cells.component.unique().tolist() == [
+            0,
+            1,
+            2,
+        ]
+        assert cells.shape.unique().tolist() == list(range(int(cells.shape[-1]) + 1))
+        found[epsilon] = len(cells.centres), len(cells.shape.unique())
+    assert found[0.1] == (3, 3) and found[1000.0] == (24, 24)
+    assert found[1.0][0] > 3 and found[1.0][1] == 3
 
 
 def test_shares_of_all_accesses_add_up_to_one():
@@ -121,7 +139,7 @@ def test_alike_records_have_cells():
 
 def test_differences_are_kept_where_they_are_more_than_noise():
     """Differences of variance 1 with noise of variance .25 are found with an error of .25 / 1.25, the least there is."""
-    random = torch.Generator().manual_seed(0)
+    random = torch.Generator().manual_seed(1)
     turned = torch.linalg.qr(torch.randn(6, 6, generator=random, dtype=torch.float64))[0]
     true = torch.zeros(2000, 6, dtype=torch.float64)
     true[:, 0] = torch.randn(2000, generator=random, dtype=torch.float64)

@@ -115,7 +115,7 @@ def test_noise_that_clipping_is_undone_with_is_that_of_waves_without_their_weigh
 
     monkeypatch.setattr(gaussians, "through_clipping", seen)
     means, factors = torch.zeros(1, 32, dtype=torch.float64), torch.zeros(1, 2, 32, dtype=torch.float64)
-    own._network(means, factors, torch.tensor([[0.3, 0.2]], dtype=torch.float64))
+    own._network(means, factors, torch.tensor([[0.3, 0.2]], dtype=torch.float64), torch.zeros(1, dtype=torch.int64))
     drawn = torch.randn(20_000, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     left = (drawn / torch.arange(1.0, 33.0).double() ** 1.5).square().mean()
     assert asked[0] == pytest.approx((0.3 * math.sqrt(left), 0.2 * float(left)), rel=0.02)

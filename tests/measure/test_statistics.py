@@ -185,7 +185,7 @@ def test_the_slowest_waves_come_first_and_channels_stay_apart():
         (lambda: Squares(SLOW, CENTRES[:, :9], 1.0), "expected \\(3, 10\\) finite numbers"),
         (lambda: Squares(SLOW, CENTRES * torch.nan, 1.0), "finite numbers"),
         (lambda: Means(SLOW, 2, 1.0, CENTRES), "expected \\(2, 10\\) finite numbers"),
-        (lambda: Squares(SLOW, CENTRES, 1.0, together=2), "together=2: expected a number that divides the 3"),
+        (lambda: Squares(SLOW, CENTRES, 1.0, torch.zeros(2).long()), "of=.*: expected a whole number from 0"),
         (lambda: ItemsBySize(TABLE, [0]), "records without sizes"),
         (lambda: ItemsBySize(BASKETS.layout, [0]), "of each of 7 bins"),
         (lambda: PairsBySize(BASKETS.layout, [0] * 7, [1, 1]), "2 or more different ones, from 0 to 6"),
