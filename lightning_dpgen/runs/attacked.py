@@ -1,0 +1,212 @@
+"""A run of measurements as an audit makes it: all accesses and no fit, to data sets that are made up from a schema."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse
+import torch
+
+from lightning_dpgen.audit.canaries import canaries_of
+from lightning_dpgen.audit.held_recipe import HeldRecipe
+from lightning_dpgen.audit.whole_run import Neighbours
+from lightning_dpgen.data.key_owners import KeyOwners
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.measure.gaussians import label_components
+from lightning_dpgen.measure.recipe import MostlyNoise
+from lightning_dpgen.metrics.fidelity import measure_fidelity, measure_table_fidelity
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.runs import discover
+from lightning_dpgen.runs.context import Context
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.settings import Settings, fill, has_first_pass, make_schema
+from lightning_dpgen.specs.source import Source
+from lightning_dpgen.specs.usage_error import UsageError
+
+# Made-up records that stand beside those of the pair, and copies of the one that is added.
+_BESIDE, _COPIES = 10, 10
+# Copies for each deviation of the noise of a first pass, which looks closely where there are many.
+_FOR_NOISE = 10.0
+# Labels of which there are records at the ends of their range.
+_ENDS = 3
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MadeUpData:
+    """A data set of made-up records.
+
+    Args:
+        records: the records, as they are encoded.
+        look: the same records as a first pass sees them; None where there is none.
+    """
+
+    records: Records
+    look: discover.Look | None
+
+
+class MeasuredRun:
+    """A run of measurements, as `dpgen train` makes it with these settings, and neighbours at which it is attacked.
+
+    All accesses are made by the run's own code: the first pass, the split, the measurements and the public figure. What lies
+    between them and takes seconds (bins and a plan by what was found, a fit, synthetic records) is that of one run: it is
+    post-processing, and bounds have to hold for any of its results.
+
+    Args:
+        spec: the settings.
+        source: the source of the records, none of which is read.
+        count: the number of made-up records among which the worst is looked for.
+
+    Attributes:
+        settings, plan: of the run.
+
+    Raises:
+        UsageError: for settings of which no such run can be made.
+    """
+
+    def __init__(self, spec: RunSpec, source: Source, count: int) -> None:
+        self._spec, self._source = spec, source
+        source.check()
+        self._rows, self._raw = None, None
+        if buys := has_first_pass(spec, source.open_parts):
+            self._prepare_first_pass(count)
+        else:
+            self.settings: Settings = fill(spec, source)
+            self.plan: Plan = self.settings.plan()
+        self._buys = buys
+        self._pool, self._values = self._made_up(count)
+        records = self._data(np.arange(len(self._pool))).records
+        component = label_components(records, torch.zeros(len(records), dtype=torch.int64), self.settings.split.k)
+        self._recipe = HeldRecipe.of(self.settings.recipe, records, component, self.plan)
+
+    def __call__(self, account: Account, data: MadeUpData) -> Any:
+        """Make all accesses of the plan, and return what is public of them."""
+        released: list[Any] = []
+        if self._buys:
+            bought = discover.buy(self._spec, self._source, data.look, account)
+            released += [bought.n, bought.parts]
+        records, k = data.records, self.settings.split.k
+        clusters = torch.zeros(len(records), dtype=torch.int64)
+        if k > 1:
+            nowhere = RunFolder(Path())
+            split = Context(self.settings, account, nowhere, Interrupts(), keeps=False).split_module(records).make_split()
+            clusters = split.clusters
+            released += [split.counts, split.means]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MostlyNoise)
+            state = self._recipe.measured(records, label_components(records, clusters, k), account)
+        for accesses in state.values():
+            released += [{name: (own.sums, own.deviation) for name, own in found.items()} for found in accesses]
+        if self.settings.spec.privacy.fidelity_share is not None:
+            released.append(self._figure(account, records))
+        account.verify_complete()
+        return released
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The stages that follow from a fit, which is that of one run."""
+        return self._recipe.held
+
+    def neighbours(self) -> Iterator[Neighbours]:
+        """Yield pairs: a few records, or many copies of one beside them; and one more record, or one more person."""
+        beside, few = np.arange(_BESIDE), self._data(np.arange(_BESIDE))
+        copies = _copies(self.plan) if self._buys else _COPIES
+        for place in range(_BESIDE, len(self._pool)):
+            more = np.full(self._spec.data.most_rows, place)
+            if not self._buys:
+                yield Neighbours(few, self._data(beside, more))
+            many = np.concatenate([beside, np.full(copies, place)])
+            yield Neighbours(self._data(many), self._data(many, more))
+
+    def _prepare_first_pass(self, count: int) -> None:
+        """Make rows up before anything is found of them, and find it in one run."""
+        spec, source = self._spec, self._source
+        if "items" in source.open_parts:
+            raise UsageError("data.items=private: an audit attacks what is found of tables; declare the items for it")
+        promise = discover.first_plan(spec, source)
+        schema = make_schema(spec, source)
+        made = canaries_of(schema, count, spec.seed).encoded
+        if isinstance(schema, TableSchema):
+            rows = schema.decode(made, np.random.default_rng(spec.seed))
+            self._rows = rows = rows.filter(pa.array(schema.rules.conformed(rows, outside="clamp", counted=Counter())[1]))
+            person = spec.data.column_of_persons
+            if person is not None and person not in rows.schema.names:
+                rows = rows.append_column(person, pa.array(np.arange(rows.num_rows)))
+            self._raw = source.raw_parts(rows)[0]
+        look = self._look(np.arange(count if self._rows is None else self._rows.num_rows).repeat(_copies(promise)), None)
+        bought = discover.buy(spec, source, look, Account(promise))
+        self.settings = discover.with_bought(spec, source, bought)
+        self.plan = self.settings.plan(promise)
+
+    def _made_up(self, count: int) -> tuple[Encoded, TableValues | None]:
+        """Return made-up records, and those of a table by their values; those first that stand beside a pair."""
+        schema, seed = self.settings.schema, self._spec.seed
+        encoded = canaries_of(schema, count, seed).encoded
+        if not isinstance(schema, TableSchema):
+            return _with_ends(encoded, schema.layout.levels or 1), None
+        if self._rows is None:
+            self._rows = schema.decode(encoded, np.random.default_rng(seed))
+        reading = read_table(self._rows, schema, outside="clamp", values=True)
+        return reading.encoded, reading.values
+
+    def _data(self, rows: np.ndarray, more: np.ndarray | None = None) -> MadeUpData:
+        """Return the made-up records at some places, and more of them that belong to one person."""
+        persons = None
+        if more is not None:
+            rows, persons = np.concatenate([rows, more]), np.minimum(np.arange(len(rows) + len(more)), len(rows))
+        elif self._spec.data.column_of_persons is not None:
+            persons = np.arange(len(rows))
+        if self._spec.data.column_of_persons is None:
+            persons = None
+        values = None if self._values is None else self._values[rows]
+        records = Records(self.settings.schema, self._pool[rows], persons, values)
+        return MadeUpData(records, self._look(rows, persons) if self._buys else None)
+
+    def _look(self, rows: np.ndarray, persons: np.ndarray | None) -> discover.Look:
+        """Return the rows at some places as a first pass sees them."""
+        if persons is None and self._spec.data.column_of_persons is not None:
+            persons = np.arange(len(rows))
+        parts = {}
+        for name, raw in (self._raw or {}).items():
+            own = raw[rows] if isinstance(raw, np.ndarray) else raw.take(pa.array(rows))
+            parts[name] = own if isinstance(own, np.ndarray) else KeyOwners.of_column(own, persons)
+        return discover.Look(len(rows), parts, persons)
+
+    def _figure(self, account: Account, records: Records) -> dict[str, float]:
+        """Measure the public figure beside made-up records of one label, from which nothing has to be fitted."""
+        label = self.settings.schema.layout.label
+        alike = np.arange(len(self._pool)) if label is None else np.flatnonzero(self._pool.codes[:, label] == 0)
+        if self._values is not None:
+            return measure_table_fidelity(account, records.values, self._values[alike])
+        return measure_fidelity(account, records, self._pool[alike], radius=self.settings.split.radius)
+
+
+def _copies(plan: Plan) -> int:
+    """Return so many copies of a record that a first pass finds it."""
+    return math.ceil(_FOR_NOISE * plan.max_rows * max(plan.stages[0].access.multipliers.values()))
+
+
+def _with_ends(encoded: Encoded, highest: int) -> Encoded:
+    """Return made-up records, and beside the first label and others records of the lowest and highest numbers alone."""
+    if scipy.sparse.issparse(encoded.units) or not encoded.units.shape[1]:
+        return encoded
+    patterns = [np.zeros_like(encoded.units[:_ENDS]), np.full_like(encoded.units[:_ENDS], highest)]
+    for period in (2, 4):
+        waves = patterns[0].copy()
+        waves[:, np.arange(waves.shape[1]) % period < period // 2] = highest
+        patterns.append(waves)
+    return Encoded.joined([encoded, *(Encoded(units, encoded.codes[:_ENDS]) for units in patterns)])
