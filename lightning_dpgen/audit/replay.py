@@ -7,7 +7,7 @@ exact values on its own records. Both together are the likelihood of the release
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -129,27 +129,14 @@ def check_replayable(plan: Plan) -> None:
             raise ValueError(f"stage {stage.name!r}: has noise of other kinds than Gaussian: {dict(stage.access.kinds)}")
 
 
-def log_ratios(here: Sequence[Noised], there: Sequence[Noised]) -> np.ndarray:
-    """Return for each noise the logarithm of how much likelier its values are on other records than on their own.
+def compared(own: Noised, other: Noised) -> tuple[float, float]:
+    """Compare noised values of a run with those of its replay on other records.
 
-    Args:
-        here: the noised values of a run.
-        there: those of its replay on other records.
+    Returns:
+        The logarithm of how much likelier the values are on the other records than on their own; and how far apart the exact
+        values are, in deviations of the noise.
     """
-    found = np.empty(len(here))
-    for place, (own, other) in enumerate(zip(here, there, strict=True)):
-        difference = other.exact.double() - own.exact.double()
-        noise = own.noisy.double() - own.exact.double()
-        found[place] = float((difference * (noise - 0.5 * difference)).sum()) / own.deviation**2
-    return found
-
-
-def reaches(here: Sequence[Noised], there: Sequence[Noised]) -> np.ndarray:
-    """Return for each noise how far apart its exact values are on two data sets, in units of the bound of a unit.
-
-    The bound is the deviation that was asked for, over the plan's multiplier: numbers above 1 refute it.
-    """
-    return np.array([
-        float((other.exact.double() - own.exact.double()).norm()) * own.multiplier / own.deviation
-        for own, other in zip(here, there, strict=True)
-    ])  # fmt: skip
+    difference = (other.exact.double() - own.exact.double()).flatten()
+    noise = (own.noisy.double() - own.exact.double()).flatten()
+    square = float(difference @ difference)
+    return (float(difference @ noise) - 0.5 * square) / own.deviation**2, square**0.5 / own.deviation

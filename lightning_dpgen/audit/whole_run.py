@@ -22,8 +22,7 @@ from lightning_dpgen.audit.replay import (
     WatchedAccount,
     WatchedStream,
     check_replayable,
-    log_ratios,
-    reaches,
+    compared,
 )
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
@@ -31,8 +30,8 @@ from lightning_dpgen.privacy.plan import Plan
 
 # Rounding of sums moves a length by far less, and a wrong bound by far more.
 _ROUNDING = 1e-6
-# So many neighbours are looked at again, in so many runs, before two of them are chosen.
-_FINALISTS, _PILOTS = 5, 4
+# So many neighbours are left after so many pairs of runs of each.
+_KEPT, _PILOTS = (24, 6, 1), (1, 4, 24)
 # A run is code that makes all accesses of an account's plan to a data set, and returns what it releases, as tensors,
 # numbers and text in lists and dicts.
 Run = Callable[[Account, Any], Any]
@@ -57,14 +56,16 @@ class Attacked:
     Args:
         what: the part.
         claim: the mu that is stated for it.
+        attained: the mu that the chosen neighbours have if the noise is what it was asked to be.
         shown: the mu that the attack shows.
-        reach: the longest difference of two neighbours that was found, in units of the bound; 1 where the bound is attained.
+        reach: the longest difference of any two neighbours, in units of the bound of a noise; above 1 the bound is wrong.
         delta: the delta at which an epsilon is told.
         leak: what was found wrong without any noise.
     """
 
     what: str
     claim: float
+    attained: float
     shown: Shift
     reach: float
     delta: float
@@ -109,8 +110,7 @@ def attack_run(
     """Bound the mu of a run from below, by so many runs with a unit and as many without it.
 
     Two runs of a pair share their noise, which changes the law of neither and makes their difference plain
-    (`bound.paired_shift`). All neighbours are tried first, and those are chosen whose differences are the longest in all
-    accesses together. Each bound is also held against the longest difference that any of them has, and what a run releases
+    (`bound.paired_shift`). All neighbours are tried first, and those are chosen of which the trials will show the most. Each bound is also held against the longest difference that any of them has, and what a run releases
     against what its replay on the other data set does, which is the same if it follows from noisy values alone.
 
     Args:
@@ -124,15 +124,16 @@ def attack_run(
         ValueError: for a plan with lots, or with other noise; or for no neighbours.
     """
     attack = _Attack(run, plan)
-    drawn = np.random.Generator(np.random.PCG64DXSM(seed)).integers(1 << 62, size=_PILOTS + trials).tolist()
-    ratios, leak = np.zeros((2, trials, len(attack.names))), None
+    drawn = np.random.Generator(np.random.PCG64DXSM(seed)).integers(1 << 62, size=_PILOTS[-1] + trials).tolist()
+    ratios, squares, leak = np.zeros((2, trials, len(attack.names))), np.zeros(len(attack.names)), None
     try:
-        worst = attack.worst(candidates, drawn[:_PILOTS])
-        for trial, own in enumerate(drawn[_PILOTS:]):
-            ratios[:, trial] = attack.pair(worst, own)
+        worst = attack.worst(candidates, drawn[: _PILOTS[-1]], trials)
+        for trial, own in enumerate(drawn[_PILOTS[-1] :]):
+            ratios[:, trial], lengths = attack.pair(worst, own)
+            squares += lengths / trials
     except OtherWay as error:
         leak = str(error)
-    return attack.told(ratios, confidence, leak)
+    return attack.told(ratios, squares, confidence, leak)
 
 
 class _Attack:
@@ -170,39 +171,49 @@ class _Attack:
             raise OtherWay("what is released follows from more than the noisy values: another data set changes it")
         return first, second
 
-    def worst(self, candidates: Iterable[Neighbours], seeds: Sequence[int]) -> Neighbours:
-        """Return the neighbours that are farthest apart, after as many runs as there are seeds."""
-        ranked = [(self._apart(neighbours, seeds[:1]), neighbours) for neighbours in candidates]
-        if not ranked:
+    def worst(self, candidates: Iterable[Neighbours], seeds: Sequence[int], trials: int) -> Neighbours:
+        """Return the neighbours of which so many trials show the most, by a run with each seed."""
+
+        def shown(neighbours: Neighbours, seeds: Sequence[int]) -> float:
+            squares, errors = 0.0, 0.0
+            for seed in seeds:
+                found, lengths = self.pair(neighbours, seed)
+                squared = float(lengths.sum())
+                # The difference of two runs is the squared shift, but for where their noise is not the same.
+                squares, errors = squares + squared, errors + float(found[1].sum() - found[0].sum() - squared) ** 2
+            mu = math.sqrt(squares / len(seeds))
+            return mu - 2.0 * math.sqrt(errors / len(seeds) / trials) / max(mu, 1e-9)
+
+        left = list(candidates)
+        if not left:
             raise ValueError("candidates: expected neighbours, one pair or more")
-        ranked.sort(key=lambda own: -own[0])
-        return max(((self._apart(own[1], seeds), own[1]) for own in ranked[:_FINALISTS]), key=lambda own: own[0])[1]
+        for kept, pilots in zip(_KEPT, _PILOTS, strict=True):
+            ranked = sorted(((shown(own, seeds[:pilots]), -place) for place, own in enumerate(left)), reverse=True)
+            left = [left[-place] for _, place in ranked[:kept]]
+        return left[0]
 
-    def _apart(self, neighbours: Neighbours, seeds: Sequence[int]) -> float:
-        """Return the mean squared shift of two neighbours, and keep the longest differences."""
-        squares = 0.0
-        for seed in seeds:
-            first, second = self._both(neighbours.without, neighbours.present, seed)
-            for own, reach in zip(first.noised, reaches(first.noised, second.noised), strict=True):
-                place = self._place[own.stage, own.name]
-                self._reach[place] = max(self._reach[place], reach)
-                squares += float(reach / own.multiplier) ** 2
-        return squares / len(seeds)
+    def pair(self, neighbours: Neighbours, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Make two runs of one seed, without the unit and with it, and keep how far apart exact values were.
 
-    def pair(self, neighbours: Neighbours, seed: int) -> np.ndarray:
-        """Return the logarithms (2, noises) of how much likelier the unit is there than not, in two runs of one seed."""
-        found = np.zeros((2, len(self.names)))
+        Returns:
+            The logarithms (2, noises) of how much likelier the unit is there than not, and the mean squared shifts (noises,).
+        """
+        found, squares = np.zeros((2, len(self.names))), np.zeros(len(self.names))
         for present in (False, True):
             here, there = neighbours.without, neighbours.present
             if present:
                 here, there = there, here
             first, second = self._both(here, there, seed)
-            for own, ratio in zip(first.noised, log_ratios(first.noised, second.noised), strict=True):
-                found[int(present), self._place[own.stage, own.name]] += -ratio if present else ratio
-        return found
+            for own, other in zip(first.noised, second.noised, strict=True):
+                place = self._place[own.stage, own.name]
+                ratio, length = compared(own, other)
+                found[int(present), place] += -ratio if present else ratio
+                self._reach[place] = max(self._reach[place], length * own.multiplier)
+                squares[place] += 0.5 * length**2
+        return found, squares
 
-    def told(self, ratios: np.ndarray, confidence: float, leak: str | None) -> AttackedRun:
-        """Return the bounds that follow from the ratios (2, trials, noises)."""
+    def told(self, ratios: np.ndarray, squares: np.ndarray, confidence: float, leak: str | None) -> AttackedRun:
+        """Return the bounds that follow from the ratios (2, trials, noises) and the mean squared shifts (noises,)."""
         delta, error = self._plan.delta, 1.0 - confidence
         stages = [stage.name for stage in self._plan.stages]
         several = [stage for stage in stages if sum(own == stage for own, _ in self.names) > 1]
@@ -211,7 +222,8 @@ class _Attack:
         def part(what: str, claim: float, places: Sequence[int], error: float) -> Attacked:
             without, present = ratios[:, :, places].sum(axis=2)
             shown = Shift(0.0, 0.0, math.inf) if leak else paired_shift(without, present, 1.0 - error)
-            return Attacked(what, claim, shown, float(self._reach[places].max()), delta)
+            attained = math.sqrt(float(squares[places].sum()))
+            return Attacked(what, claim, attained, shown, float(self._reach[places].max()), delta)
 
         noises = []
         for place, (stage, name) in enumerate(self.names):

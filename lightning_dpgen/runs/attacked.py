@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import scipy.sparse
 import torch
 
@@ -38,10 +39,10 @@ from lightning_dpgen.specs.settings import Settings, fill, has_first_pass, make_
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
-# Made-up records that stand beside those of the pair, and copies of the one that is added.
-_BESIDE, _COPIES = 10, 10
+# Made-up records that stand beside those of the pair; copies of the one that is added, and of another one.
+_BESIDE, _COPIES, _UNLIKE = 10, 10, 1000
 # Copies for each deviation of the noise of a first pass, which looks closely where there are many.
-_FOR_NOISE = 10.0
+_FOR_NOISE = 7.0
 # Labels of which there are records at the ends of their range.
 _ENDS = 3
 
@@ -88,7 +89,7 @@ class MeasuredRun:
             self.settings: Settings = fill(spec, source)
             self.plan: Plan = self.settings.plan()
         self._buys = buys
-        self._pool, self._values = self._made_up(count)
+        self._pool, self._values, self._count = self._made_up(count)
         records = self._data(np.arange(len(self._pool))).records
         component = label_components(records, torch.zeros(len(records), dtype=torch.int64), self.settings.split.k)
         self._recipe = HeldRecipe.of(self.settings.recipe, records, component, self.plan)
@@ -122,46 +123,53 @@ class MeasuredRun:
         return self._recipe.held
 
     def neighbours(self) -> Iterator[Neighbours]:
-        """Yield pairs: a few records, or many copies of one beside them; and one more record, or one more person."""
-        beside, few = np.arange(_BESIDE), self._data(np.arange(_BESIDE))
-        copies = _copies(self.plan) if self._buys else _COPIES
-        for place in range(_BESIDE, len(self._pool)):
+        """Yield pairs of data sets, one with one more record, or one more person.
+
+        Beside it are a few records, and perhaps copies of one: of the same record, which a first pass then looks at closely,
+        or whose items are frequent; of its twin with another label, which keeps the label from being learned; or of another
+        record, which holds a split where it is, far away.
+        """
+        beside, split = np.arange(_BESIDE), self.settings.split.k > 1
+        like = _copies(self.plan) if self._buys else _COPIES
+        for place in range(_BESIDE, self._count):
+            bases = [(like, place), *([] if self._buys else [(0, place)]), *([(_UNLIKE, 0)] if split else [])]
+            if len(self._pool) > self._count:
+                bases.append((like, self._count + place))
             more = np.full(self._spec.data.most_rows, place)
-            if not self._buys:
-                yield Neighbours(few, self._data(beside, more))
-            many = np.concatenate([beside, np.full(copies, place)])
-            yield Neighbours(self._data(many), self._data(many, more))
+            for copies, copied in bases:
+                some = np.concatenate([beside, np.full(copies, copied)])
+                yield Neighbours(self._data(some), self._data(some, more))
 
     def _prepare_first_pass(self, count: int) -> None:
         """Make rows up before anything is found of them, and find it in one run."""
         spec, source = self._spec, self._source
         if "items" in source.open_parts:
             raise UsageError("data.items=private: an audit attacks what is found of tables; declare the items for it")
-        promise = discover.first_plan(spec, source)
+        promise, rows = discover.first_plan(spec, source), count
         schema = make_schema(spec, source)
-        made = canaries_of(schema, count, spec.seed).encoded
         if isinstance(schema, TableSchema):
-            rows = schema.decode(made, np.random.default_rng(spec.seed))
-            self._rows = rows = rows.filter(pa.array(schema.rules.conformed(rows, outside="clamp", counted=Counter())[1]))
+            self._rows = _with_twins(schema, count, spec.seed)
+            rows, seen = self._rows.num_rows, self._rows
             person = spec.data.column_of_persons
-            if person is not None and person not in rows.schema.names:
-                rows = rows.append_column(person, pa.array(np.arange(rows.num_rows)))
-            self._raw = source.raw_parts(rows)[0]
-        look = self._look(np.arange(count if self._rows is None else self._rows.num_rows).repeat(_copies(promise)), None)
-        bought = discover.buy(spec, source, look, Account(promise))
+            if person is not None and person not in seen.schema.names:
+                seen = seen.append_column(person, pa.array(np.arange(rows)))
+            self._raw = source.raw_parts(seen)[0]
+        bought = discover.buy(spec, source, self._look(np.arange(rows).repeat(_copies(promise)), None), Account(promise))
         self.settings = discover.with_bought(spec, source, bought)
         self.plan = self.settings.plan(promise)
 
-    def _made_up(self, count: int) -> tuple[Encoded, TableValues | None]:
-        """Return made-up records, and those of a table by their values; those first that stand beside a pair."""
+    def _made_up(self, count: int) -> tuple[Encoded, TableValues | None, int]:
+        """Return made-up records and those of a table by their values, those that stand beside a pair first, and the number
+        of those that are no twins."""
         schema, seed = self.settings.schema, self._spec.seed
-        encoded = canaries_of(schema, count, seed).encoded
         if not isinstance(schema, TableSchema):
-            return _with_ends(encoded, schema.layout.levels or 1), None
+            encoded = _with_ends(canaries_of(schema, count, seed).encoded, schema.layout.levels or 1)
+            return encoded, None, len(encoded)
         if self._rows is None:
-            self._rows = schema.decode(encoded, np.random.default_rng(seed))
+            self._rows = _with_twins(schema, count, seed)
         reading = read_table(self._rows, schema, outside="clamp", values=True)
-        return reading.encoded, reading.values
+        twins = schema.label is not None
+        return reading.encoded, reading.values, len(reading.encoded) // (2 if twins else 1)
 
     def _data(self, rows: np.ndarray, more: np.ndarray | None = None) -> MadeUpData:
         """Return the made-up records at some places, and more of them that belong to one person."""
@@ -193,6 +201,27 @@ class MeasuredRun:
         if self._values is not None:
             return measure_table_fidelity(account, records.values, self._values[alike])
         return measure_fidelity(account, records, self._pool[alike], radius=self.settings.split.radius)
+
+
+def _with_twins(schema: TableSchema, count: int, seed: int) -> pa.Table:
+    """Return made-up rows of a table, and after them, where there is a label, the same rows with other labels."""
+    rows = schema.decode(canaries_of(schema, count, seed).encoded, np.random.default_rng(seed))
+    if schema.label is None:
+        return pa.table(_fitting(schema, [rows])[0])
+    labels = rows.column(schema.label)
+    values = labels.unique()
+    place = pc.index_in(labels, values).to_numpy(zero_copy_only=False)
+    others = values.take(pa.array((place + 1) % len(values)))
+    twins = rows.set_column(rows.schema.get_field_index(schema.label), schema.label, others)
+    return pa.concat_tables([pa.table(part) for part in _fitting(schema, [rows, twins])])
+
+
+def _fitting(schema: TableSchema, parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the rows that fit the constraints of the schema in all parts."""
+    kept = np.ones(parts[0].num_rows, bool)
+    for part in parts:
+        kept &= schema.rules.conformed(part, outside="clamp", counted=Counter())[1]
+    return [part.filter(pa.array(kept)) for part in parts]
 
 
 def _copies(plan: Plan) -> int:
