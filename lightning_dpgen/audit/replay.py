@@ -133,8 +133,8 @@ def compared(own: Noised, other: Noised) -> tuple[float, float]:
     """Compare noised values of a run with those of its replay on other records.
 
     Returns:
-        The logarithm of how much likelier the values are on the other records than on their own; and how far apart the exact
-        values are, in deviations of the noise.
+        The logarithm of how much likelier the values are on the other records than on their own; and how far apart the
+        exact values are, in deviations of the noise.
     """
     difference = (other.exact.double() - own.exact.double()).flatten()
     noise = (own.noisy.double() - own.exact.double()).flatten()

@@ -63,9 +63,9 @@ class MadeUpData:
 class MeasuredRun:
     """A run of measurements, as `dpgen train` makes it with these settings, and neighbours at which it is attacked.
 
-    All accesses are made by the run's own code: the first pass, the split, the measurements and the public figure. What lies
-    between them and takes seconds (bins and a plan by what was found, a fit, synthetic records) is that of one run: it is
-    post-processing, and bounds have to hold for any of its results.
+    All accesses are made by the run's own code: the first pass, the split, the measurements and the public figure. What
+    lies between them and takes seconds (bins and a plan by what was found, a fit, synthetic records) is that of one run: it
+    is post-processing, and bounds have to hold for any of its results.
 
     Args:
         spec: the settings.
@@ -125,9 +125,9 @@ class MeasuredRun:
     def neighbours(self) -> Iterator[Neighbours]:
         """Yield pairs of data sets, one with one more record, or one more person.
 
-        Beside it are a few records, and perhaps copies of one: of the same record, which a first pass then looks at closely,
-        or whose items are frequent; of its twin with another label, which keeps the label from being learned; or of another
-        record, which holds a split where it is, far away.
+        Beside it are a few records, and perhaps copies of one. Copies of the same record make a first pass look closely,
+        and its items frequent; those of its twin with another label keep the label from being learned; those of another
+        record hold a split where it is, far away.
         """
         beside, split = np.arange(_BESIDE), self.settings.split.k > 1
         like = _copies(self.plan) if self._buys else _COPIES

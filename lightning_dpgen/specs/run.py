@@ -58,10 +58,10 @@ class NoNumber(UsageError):
 class AuditOptions(Spec):
     """The settings of an audit of a training, on made-up records."""
 
-    canaries: int = setting("made-up records, each of which takes part by a coin", 1000, ge=20, le=10**5)
-    draws: int = setting("draws of each mechanism, with a record and without it", 2000, ge=100, le=10**7)
+    canaries: int = setting("made-up records; in a training each takes part by a coin", 1000, ge=20, le=10**5)
+    draws: int = setting("draws of each mechanism or run, with a record and without it", 2000, ge=100, le=10**7)
     confidence: float = setting("the confidence of all bounds together", 0.99, ge=0.5, lt=1)
-    spend: bool = setting("whether the records take part, too: they must be public, or such that no one minds", False)
+    spend: bool = setting("whether records take part in a training: they must be public, or such that no one minds", False)
 
 
 class AuditSpec(RunSpec):
@@ -140,8 +140,8 @@ def _names_a_model(word: str) -> bool:
 def _takes_default_bins(spec: RunSpec) -> bool:
     """Return True if how columns of numbers are distributed is bought without being asked for.
 
-    Nothing is bought in an audit of a network, whose records are made up; in each trial of a selection; for a network whose bins are
-    those of another one; or where the budget follows from noise and steps.
+    Nothing is bought in an audit of a network, whose records are made up; in each trial of a selection; for a network whose
+    bins are those of another one; or where the budget follows from noise and steps.
     """
     data, privacy = spec.data, spec.privacy
     if not isinstance(data, TableSpec | PublicTableSpec | CustomDataSpec):
@@ -168,8 +168,8 @@ def read_audit(words: Sequence[str]) -> AuditSpec:
         raise UsageError("audit.spend=true: a run of measurements is attacked at made-up records alone; leave it out")
     for name in () if spec.audit.spend or spec.attacks_runs else sorted(typed & {"data.n", "data.n_share"}):
         raise UsageError(
-            f"{name}: half of audit.canaries is the number of records, unless audit.spend=true lets records take part; "
-            "leave it out"
+            f"{name}: half of audit.canaries is the number of records in an audit of a network, unless audit.spend=true "
+            "lets records take part; leave it out"
         )
     return spec
 
