@@ -31,7 +31,7 @@ from lightning_dpgen.privacy.plan import Plan
 # Rounding of sums moves a length by far less, and a wrong bound by far more.
 _ROUNDING = 1e-6
 # So many neighbours are left after so many pairs of runs of each.
-_KEPT, _PILOTS = (16, 4, 1), (1, 4, 24)
+_KEPT, _PILOTS = (12, 4, 1), (1, 4, 16)
 # A run is code that makes all accesses of an account's plan to a data set, and returns what it releases, as tensors,
 # numbers and text in lists and dicts.
 Run = Callable[[Account, Any], Any]

@@ -42,7 +42,7 @@ from lightning_dpgen.specs.usage_error import FAULT, OK, UsageError
 # A bound so far below the norm of a gradient that a missing clip is seen at once.
 _FAR_BELOW = 10.0
 # Canaries among which the longest gradient is looked for, and records among which the worst ones of a run are.
-_LOOKED_AT, _TRIED = 200, 60
+_LOOKED_AT, _TRIED = 200, 40
 
 
 def run(spec: AuditSpec) -> int:
@@ -80,15 +80,16 @@ def run(spec: AuditSpec) -> int:
 
 def _of_run(found: AttackedRun, attacked: MeasuredRun) -> str:
     """Return what the attack on whole runs has found, in words and a table."""
-    rows = [("access", "stated mu", "attained", "shown", "at least", "stated epsilon", "at least", "verdict")]
+    rows = [("access", "stated mu", "attained", "shown", "at least", "verdict", "stated epsilon", "at least")]
     # Noises of one access are told apart where one of them is refuted.
     parts = [*found.accesses, *(one for one in found.noises if one.refuted), found.whole]
     for one in parts:
-        numbers = (one.claim, one.attained, one.shown.mu, one.shown.low, *one.epsilons)
-        rows.append((one.what, *(f"{number:.4g}" for number in numbers), "REFUTED" if one.refuted else "-"))
+        mus, epsilons = (one.claim, one.attained, one.shown.mu, one.shown.low), one.epsilons
+        verdict = "REFUTED" if one.refuted else "-"
+        rows.append((one.what, *(f"{mu:.4g}" for mu in mus), verdict, *(f"{epsilon:.4g}" for epsilon in epsilons)))
     plan = attacked.plan
     said = [
-        f"whole runs at epsilon {plan.epsilon:.4g} and delta {plan.delta:.3g}: {found.trials:,} without a {_unit(plan)} and",
+        f"whole runs, epsilon {plan.epsilon:.4g}, delta {plan.delta:.3g}: {found.trials:,} without a {_unit(plan)} and",
         "as many with it, beside records at which it is told best; attained is the mu that endless runs would show",
         "",
         aligned(rows),

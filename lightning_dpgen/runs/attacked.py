@@ -43,7 +43,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 _BESIDE, _COPIES, _UNLIKE = 10, 10, 1000
 # Copies for each deviation of the noise of a first pass, which looks closely where there are many.
 _FOR_NOISE = 7.0
-# Labels of which there are records at the ends of their range.
+# Records of each pattern of the lowest and the highest numbers.
 _ENDS = 3
 
 
@@ -197,7 +197,8 @@ class MeasuredRun:
     def _figure(self, account: Account, records: Records) -> dict[str, float]:
         """Measure the public figure beside made-up records of one label, from which nothing has to be fitted."""
         label = self.settings.schema.layout.label
-        alike = np.arange(len(self._pool)) if label is None else np.flatnonzero(self._pool.codes[:, label] == 0)
+        codes = self._pool.codes
+        alike = np.arange(len(codes)) if label is None else np.flatnonzero(codes[:, label] == codes[_BESIDE, label])
         if self._values is not None:
             return measure_table_fidelity(account, records.values, self._values[alike])
         return measure_fidelity(account, records, self._pool[alike], radius=self.settings.split.radius)
@@ -230,12 +231,11 @@ def _copies(plan: Plan) -> int:
 
 
 def _with_ends(encoded: Encoded, highest: int) -> Encoded:
-    """Return made-up records, and beside the first label and others records of the lowest and highest numbers alone."""
-    if scipy.sparse.issparse(encoded.units) or not encoded.units.shape[1]:
+    """Return made-up records, and a few that have the lowest and the highest numbers alone."""
+    units, codes = encoded.units, encoded.codes[_BESIDE : _BESIDE + _ENDS]
+    if scipy.sparse.issparse(units) or not units.shape[1]:
         return encoded
-    patterns = [np.zeros_like(encoded.units[:_ENDS]), np.full_like(encoded.units[:_ENDS], highest)]
-    for period in (2, 4):
-        waves = patterns[0].copy()
-        waves[:, np.arange(waves.shape[1]) % period < period // 2] = highest
-        patterns.append(waves)
-    return Encoded.joined([encoded, *(Encoded(units, encoded.codes[:_ENDS]) for units in patterns)])
+    patterns = [np.zeros(units.shape[1]), np.ones(units.shape[1])]
+    patterns += [np.arange(units.shape[1]) % period < period // 2 for period in (2, 4)]
+    ends = [(highest * np.tile(pattern, (len(codes), 1))).astype(units.dtype) for pattern in patterns]
+    return Encoded.joined([encoded, *(Encoded(units, codes) for units in ends)])
