@@ -91,8 +91,8 @@ def test_a_broken_pipeline_is_refuted(audit, monkeypatch, case):
     with monkeypatch.context() as patch:
         change(patch, function, lines)
         # A factor of 2 takes more to be seen.
-        draws = 1200 if "half" in case else 400
-        status, rows, out = audit("audit.confidence=0.9999", f"audit.draws={draws}", "audit.canaries=300", *words)
+        many = ["audit.draws=1200"] if "half" in case else []
+        status, rows, out = audit("audit.confidence=0.9999", "audit.draws=400", "audit.canaries=300", *words, *many)
     assert status == 1 and "REFUTED: " in out
     for what in expected:
         assert "REFUTED" in rows[what], out
