@@ -140,11 +140,12 @@ REFUSED = {
         "data=baskets",
         "data.path=x",
         "data.items=private",
-        "data.discovery_share=0.1",
+        "data.max_items=4",
         "data.n=99",
+        "data.discovery_share=0.1",
         "data.outside=clamp",
         "model=measured",
-    ],
+    ],  # fmt: skip
     "data.n: must be given": ["data=table", "data.schema=x", "model=measured"],
     "model.steps=0": ["model.steps=0"],
 }
