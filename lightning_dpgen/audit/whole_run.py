@@ -30,8 +30,8 @@ from lightning_dpgen.privacy.plan import Plan
 
 # Rounding of sums moves a length by far less, and a wrong bound by far more.
 _ROUNDING = 1e-6
-# So many neighbours are left after so many pairs of runs of each.
-_KEPT, _PILOTS = (12, 4, 1), (1, 4, 16)
+# So many neighbours are left after so many pairs of runs of each, the last time at least; then by so many trials.
+_KEPT, _PILOTS, _TRIALS = (12, 4, 1), (1, 4, 16), 20
 # A run is code that makes all accesses of an account's plan to a data set, and returns what it releases, as tensors,
 # numbers and text in lists and dicts.
 Run = Callable[[Account, Any], Any]
@@ -129,12 +129,12 @@ def attack_run(
     Raises:
         ValueError: for a plan with lots, or with other noise; or for no neighbours.
     """
-    attack = _Attack(run, plan)
-    drawn = np.random.Generator(np.random.PCG64DXSM(seed)).integers(1 << 62, size=_PILOTS[-1] + trials).tolist()
+    attack, last = _Attack(run, plan), max(_PILOTS[-1], trials // _TRIALS)
+    drawn = np.random.Generator(np.random.PCG64DXSM(seed)).integers(1 << 62, size=last + trials).tolist()
     ratios, squares, leak = np.zeros((2, trials, len(attack.names))), np.zeros(len(attack.names)), None
     try:
-        worst = attack.worst(candidates, drawn[: _PILOTS[-1]], trials)
-        for trial, own in enumerate(drawn[_PILOTS[-1] :]):
+        worst = attack.worst(candidates, drawn[:last], trials)
+        for trial, own in enumerate(drawn[last:]):
             ratios[:, trial], lengths = attack.pair(worst, own)
             squares += lengths / trials
     except OtherWay as error:
@@ -193,7 +193,7 @@ class _Attack:
         left = list(candidates)
         if not left:
             raise ValueError("candidates: expected neighbours, one pair or more")
-        for kept, pilots in zip(_KEPT, _PILOTS, strict=True):
+        for kept, pilots in zip(_KEPT, (*_PILOTS[:-1], len(seeds)), strict=True):
             ranked = sorted(((shown(own, seeds[:pilots]), -place) for place, own in enumerate(left)), reverse=True)
             left = [left[-place] for _, place in ranked[:kept]]
         return left[0]

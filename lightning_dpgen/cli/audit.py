@@ -25,10 +25,9 @@ LIMITS = """What it can see: noise that is missing or half as large, a record th
 that anybody can draw again, lots that hold a record too often. Whole runs of measurements are attacked at their worst
 neighbours: there the lower bound comes within a tenth of the claim, and noise, a bound or an account that is a tenth off is
 seen. At mechanisms and steps of fixed bounds it comes within a half; of an adaptive bound, and of one whole training, next
-to nothing is seen. What it cannot see: a fault that few runs have, or records unlike the made-up ones; keys that one record
-alone holds, which have a delta of their own; lots whose records depend on each other; one in what is not run here (the
-split of a training, several devices, another machine); a number of records, a bound or a category that was read off the
-data; and that a claim is true."""
+to nothing is seen. What it cannot see: a fault that few runs have, or records unlike the made-up ones; lots whose records
+depend on each other; one in what is not run here (the split of a training, several devices, another machine); a number of
+records, a bound or a category that was read off the data; and that a claim is true."""
 
 
 def run(argv: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lightning_dpgen.audit.bound import Finding
 from lightning_dpgen.audit.canaries import canaries_of, coins
-from lightning_dpgen.audit.mechanisms import CASES, audit_mechanism, audit_randomness
+from lightning_dpgen.audit.mechanisms import CASES, audit_keys, audit_mechanism, audit_randomness
 from lightning_dpgen.audit.one_run import StepScores, audit_run
 from lightning_dpgen.audit.steps import TRAINING, audit_lots, audit_step, longest_gradient, plan_of_many
 from lightning_dpgen.audit.whole_run import AttackedRun, attack_run
@@ -127,6 +127,7 @@ def _check(spec: AuditSpec) -> None:
 def _mechanisms(options: AuditOptions) -> Iterator[Callable[[float], list[Finding]]]:
     for name in CASES:
         yield lambda confidence, name=name: [audit_mechanism(name, options.draws, confidence)]
+    yield lambda confidence: [audit_keys(options.draws, confidence)]
     yield lambda _: [audit_randomness()]
 
 

@@ -39,8 +39,8 @@ from lightning_dpgen.specs.settings import Settings, fill, has_first_pass, make_
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
-# Made-up records that stand beside those of the pair; copies of the one that is added, and of another one.
-_BESIDE, _COPIES, _UNLIKE = 10, 10, 1000
+# Made-up records that stand beside those of the pair; copies of the one that is added; copies of each of the others.
+_BESIDE, _COPIES, _HELD = 10, 10, 250
 # Copies for each deviation of the noise of a first pass, which looks closely where there are many.
 _FOR_NOISE = 7.0
 # Records of each pattern of the lowest and the highest numbers.
@@ -125,19 +125,20 @@ class MeasuredRun:
     def neighbours(self) -> Iterator[Neighbours]:
         """Yield pairs of data sets, one with one more record, or one more person.
 
-        Beside it are a few records, and perhaps copies of one. Copies of the same record make a first pass look closely,
-        and its items frequent; those of its twin with another label keep the label from being learned; those of another
-        record hold a split where it is, far away.
+        Beside it are a few records, and perhaps copies. Copies of the same record make a first pass look closely, and its
+        items frequent; those of its twin with another label keep the label from being learned; those of the few hold a
+        split where it is.
         """
         beside, split = np.arange(_BESIDE), self.settings.split.k > 1
+        held = beside.repeat(_HELD)
         like = _copies(self.plan) if self._buys else _COPIES
         for place in range(_BESIDE, self._count):
-            bases = [(like, place), *([] if self._buys else [(0, place)]), *([(_UNLIKE, 0)] if split else [])]
+            copied = [np.full(like, place), *([] if self._buys else [beside[:0]]), *([held] if split else [])]
             if len(self._pool) > self._count:
-                bases.append((like, self._count + place))
+                copied.append(np.full(like, self._count + place))
             more = np.full(self._spec.data.most_rows, place)
-            for copies, copied in bases:
-                some = np.concatenate([beside, np.full(copies, copied)])
+            for copies in copied:
+                some = np.concatenate([beside, copies])
                 yield Neighbours(self._data(some), self._data(some, more))
 
     def _prepare_first_pass(self, count: int) -> None:

@@ -76,6 +76,9 @@ BROKEN = {
                      MODELS["measured"], {"noise and samples after the same public seeds"}),
     "all records in each lot": (PrivateStream.poisson_sample, {"random = self._sampler": "return np.arange(population)"},
                                 MODELS["rbm"], {"how often a lot holds a record (its rate)"}),
+    "keys above a threshold that is too low": (
+        mechanisms.select_keys, {"multipliers[name], most": "multipliers[name] / 2, most"}, MODELS["measured"],
+        {"how often a key of one record is seen (its delta)"}),
     "Laplace noise half as large": (mechanisms.laplace, {"multiplier * _checked(": "0.5 * multiplier * _checked("},
                                     MODELS["measured"], {"Laplace noise"}),
 }  # fmt: skip
@@ -145,7 +148,7 @@ REFUSED = {
         "data.discovery_share=0.1",
         "data.outside=clamp",
         "model=measured",
-    ],  # fmt: skip
+    ],
     "data.n: must be given": ["data=table", "data.schema=x", "model=measured"],
     "model.steps=0": ["model.steps=0"],
 }
