@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, rankdata
+from scipy.stats import t as student
 
 from lightning_dpgen.privacy.accountant import gaussian_epsilon
 
 # Halvings of the interval in which an epsilon is looked for.
 _HALVINGS = 60
 _LARGEST = 100.0
+# A share of pairs in the wrong order is about normal if so many scores are among them.
+_MIXED = 30.0
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,67 @@ def gaussian_bound(without: np.ndarray, present: np.ndarray, confidence: float, 
     """Return the lower bound of epsilon at delta that follows from `gaussian_shift`."""
     shift = gaussian_shift(without, present, confidence)
     return gaussian_epsilon(shift, delta) if shift else 0.0
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The mu that pairs of runs show.
+
+    Args:
+        mu: the estimate, without a sign.
+        low: the lower bound of mu.
+        high: the upper bound of what this attack shows, which is no upper bound of mu.
+    """
+
+    mu: float
+    low: float
+    high: float
+
+
+def paired_shift(without: np.ndarray, present: np.ndarray, confidence: float) -> Shift:
+    """Return the mu that runs in pairs show, which may share their noise.
+
+    A score with the record is above one without it, of another pair, with probability ``Phi(mu / sqrt 2)`` at most, since
+    the whole trade-off curve is below that of mu (Dong, Roth, Su 2019). The share of such pairs of pairs is a U-statistic,
+    whose deviation the jackknife estimates from above (Efron and Stein 1981). Where the two runs of a pair share their
+    noise, most of the deviation cancels: mu comes within ``0.8 / sqrt(pairs)`` of itself, and not within 1.4 over mu times
+    that. Where nearly all scores are apart, `gaussian_shift` takes its place. Each of the two has half of the error.
+
+    Args:
+        without, present: (n,) scores of runs without the record and with it; the scores at one place may share their noise,
+            and are independent of all others.
+        confidence: of each end of the interval, by Student's t.
+
+    Raises:
+        ValueError: for arrays of other shapes, or fewer than three pairs.
+
+    Example:
+        >>> noise = np.random.default_rng(0).normal(size=2_000)
+        >>> found = paired_shift(noise, noise + 0.25, 0.99)
+        >>> 0.23 < found.low < 0.25 < found.high < 0.27
+        True
+    """
+    n = len(without)
+    if without.shape != present.shape or without.ndim != 1 or n < 3:
+        raise ValueError(f"scores {without.shape}, {present.shape}: expected pairs, three or more")
+    check_confidence(confidence)
+    own = (without < present) + 0.5 * (without == present)
+    # For each score without the record those above it with it, and the reverse; its own pair is left out.
+    joint = rankdata(np.concatenate([without, present]))
+    above = n - (joint[:n] - rankdata(without)) - own
+    below = joint[n:] - rankdata(present) - own
+    total = above.sum() / (n * (n - 1))
+    left_out = (n * (n - 1) * total - above - below) / ((n - 1) * (n - 2))
+    deviation = math.sqrt((n - 1) / n * float(((left_out - total) ** 2).sum()))
+    error = 0.5 * (1.0 - confidence)
+
+    def shift(share: float) -> float:
+        return max(0.0, math.sqrt(2.0) * float(ndtri(min(max(share, 0.0), 1.0))))
+
+    low = gaussian_shift(without, present, 1.0 - error)
+    if n * (1.0 - total) >= _MIXED:
+        low = max(low, shift(total - float(student.isf(error, n - 1)) * deviation))
+    return Shift(shift(total), low, shift(total + float(student.isf(2.0 * error, n - 1)) * deviation))
 
 
 def pure_epsilon(without: np.ndarray, present: np.ndarray, confidence: float) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.stats import beta
 
 from lightning_dpgen.audit.bound import Finding, gaussian_bound, pure_epsilon
 from lightning_dpgen.privacy.access import LAPLACE, PURE, Access
@@ -20,6 +21,7 @@ from lightning_dpgen.privacy.mechanisms import (
     laplace,
     noisy_histogram,
     report_noisy_max,
+    select_keys,
     spherical,
 )
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -28,6 +30,8 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 
 _STAGE, _NOISE = "audit", "noise"
 _MULTIPLIER, _DELTA = 1.0, 1e-5
+# A delta of keys that is large enough to be counted.
+_RARE = 0.05
 # Candidates of a noisy maximum. With more, the loss of one comes nearer to epsilon, but it is seen less often.
 _CANDIDATES = 10
 # Words of two streams that are compared.
@@ -102,6 +106,17 @@ def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
         bound = gaussian_bound(*found, confidence, _DELTA)
         return Finding(name, gaussian_epsilon(1.0 / _MULTIPLIER, _DELTA), bound, _DELTA, how)
     return Finding(name, 1.0 / _MULTIPLIER, pure_epsilon(*found, confidence), 0.0, how)
+
+
+def audit_keys(draws: int, confidence: float) -> Finding:
+    """Bound from below how often a key that one record alone holds is seen, by `draws` selections, against its delta."""
+    access = Access(_STAGE, {_NOISE: _MULTIPLIER}, deltas={_NOISE: _RARE})
+    account, seen = Account(Plan((Stage(access, draws, 1.0),), math.inf, 2.0 * _RARE)), 0
+    for _ in range(draws):
+        with account.open(_STAGE) as opened:
+            seen += len(select_keys(opened, _NOISE, np.array(["own"]), np.array([1]))[0])
+    bound = float(beta.ppf(1.0 - confidence, seen, draws - seen + 1)) if seen else 0.0
+    return Finding("how often a key of one record is seen (its delta)", _RARE, bound, 0.0, f"{draws:,} selections")
 
 
 def audit_randomness() -> Finding:

@@ -1,7 +1,7 @@
 """Many canaries in one run (Steinke, Nasr and Jagielski 2023): a coin decides for each, and the auditor guesses.
 
-The auditor sees what a run releases on its way, every noisy gradient and every noisy sum, as the proof of its privacy
-allows, and nothing that is computed before noise. The contribution of a canary is known, so its score is the amount of it
+The auditor sees what a training releases on its way, every noisy gradient, as the proof of its privacy allows, and
+nothing that is computed before noise. The contribution of a canary is known, so its score is the amount of it
 that explains the released numbers best, beside all other canaries and the noise (ridge regression).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -18,17 +18,11 @@ from torch import Tensor, nn
 from lightning_dpgen.audit.bound import Finding, one_run_epsilon
 from lightning_dpgen.audit.steps import TRAINING, canary_gradients, first_of_all
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.measure.statistics import Statistic
-from lightning_dpgen.measure.workload import Measured, State
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.mixture import PrivateMixture
-from lightning_dpgen.privacy.account import Account
 
 # Shares of canaries that are guessed upon: half of each with the highest scores, half with the lowest.
 _SHARES = (0.1, 0.3, 1.0)
-# Parts of the planned variance of the noise that the real one may be.
-_PARTS = (1.0, 0.1, 1e-2, 1e-4, 1e-6)
 # Iterations of the regression in each step.
 _ITERATIONS = 20
 
@@ -97,69 +91,6 @@ def _solved(product: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
         before, square = square, residual @ residual
         direction = residual + (square / before) * direction
     return x
-
-
-def measured_scores(
-    recipe: Recipe, records: Records, component: Tensor, account: Account, canaries: Records, of_canaries: Tensor
-) -> np.ndarray:
-    """Make a run of measurements and return the scores of canaries.
-
-    Args:
-        component: (N,) the component of each.
-        account: an account whose plan holds the recipe's specs.
-        of_canaries: (m,) the component of each.
-    """
-    scores = np.zeros(len(canaries))
-    state: State = {}
-    for workload in recipe.workloads:
-        for _ in range(workload.rounds):
-            statistics = recipe.statistics(workload.stage, state)
-            found = workload.measure(statistics, records, component, account)
-            scores += _of_sums(statistics, found, canaries, of_canaries)
-            state = {**state, workload.stage: (*state.get(workload.stage, ()), found)}
-    return scores
-
-
-def _of_sums(
-    statistics: Mapping[str, Statistic], found: Mapping[str, Measured], canaries: Records, component: Tensor
-) -> np.ndarray:
-    """Return how much of the sums each canary explains, as for a step, in units of the noise."""
-    target, products = 0.0, 0.0
-    for name, statistic in statistics.items():
-        noise = max(found[name].deviation, 1e-6 * statistic.bound)
-        rows = torch.stack([one.flatten().float() for one in each_sum(statistic, canaries, component)]) / noise
-        released = found[name].sums.flatten().float() / noise - 0.5 * rows.sum(dim=0)
-        target = target + (rows @ released).double()
-        products = products + (rows @ rows.T).double()
-    return _explained(products, target).numpy()
-
-
-def _explained(products: Tensor, target: Tensor) -> Tensor:
-    """Estimate how much of each canary is in numbers ``r = sum_i (b_i - 1/2) a_i + noise``, by ridge regression.
-
-    The noise is as large as planned, or one of a few parts of that: the part under which `target` is the most likely,
-    since an auditor who assumes the planned noise where it is missing sees less.
-
-    Args:
-        products: (m, m) inner products of the a_i, in units of the planned noise.
-        target: (m,) inner products of the a_i with r.
-    """
-    values, vectors = torch.linalg.eigh(products)
-    kept = values > 1e-9 * values[-1]
-    values, vectors = values[kept], vectors[:, kept]
-    along = vectors.T @ target
-
-    def log_likelihood(part: float) -> float:
-        variance = values * (0.25 * values + part)
-        return float(-(variance.log() + along.square() / variance).sum())
-
-    part = max(_PARTS, key=log_likelihood)
-    return vectors @ (along / (values + 4.0 * part))
-
-
-def each_sum(statistic: Statistic, canaries: Records, component: Tensor) -> Iterator[Tensor]:
-    """Yield what each canary adds to a statistic."""
-    return (statistic.sums(canaries.encoded[i : i + 1], component[i : i + 1]) for i in range(len(canaries)))
 
 
 def audit_run(

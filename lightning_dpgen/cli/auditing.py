@@ -9,19 +9,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from lightning_dpgen.audit.bound import Finding
 from lightning_dpgen.audit.canaries import canaries_of, coins
-from lightning_dpgen.audit.measurements import audit_measurements
-from lightning_dpgen.audit.mechanisms import CASES, audit_mechanism, audit_randomness
-from lightning_dpgen.audit.one_run import StepScores, audit_run, measured_scores
+from lightning_dpgen.audit.mechanisms import CASES, audit_keys, audit_mechanism, audit_randomness
+from lightning_dpgen.audit.one_run import StepScores, audit_run
 from lightning_dpgen.audit.steps import TRAINING, audit_lots, audit_step, longest_gradient, plan_of_many
+from lightning_dpgen.audit.whole_run import AttackedRun, attack_run
 from lightning_dpgen.cli.launch import launched
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
-from lightning_dpgen.measure.gaussians import label_components
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
@@ -29,6 +27,7 @@ from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.errors import NoiseMissing
 from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.runs.attacked import MeasuredRun
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
@@ -42,29 +41,36 @@ from lightning_dpgen.specs.usage_error import FAULT, OK, UsageError
 
 # A bound so far below the norm of a gradient that a missing clip is seen at once.
 _FAR_BELOW = 10.0
-# Canaries among which the longest gradient is looked for.
-_LOOKED_AT = 200
+# Canaries among which the longest gradient is looked for, and records among which the worst ones of a run are.
+_LOOKED_AT, _TRIED = 200, 40
 
 
 def run(spec: AuditSpec) -> int:
     """Audit, and print what was found; gives the exit status."""
     source = source_of(spec.data)
-    settings = _settle(spec, source)
-    audits = list(_audits(spec.audit, settings, source))
-    # All bounds hold together with the confidence that is asked for; the last one, of the whole run, needs half of it.
+    _check(spec)
+    settings = None if spec.attacks_runs else fill(spec.changed(split=spec.split.changed(k=1)), source)
+    attacked = None
+    if settings is None or settings.clipping is None:
+        attacked = MeasuredRun(spec if settings is None else settings.spec, source, min(spec.audit.canaries, _TRIED))
+    audits = list(_mechanisms(spec.audit))
+    if attacked is None:
+        audits += _steps(spec.audit, settings, source)
+    # All bounds hold together with the confidence that is asked for; the whole run needs half of what may go wrong.
     error = 0.5 * (1.0 - spec.audit.confidence)
-    errors = [error / (len(audits) - 1)] * (len(audits) - 1) + [error]
-    print(f"auditing {settings.spec.model.name} on made-up records, like those of data={spec.data.source}", flush=True)
-    findings: list[Finding] = []
-    rows = [("audited", "claimed epsilon", "at delta", "at least", "verdict", "by")]
-    begin = time.monotonic()
-    for audit, own in zip(audits, errors, strict=True):
-        found = audit(1.0 - own)
-        findings += found
-        rows += [_row(one) for one in found]
+    print(f"auditing {spec.model.name} on made-up records, like those of data={spec.data.source}", flush=True)
+    begin, first = time.monotonic(), audits if attacked is not None else audits[:-1]
+    findings = [one for audit in first for one in audit(1.0 - error / len(first))]
+    if attacked is None:
+        findings += audits[-1](1.0 - error)
+    rows = [("audited", "claimed epsilon", "at delta", "at least", "verdict", "by"), *map(_row, findings)]
     print(f"\n{aligned(rows)}\n")
-    together = f"all bounds together at confidence {spec.audit.confidence:g}; {time.monotonic() - begin:.0f} s"
     refuted = [one.what for one in findings if one.refuted]
+    if attacked is not None:
+        found = attack_run(attacked, attacked.plan, attacked.neighbours(), spec.audit.draws, 1.0 - error)
+        print(f"{_of_run(found, attacked)}\n")
+        refuted += [one.what for one in found.refuted]
+    together = f"all bounds together at confidence {spec.audit.confidence:g}; {time.monotonic() - begin:.0f} s"
     if refuted:
         print(f"REFUTED: {', '.join(refuted)} ({together}). Do not publish what this software has made.\n")
     else:
@@ -72,12 +78,39 @@ def run(spec: AuditSpec) -> int:
     return FAULT if refuted else OK
 
 
+def _of_run(found: AttackedRun, attacked: MeasuredRun) -> str:
+    """Return what the attack on whole runs has found, in words and a table."""
+    rows = [("access", "stated mu", "attained", "shown", "at least", "verdict", "stated epsilon", "at least")]
+    # Noises of one access are told apart where one of them is refuted.
+    parts = [*found.accesses, *(one for one in found.noises if one.refuted), found.whole]
+    for one in parts:
+        mus, epsilons = (one.claim, one.attained, one.shown.mu, one.shown.low), one.epsilons
+        verdict = "REFUTED" if one.refuted else "-"
+        rows.append((one.what, *(f"{mu:.4g}" for mu in mus), verdict, *(f"{epsilon:.4g}" for epsilon in epsilons)))
+    plan = attacked.plan
+    said = [
+        f"whole runs, epsilon {plan.epsilon:.4g}, delta {plan.delta:.3g}: {found.trials:,} without a {_unit(plan)} and",
+        "as many with it, beside records at which it is told best; attained is the mu that endless runs would show",
+        "",
+        aligned(rows),
+    ]
+    if attacked.held:
+        said.append(f"stage {', '.join(sorted(attacked.held))}: after the fit of one run, since a fit takes seconds")
+    said += [f"{one.what}: {one.leak}" for one in parts if one.leak is not None]
+    said += [f"{one.what}: a record is {one.reach:.3f} times as long as its bound" for one in parts if one.too_long]
+    return "\n".join(said)
+
+
+def _unit(plan: Plan) -> str:
+    return "record" if plan.max_rows == 1 else f"person of {plan.max_rows} records"
+
+
 def _row(found: Finding) -> tuple[str, ...]:
     verdict = "REFUTED" if found.refuted else "-"
     return found.what, f"{found.claim:.4g}", f"{found.delta:g}", f"{found.bound:.4g}", verdict, found.how
 
 
-def _settle(spec: AuditSpec, source: Source) -> Settings:
+def _check(spec: AuditSpec) -> None:
     ranks = spec.trainer.devices * spec.trainer.num_nodes
     if not spec.privacy.private:
         raise UsageError("privacy=off: claims nothing that could be audited")
@@ -87,28 +120,24 @@ def _settle(spec: AuditSpec, source: Source) -> Settings:
         raise UsageError(f"trainer.devices={spec.trainer.devices}: an audit is one process on one device")
     if spec.privacy.study is not None or spec.privacy.selection is not None:
         raise UsageError("privacy.study, privacy.selection: an audit reads no private record, so leave them out")
-    if spec.split.k not in (None, 1):
+    if spec.split.k not in (None, 1) and not spec.attacks_runs:
         raise UsageError(f"split.k={spec.split.k}: canaries belong to one component in an audit; leave it out")
-    return fill(spec.changed(split=spec.split.changed(k=1)), source)
 
 
-def _audits(options: AuditOptions, settings: Settings, source: Source) -> Iterator[Callable[[float], list[Finding]]]:
-    plan = settings.plan()
-    canaries = canaries_of(settings.schema, options.canaries, settings.spec.seed)
+def _mechanisms(options: AuditOptions) -> Iterator[Callable[[float], list[Finding]]]:
     for name in CASES:
         yield lambda confidence, name=name: [audit_mechanism(name, options.draws, confidence)]
+    yield lambda confidence: [audit_keys(options.draws, confidence)]
     yield lambda _: [audit_randomness()]
-    if settings.clipping is None:
-        component = _component(canaries)
-        recipe = settings.recipe
-        count = len(recipe.workloads)
-        yield lambda confidence: audit_measurements(
-            recipe, plan, canaries, component, options.draws, 1.0 - (1.0 - confidence) / count
-        )
-    else:
-        yield lambda confidence: [audit_lots(plan.stage(TRAINING).access.sample_rate, options.draws, confidence)]
-        yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence)]
-        yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence, far_below=True)]
+
+
+def _steps(options: AuditOptions, settings: Settings, source: Source) -> Iterator[Callable[[float], list[Finding]]]:
+    """Yield the audits of a training; the whole run comes last."""
+    plan = settings.plan()
+    canaries = canaries_of(settings.schema, options.canaries, settings.spec.seed)
+    yield lambda confidence: [audit_lots(plan.stage(TRAINING).access.sample_rate, options.draws, confidence)]
+    yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence)]
+    yield lambda confidence: [_step(settings, plan, canaries, options.draws, confidence, far_below=True)]
     yield lambda confidence: [_whole(settings, plan, canaries, confidence, source if options.spend else None)]
 
 
@@ -142,8 +171,6 @@ def _whole(settings: Settings, plan: Plan, canaries: Records, confidence: float,
         taken = canaries.encoded[np.flatnonzero(part)]
         records = Records(settings.schema, taken if others is None else Encoded.joined([others.encoded, taken]))
         account = Account(plan)
-        if settings.clipping is None:
-            return measured_scores(settings.recipe, records, _component(records), account, canaries, _component(canaries))
         module = settings.module(account)
         watching = StepScores(module, canaries)
         with tempfile.TemporaryDirectory() as folder, quiet_lightning():
@@ -160,7 +187,3 @@ def _whole(settings: Settings, plan: Plan, canaries: Records, confidence: float,
         return audit_run(scored, part, claims=claims, delta=plan.delta, confidence=confidence, what=what)
     except NoiseMissing as error:
         return Finding(what, plan.epsilon, math.inf, plan.delta, f"the run refuses itself: {' '.join(str(error).split())}")
-
-
-def _component(records: Records) -> torch.Tensor:
-    return label_components(records)

@@ -106,11 +106,23 @@ class Recipe(ABC):
             ValueError, BadRecords, LedgerError: see `Workload.measure`; ValueError for a state of another run or recipe, or
                 an incomplete one without an account to pay for the rest.
         """
+        return self.fitted(self.measured(records, component, account, state=state, save=save))
+
+    def measured(
+        self,
+        records: Records,
+        component: Tensor,
+        account: Account | None,
+        *,
+        state: State | None = None,
+        save: Callable[[State], None] = lambda _: None,
+    ) -> State:
+        """Measure what is not in the state yet, and fit nothing; see `measure`."""
         if state is not None and not self.fits(state):
             holds = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(f"state: holds {holds}, which is not what this recipe measures")
         if account is not None and not state and (warning := self.warning(account.plan)) is not None:
-            warnings.warn(warning, MostlyNoise, stacklevel=2)
+            warnings.warn(warning, MostlyNoise, stacklevel=3)
         state = dict(state or {})
         if len(_runs(state) | ({account.ledger.run} if account is not None else set())) > 1:
             raise ValueError(_OF_SEVERAL)
@@ -125,7 +137,7 @@ class Recipe(ABC):
                 made.append(workload.measure(self.statistics(workload.stage, state), records, component, account))
                 state = {**state, workload.stage: tuple(made)}
                 save(state)
-        return self.fitted(state)
+        return state
 
     def fits(self, state: State) -> bool:
         """Return whether these accesses could have measured this state."""

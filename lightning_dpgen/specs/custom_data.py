@@ -83,9 +83,10 @@ class CustomSource(Source):
     def open_parts(self) -> dict[str, Part]:
         return {} if self._frame is None else table_parts(self._given[0], self.spec)
 
-    def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
+    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], np.ndarray | None]:
+        rows = self._frame if rows is None else rows
         with self._settings_named():
-            return read_open_columns(self._frame, self._given[0], list(self.open_parts), person=self.spec.person)
+            return read_open_columns(rows, self._given[0], list(self.open_parts), person=self.spec.person)
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
         return told(self._given[0], found)

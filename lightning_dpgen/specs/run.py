@@ -9,6 +9,7 @@ from lightning_dpgen.specs.clipping import AutoRuleSpec, ClippingSpec
 from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
 from lightning_dpgen.specs.data import AnyData, CustomDataSpec, DataSpec, PublicTableSpec, TableSpec
 from lightning_dpgen.specs.model import AutoSpec, ModelSpec
+from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.privacy import SMALLEST_DELTA, AnyPrivacy, OffSpec, check_budget, default_delta
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.spec import Place, Spec, check_needed, parse, setting, shown, variants
@@ -57,16 +58,21 @@ class NoNumber(UsageError):
 class AuditOptions(Spec):
     """The settings of an audit of a training, on made-up records."""
 
-    canaries: int = setting("made-up records, each of which takes part by a coin", 1000, ge=20, le=10**5)
-    draws: int = setting("draws of each mechanism, with a record and without it", 2000, ge=100, le=10**7)
+    canaries: int = setting("made-up records; in a training each takes part by a coin", 1000, ge=20, le=10**5)
+    draws: int = setting("draws of each mechanism or run, with a record and without it", 2000, ge=100, le=10**7)
     confidence: float = setting("the confidence of all bounds together", 0.99, ge=0.5, lt=1)
-    spend: bool = setting("whether the records take part, too: they must be public, or such that no one minds", False)
+    spend: bool = setting("whether records take part in a training: they must be public, or such that no one minds", False)
 
 
 class AuditSpec(RunSpec):
     """The settings of an audit."""
 
     audit: AuditOptions = AuditOptions()
+
+    @property
+    def attacks_runs(self) -> bool:
+        """True where whole runs of measurements are attacked, as `dpgen train` would make them."""
+        return not isinstance(self.model, TrainedSpec | AutoSpec)
 
 
 def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None) -> RunSpec:
@@ -101,7 +107,7 @@ def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Ma
     if isinstance(spec.clipping, AutoRuleSpec) and not isinstance(spec.model, AutoSpec):
         rules = ", ".join(rule for rule in variants(RunSpec, "clipping") if rule != spec.clipping.rule)
         raise UsageError(f"clipping=auto: goes with model=auto; expected one of {rules} with model={spec.model.name}")
-    if isinstance(spec, AuditSpec) and not spec.audit.spend:
+    if isinstance(spec, AuditSpec) and not spec.audit.spend and not spec.attacks_runs:
         # Half of the canaries is the number of records, unless the records take part.
         spec = spec.changed(data=spec.data.changed(n=max(spec.audit.canaries // 2, 1), n_share=None))
     if spec.data.n is None and "n" not in spec.data.model_fields_set and spec.data.n_share is None:
@@ -134,11 +140,13 @@ def _names_a_model(word: str) -> bool:
 def _takes_default_bins(spec: RunSpec) -> bool:
     """Return True if how columns of numbers are distributed is bought without being asked for.
 
-    Nothing is bought in an audit, whose records are made up; in each trial of a selection; for a network whose bins are
-    those of another one; or where the budget follows from noise and steps.
+    Nothing is bought in an audit of a network, whose records are made up; in each trial of a selection; for a network whose
+    bins are those of another one; or where the budget follows from noise and steps.
     """
     data, privacy = spec.data, spec.privacy
-    if not isinstance(data, TableSpec | PublicTableSpec | CustomDataSpec) or isinstance(spec, AuditSpec):
+    if not isinstance(data, TableSpec | PublicTableSpec | CustomDataSpec):
+        return False
+    if isinstance(spec, AuditSpec) and not spec.attacks_runs:
         return False
     if data.bins_share is not None:
         return False
@@ -156,10 +164,12 @@ def read_audit(words: Sequence[str]) -> AuditSpec:
     typed = {name_of(word) for word in words}
     if "run_dir" in typed:
         raise UsageError(f"run_dir={spec.run_dir}: an audit keeps nothing; leave it out")
-    for name in () if spec.audit.spend else sorted(typed & {"data.n", "data.n_share"}):
+    if spec.attacks_runs and spec.audit.spend:
+        raise UsageError("audit.spend=true: a run of measurements is attacked at made-up records alone; leave it out")
+    for name in () if spec.audit.spend or spec.attacks_runs else sorted(typed & {"data.n", "data.n_share"}):
         raise UsageError(
-            f"{name}: half of audit.canaries is the number of records, unless audit.spend=true lets records take part; "
-            "leave it out"
+            f"{name}: half of audit.canaries is the number of records in an audit of a network, unless audit.spend=true "
+            "lets records take part; leave it out"
         )
     return spec
 

@@ -141,8 +141,11 @@ class Source(ABC):
         """The parts that are found privately, by name."""
         return {}
 
-    def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
+    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], np.ndarray | None]:
         """Return where these are found (numbers, categories, or sets as `KeyOwners.of_sets` takes them), and persons.
+
+        Args:
+            rows: of a table: rows in memory that take the place of the records; None for the records.
 
         Raises:
             UsageError, MissingData, BadRecords: as `records`.

@@ -68,9 +68,9 @@ class PublicSource(Source):
         schema = public_set(self.spec.source).schema
         return table_parts(schema, self.spec) if isinstance(schema, TableSchema) else {}
 
-    def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
-        (file,) = self.files()
-        return read_open_columns(file, public_set(self.spec.source).schema, list(self.open_parts))
+    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], np.ndarray | None]:
+        rows = self.files()[0] if rows is None else rows
+        return read_open_columns(rows, public_set(self.spec.source).schema, list(self.open_parts))
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
         return told(public_set(self.spec.source).schema, found)
@@ -195,9 +195,10 @@ class TableFile(Source):
     def open_parts(self) -> dict[str, Part]:
         return table_parts(self.described, self.spec)
 
-    def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
+    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], np.ndarray | None]:
+        rows = self._records if rows is None else rows
         with self._settings_named():
-            return read_open_columns(self._records, self.described, list(self.open_parts), person=self.spec.person)
+            return read_open_columns(rows, self.described, list(self.open_parts), person=self.spec.person)
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
         return told(self.described, found)
@@ -245,7 +246,7 @@ class BasketFile(Source):
             raise UsageError(f"data.max_items={self.spec.max_items}: expected a whole number from 1 to {MOST_ITEMS:,}")
         return {"items": Part(KEYS, self.spec.most_rows * self.spec.max_items)}
 
-    def raw_parts(self) -> tuple[dict[str, Any], np.ndarray | None]:
+    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], np.ndarray | None]:
         spec = self.spec
         with self._settings_named():
             form = BasketForm(**spec.given("form", "separator", "columns"), label=spec.label or bool(spec.classes))

@@ -8,6 +8,7 @@ import pytest
 from contracts.changes import FACTORS, NOISE, change
 
 from lightning_dpgen.audit.canaries import canaries_of, coins
+from lightning_dpgen.audit.one_run import audit_run
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.gradients import privatize
 from lightning_dpgen.measure.workload import Workload
@@ -24,7 +25,7 @@ MODELS = {
     "groups": ["model=vae", *SMALL, "model.divergence=kl", "model.groups=4"],
     "embedding": ["model=vae", *SMALL, "model.divergence=mmd"],
     "layers": ["model=vae", *SMALL, "clipping=fixed"],
-    "measured": ["model=measured"],
+    "measured": ["model=measured", "model.waves=6", "audit.draws=100", "audit.canaries=20"],
     "tables": ["data=adult", "model=measured", "model.components=5"],
     "baskets": ["data=bms_webview1", "model=measured", "model.components=5"],
 }
@@ -56,8 +57,7 @@ BROKEN = {
     "no noise": (mechanisms.gaussian, {NOISE: "pass"}, MODELS["rbm"],
                  {"Gaussian noise, float32", "the same, of a record far beyond the bound", "the whole run"}),
     "no noise on what is measured": (mechanisms.gaussian, {NOISE: "pass"},
-                 ["model=measured", "privacy.epsilon=1", "audit.canaries=600"], {"stage 'means', at noise multiplier 1",
-                 "the whole run"}),
+                 MODELS["measured"], {"the whole run"}),
     "noise half as large": (mechanisms.gaussian, {NOISE: NOISE.replace("deviation", "0.5 * deviation")}, MODELS["rbm"],
                             {"Gaussian noise, float32", "Gaussian noise, float64", "Gaussian noise on a histogram",
                              "the same, of a record far beyond the bound"}),
@@ -65,7 +65,7 @@ BROKEN = {
         {"rule.scope.sensitivity(bounds) * (reach": "rule.scope.sensitivity(bounds) / 2 * (reach"}, MODELS["rbm"],
         {"the same, of a record far beyond the bound"}),
     "noise half as large in what is measured alone": (Workload.measure, {
-        "sensitivity=bound)": "sensitivity=bound / 2)"}, MODELS["measured"], {"stage 'means', at noise multiplier 1"}),
+        "sensitivity=bound)": "sensitivity=bound / 2)"}, MODELS["measured"], {"means", "squares"}),
     "a missing clip": (privatize.clipped_weights, {FACTORS: "factors = lambda norms, bound: torch.ones_like(norms)"},
                        MODELS["rbm"], {"the same, of a record far beyond the bound"}),
     "seeded noise": (PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(0)"}, MODELS["measured"],
@@ -76,6 +76,9 @@ BROKEN = {
                      MODELS["measured"], {"noise and samples after the same public seeds"}),
     "all records in each lot": (PrivateStream.poisson_sample, {"random = self._sampler": "return np.arange(population)"},
                                 MODELS["rbm"], {"how often a lot holds a record (its rate)"}),
+    "keys above a threshold that is too low": (
+        mechanisms.select_keys, {"multipliers[name], most": "multipliers[name] / 2, most"}, MODELS["measured"],
+        {"how often a key of one record is seen (its delta)"}),
     "Laplace noise half as large": (mechanisms.laplace, {"multiplier * _checked(": "0.5 * multiplier * _checked("},
                                     MODELS["measured"], {"Laplace noise"}),
 }  # fmt: skip
@@ -91,19 +94,23 @@ def test_a_broken_pipeline_is_refuted(audit, monkeypatch, case):
     with monkeypatch.context() as patch:
         change(patch, function, lines)
         # A factor of 2 takes more to be seen.
-        draws = 1200 if "half" in case else 400
-        status, rows, out = audit("audit.confidence=0.9999", f"audit.draws={draws}", "audit.canaries=300", *words)
+        many = ["audit.draws=1200"] if "half" in case else []
+        status, rows, out = audit("audit.confidence=0.9999", "audit.draws=400", "audit.canaries=300", *words, *many)
     assert status == 1 and "REFUTED: " in out
     for what in expected:
         assert "REFUTED" in rows[what], out
 
 
-def test_any_number_of_canaries(audit):
-    assert audit("audit.canaries=203", "audit.draws=100", "audit.confidence=0.9999", *MODELS["measured"])[0] == 0
+def test_any_number_of_canaries():
+    part = coins(203)
+    about = {"claims": lambda delta: 9.0, "delta": 1e-5, "confidence": 0.9999, "what": "a run"}
+    found = audit_run(lambda part: part.astype(float), part, **about)
+    assert "203 canaries" in found.how and 0.0 < found.bound < 9.0
 
 
+@pytest.mark.slow
 def test_canaries_may_be_among_records_if_the_audit_may_spend(audit):
-    status, rows, _ = audit(*SOUND, *MODELS["measured"], "audit.spend=true")
+    status, rows, _ = audit(*SOUND, *MODELS["vae"], "audit.spend=true")
     assert status == 0 and "the whole run" in rows
 
 
@@ -131,6 +138,18 @@ REFUSED = {
     "one component": ["split.k=5"],
     "leave them out": ["privacy.study=census"],
     "no setting": ["audit.guesses=5"],
+    "at made-up records alone": ["model=measured", "audit.spend=true"],
+    "declare the items for it": [
+        "data=baskets",
+        "data.path=x",
+        "data.items=private",
+        "data.max_items=4",
+        "data.n=99",
+        "data.discovery_share=0.1",
+        "data.outside=clamp",
+        "model=measured",
+    ],
+    "data.n: must be given": ["data=table", "data.schema=x", "model=measured"],
     "model.steps=0": ["model.steps=0"],
 }
 

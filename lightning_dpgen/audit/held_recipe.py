@@ -1,0 +1,75 @@
+"""A recipe whose slow fits between two accesses are those of one run, for runs that are made thousands of times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import torch
+
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.measure.workload import State, Workload
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.plan import Plan
+
+# Statistics that take longer than so many seconds follow from a fit.
+_SLOW = 0.1
+
+
+class HeldRecipe(Recipe):
+    """A recipe in which some stages take the outcome of earlier stages from one run.
+
+    Such a fit is post-processing, and a bound has to hold for any of its results, so those accesses are as private as they
+    were; a stage's own rounds still follow from each other.
+
+    Args:
+        recipe: the recipe.
+        state: the measurements of one run.
+        held: the stages whose statistics are slow.
+    """
+
+    def __init__(self, recipe: Recipe, state: State, held: frozenset[str]) -> None:
+        self._recipe, self._state, self.held = recipe, state, held
+        self.k, self.n = recipe.k, recipe.n
+
+    @classmethod
+    def of(cls, recipe: Recipe, records: Records, component: torch.Tensor, plan: Plan) -> HeldRecipe:
+        """Make one run, and hold the stages whose statistics take long.
+
+        Args:
+            records, component: made-up records, and the component of each.
+            plan: the plan of a run, which holds the stages of the recipe.
+        """
+        stages = {workload.stage for workload in recipe.workloads}
+        own = tuple(stage for stage in plan.stages if stage.name in stages)
+        account, state, held = Account(Plan(own, plan.target_epsilon, plan.delta, max_rows=plan.max_rows)), {}, set()
+        for workload in recipe.workloads:
+            begin = time.perf_counter()
+            statistics = recipe.statistics(workload.stage, state)
+            if time.perf_counter() - begin > _SLOW:
+                held.add(workload.stage)
+            while account.remaining(workload.stage):
+                found = workload.measure(statistics, records, component, account)
+                state = {**state, workload.stage: (*state.get(workload.stage, ()), found)}
+                statistics = recipe.statistics(workload.stage, state)
+        return cls(recipe, state, frozenset(held))
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """The workloads of the recipe."""
+        return self._recipe.workloads
+
+    def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
+        """Return the statistics of a stage."""
+        if stage in self.held:
+            state = {**state, **{own: made for own, made in self._state.items() if own != stage}}
+        return self._recipe.statistics(stage, state)
+
+    def warning(self, plan: Plan) -> None:
+        """Return None: the recipe itself warns of its plan."""
+
+    def _mixture(self, state: State) -> Mixture:
+        return self._recipe.fitted(state)

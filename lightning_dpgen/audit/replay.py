@@ -1,0 +1,142 @@
+"""A run made again on other records, with the noisy values that it has released: all that it would have measured, exactly.
+
+The noise of a run is drawn by its stream, and each query follows from what was released before. So a stream that hands out
+the noisy values of an earlier run leads any code along that run's way, whatever lies between two accesses, and sees the
+exact values on its own records. Both together are the likelihood of the released values under two data sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from lightning_dpgen.privacy.access import GAUSSIAN
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.open_access import OpenAccess
+from lightning_dpgen.privacy.plan import Plan
+
+
+class OtherWay(RuntimeError):
+    """A replayed run that asks for other noises than the run before it: its queries follow from more than was released."""
+
+
+@dataclass(frozen=True)
+class Noised:
+    """Values that were released with Gaussian noise.
+
+    Args:
+        stage: the stage of the access, and `name` that of the noise.
+        multiplier: that of the plan.
+        deviation: the standard deviation of the noise, as the mechanism has asked for it.
+        exact: the values without noise, on the records of this run. Private.
+        noisy: the values as they were released.
+    """
+
+    stage: str
+    name: str
+    multiplier: float
+    deviation: float
+    exact: Tensor
+    noisy: Tensor
+
+
+class WatchedStream(PrivateStream):
+    """A stream that keeps what is noised, or hands out the noisy values of an earlier run.
+
+    Args:
+        seed: the seed of its noise, so that two runs can share it.
+        replayed: a stream whose noisy values are handed out; None to draw.
+    """
+
+    def __init__(self, seed: int, replayed: WatchedStream | None = None) -> None:
+        super().__init__(seed)
+        self.noised: list[Noised] = []
+        self._words_drawn: list[np.ndarray] = []
+        self._replayed = replayed
+        self._due: tuple[str, str, float] | None = None
+
+    def due(self, stage: str, name: str, multiplier: float) -> None:
+        """Say which noise is drawn next."""
+        self._due = stage, name, multiplier
+
+    def add_normal_(self, out: Tensor, deviation: float) -> Tensor:
+        if self._due is None:
+            raise OtherWay("noise was drawn outside of an access")
+        due, self._due = self._due, None
+        exact = out.clone()
+        if self._replayed is None:
+            super().add_normal_(out, deviation)
+        else:
+            out.copy_(self._next_noisy(due, out, deviation))
+        self.noised.append(Noised(*due, deviation, exact, out.clone()))
+        return out
+
+    def words(self, size: int) -> np.ndarray:
+        """Draw words; in a replay, those that the earlier run drew, and more where there are more records."""
+        drawn = super().words(size)
+        if self._replayed is not None and len(self._words_drawn) < len(self._replayed._words_drawn):
+            earlier = self._replayed._words_drawn[len(self._words_drawn)][:size]
+            drawn = np.concatenate([earlier, drawn[len(earlier) :]])
+        self._words_drawn.append(drawn)
+        return drawn
+
+    def _next_noisy(self, due: tuple[str, str, float], values: Tensor, deviation: float) -> Tensor:
+        place = len(self.noised)
+        earlier = self._replayed.noised[place] if place < len(self._replayed.noised) else None
+        if earlier is None or (earlier.stage, earlier.name) != due[:2] or earlier.noisy.shape != values.shape:
+            raise OtherWay(f"stage {due[0]!r}, noise {due[1]!r}: the run on other records measures something else here")
+        if earlier.deviation != deviation:
+            raise OtherWay(f"stage {due[0]!r}, noise {due[1]!r}: how much noise there is follows from the records")
+        return earlier.noisy
+
+
+class WatchedAccount(Account):
+    """An account in memory whose stream is told the name of each noise.
+
+    Args:
+        plan: the plan of the run.
+        stream: see `WatchedStream`.
+    """
+
+    def __init__(self, plan: Plan, stream: WatchedStream) -> None:
+        super().__init__(plan, stream=stream)
+
+    @contextmanager
+    def open(self, stage: str, **keywords) -> Iterator[OpenAccess]:
+        with super().open(stage, **keywords) as opened:
+            consume = opened.consume
+
+            def told(name: str, kind: str = GAUSSIAN) -> float:
+                multiplier = consume(name, kind)
+                self.stream.due(stage, name, multiplier)
+                return multiplier
+
+            opened.consume = told
+            yield opened
+
+
+def check_replayable(plan: Plan) -> None:
+    """Raise ValueError for a plan whose accesses cannot be replayed: lots, and noise that is not Gaussian."""
+    for stage in plan.stages:
+        if stage.access.sample_rate < 1.0:
+            raise ValueError(f"stage {stage.name!r}: a lot holds records by chance; expected passes over all records")
+        if stage.access.kinds:
+            raise ValueError(f"stage {stage.name!r}: has noise of other kinds than Gaussian: {dict(stage.access.kinds)}")
+
+
+def compared(own: Noised, other: Noised) -> tuple[float, float]:
+    """Compare noised values of a run with those of its replay on other records.
+
+    Returns:
+        The logarithm of how much likelier the values are on the other records than on their own; and how far apart the
+        exact values are, in deviations of the noise.
+    """
+    difference = (other.exact.double() - own.exact.double()).flatten()
+    noise = (own.noisy.double() - own.exact.double()).flatten()
+    square = float(difference @ difference)
+    return (float(difference @ noise) - 0.5 * square) / own.deviation**2, square**0.5 / own.deviation
