@@ -14,8 +14,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 WRONG = (None, True, -1, 2, "x", [], {}, {"x": [1]}, [["a"]])
 RUNS = {
-    "measured": ["data.classes=0", "split.k=2", "data.n=1700"],
-    "counted": ["data.classes=0", "split.k=2", "data.n=null", "data.n_share=0.1"],
+    "measured": ["data.classes=0", "model.cells=2", "data.n=1700"],
+    "counted": ["data.classes=0", "model.cells=2", "data.n=null", "data.n_share=0.1"],
 }
 
 

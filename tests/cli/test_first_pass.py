@@ -145,12 +145,11 @@ def test_a_setting_of_the_model_may_be_corrected_after_it(dpgen, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "model", [["model=vae"], ["model=measured", "data.classes=0", "split.k=4", "split.moments_share=0.5"]]
+    "model", [["model=vae", "split.lloyd_share=0.9"], ["model=measured", "privacy.fidelity_share=0.9"]]
 )
 def test_shares_that_leave_nothing_are_refused_before_it(dpgen, tmp_path, model):
     run = tmp_path / "run"
-    status, _, err = dpgen("train", *model, "data=digits", "data.n=null", "data.n_share=0.1", "split.lloyd_share=0.9",
-                           f"run_dir={run}")  # fmt: skip
+    status, _, err = dpgen("train", *model, "data=digits", "data.n=null", "data.n_share=0.1", f"run_dir={run}")
     assert status == 2 and "of the budget" in _one_line(err) and not list(run.glob("private/ledger*"))
 
 

@@ -19,14 +19,14 @@ from lightning_dpgen.specs.settings import read_settings
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 LABELLED = ["model=measured", "rows=60"]
-SPLIT = ["model=measured", "rows=60", "split.k=3", "split.iterations=2", "split.features=16", "data.classes=0"]
+CELLS = ["model=measured", "rows=60", "model.cells=3", "data.classes=0"]
 
 
 def _certificate(run):
     return json.loads((run / "release" / "privacy.json").read_text())
 
 
-@pytest.mark.parametrize("settings", [LABELLED, SPLIT], ids=["labels", "clusters"])
+@pytest.mark.parametrize("settings", [LABELLED, CELLS], ids=["labels", "cells"])
 def test_measures_releases_and_verifies(dpgen, tmp_path, settings):
     run = tmp_path / "run"
     assert dpgen("train", *settings, f"run_dir={run}")[0] == 0
@@ -37,7 +37,7 @@ def test_measures_releases_and_verifies(dpgen, tmp_path, settings):
     assert certificate["declared"]["model"]["name"] == "noisy statistics, measured once"
     assert "clipping" not in certificate["declared"]
     stages = [stage["name"] for stage in certificate["stages"]]
-    assert stages[-2:] == ["means", "squares"] and ("clustering" in stages) == (settings is SPLIT)
+    assert stages == ["means", "squares", "cell means", "cell squares"][: 2 if settings is LABELLED else 4]
     assert release.components == (10 if settings is LABELLED else 3)
 
 
@@ -65,18 +65,6 @@ def test_a_classifier_of_synthetic_digits_tells_real_ones_apart(dpgen, tmp_path)
     images, labels = load_digits(return_X_y=True)
     nearest = np.square(images[:, None] - means).sum(axis=2).argmin(axis=1)
     assert (nearest == labels).mean() > 0.75
-
-
-def test_clusters_tell_shapes_of_a_label_apart(full_fits, dpgen, tmp_path):
-    """Most labels have records in several clusters; where clusters follow labels, each label is in one."""
-    largest = {}
-    for name, weight in (("default", []), ("by labels", ["split.label_weight=2"])):
-        run = tmp_path / name
-        assert dpgen("train", *LABELLED, "privacy=off", "split.k=3", *weight, f"run_dir={run}")[0] == 0
-        weights = json.loads((run / "release" / "model.json").read_text(encoding="utf-8"))["mixture_weights"]
-        of_label = np.array(weights).reshape(10, 3)
-        largest[name] = np.median(of_label.max(axis=1) / of_label.sum(axis=1))
-    assert largest["default"] < 0.93 < largest["by labels"]
 
 
 @pytest.fixture
@@ -299,7 +287,10 @@ BAD = {
         ["data=mushroom", "model.label_share=0", "model.label_sharpness=2"],
         "model.label_share has paid for, and it is 0",
     ),
-    "clusters of baskets": (["data=retail", "split.k=3"], "split.k=3: model=measured does not split baskets"),
+    "clusters of baskets": (
+        ["data=retail", "split.k=3"],
+        "does not split records; model.components says",
+    ),
     "symmetries of series": (["data=powercons", "model.symmetries=small"], "are of pictures, and these are series"),
     "smooth pictures": (["model.smoothness=1"], "model.smoothness=1: model=measured has no such setting"),
     "smoother than anything": (["data=powercons", "model.smoothness=9"], "model.smoothness=9"),
@@ -310,7 +301,10 @@ BAD = {
     "waves of a table": (["data=mushroom", "model.waves=5"], "no such setting for records of kind table"),
     "components of pictures": (["model.components=5"], "no such setting for records of kind image"),
     "more cells than anyone could fill": (["data=adult", "data.bins=4000"], "type: drop"),
-    "clusters of a table": (["data=mushroom", "split.k=3"], "split.k=3: model=measured does not split tables"),
+    "clusters of a table": (
+        ["data=mushroom", "split.k=3"],
+        "does not split records; model.components says",
+    ),
     "no component": (["data=mushroom", "model.components=0"], "model.components=0"),
     "all for the label": (["data=mushroom", "model.label_share=1"], "model.label_share=1: expected"),
     "a label of pictures": (["model.label_share=0.3"], "no such setting for records of kind image"),
@@ -321,10 +315,15 @@ BAD = {
     "no radius": (["model.radius=0"], "model.radius=0"),
     "a spread of nothing": (["model.spread=-1"], "model.spread=-1"),
     "nothing left for second moments": (["model.means_share=1"], "model.means_share=1"),
-    "more clusters than fit anywhere": (
-        ["split.k=9000", "model.waves=64"],
-        "split.k=9000, model.waves=64: the second moments",
+    "more cells than fit anywhere": (
+        ["data=mnist", "model.cells=900", "model.waves=700"],
+        "model.cells=900, model.waves=700: the second moments",
     ),
+    "clusters of pictures": (["split.k=3"], "split.k=3: model=measured does not split records; model.cells says"),
+    "no cell": (["model.cells=0"], "model.cells=0"),
+    "all for cells": (["model.cells_share=1"], "model.cells_share=1"),
+    "a share of no cells": (["model.cells=1", "model.cells_share=0.5"], "model.cells_share=0.5: "),
+    "cells of a table": (["data=mushroom", "model.cells=5"], "no such setting for records of kind table"),
     "symmetries of nothing": (["model.symmetries={}"], "model.symmetries={}: expected handwriting"),
     "more moments than fit anywhere": (
         ["data=images", "data.path=x", "data.n=5000", "data.height=99", "data.width=99", "model.waves=9000"],
@@ -333,14 +332,10 @@ BAD = {
     "a clipping rule": (["clipping=fixed"], "clipping=fixed: model=measured clips no gradient"),
     "a bound": (["clipping.c_max=3"], "leave settings of clipping out"),
     "shares that leave nothing": (
-        ["data.classes=0", "split.k=4", "split.lloyd_share=0.6", "privacy.fidelity_share=0.4"],
-        "leave -",
+        ["data.n=null", "data.n_share=0.6", "privacy.fidelity_share=0.5"],
+        "of the budget",
     ),
-    "a split that takes all": (
-        ["data.classes=0", "split.k=4", "split.moments_share=0.5", "split.lloyd_share=0.5"],
-        "uses 1.03 of the budget",
-    ),
-    "a share of no split": (["split.k=1", "split.moments_share=0.2"], "split.moments_share=0.2: there is one cluster"),
+    "a share of no split": (["split.moments_share=0.2"], "split.moments_share=0.2: model=measured does not split records"),
     "classes that are numbers": (
         ["data=images", "data.path=x", "data.n=500", "data.height=9", "data.width=9", "data.classes=[1,0]"],
         "data.classes=[1, 0]: expected names as text, as in data.classes=[cats,dogs], or data.classes=2",

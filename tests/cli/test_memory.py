@@ -44,7 +44,7 @@ def test_another_error_is_none_of_memory(error):
 
 @pytest.mark.parametrize("ask", ERRORS.values(), ids=ERRORS)
 def test_a_run_without_memory_is_one_line(dpgen, tmp_path, monkeypatch, ask):
-    words = ["train", "model=measured", "data.classes=0", "split.k=2", "rows=9", f"run_dir={tmp_path / 'run'}"]
+    words = ["train", "model=measured", "data.classes=0", "model.cells=2", "rows=9", f"run_dir={tmp_path / 'run'}"]
     with monkeypatch.context() as patch:
         patch.setattr(Source, "records", lambda *_, **__: ask())
         status, _, err = dpgen(*words)

@@ -24,8 +24,8 @@ SELECTION = ["model.lr=1e-3,1e-2", "privacy.selection=logarithmic", "privacy.sel
              "privacy.fidelity_share=0.1", "privacy.selection_mean=2"]  # fmt: skip
 COMMANDS = {
     "train": ["train", *QUICK],
-    "measured": ["train", "model=measured", "data.classes=0", "rows=9", "split.k=2"],
-    "counted": ["train", "model=measured", "data.classes=0", "rows=9", "split.k=2", "data.n=null", "data.n_share=0.1"],
+    "measured": ["train", "model=measured", "data.classes=0", "rows=9", "model.cells=2"],
+    "counted": ["train", "model=measured", "data.classes=0", "rows=9", "model.cells=2", "data.n=null", "data.n_share=0.1"],
     "project": ["project", *PROJECT],
     "sweep": ["train", "-m", *QUICK, "privacy.epsilon=1,2"],
 }

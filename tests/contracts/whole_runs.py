@@ -205,7 +205,7 @@ MEASURED = {
         _baskets, _one_customer_more, _parted_records,
     ),
     "pictures": Run(
-        _own("model=measured", "split.k=2", "split.iterations=1", "model.waves=6", "model.symmetries=small"),
+        _own("model=measured", "model.cells=2", "model.waves=6", "model.symmetries=small"),
         _pictures, _one_picture_more, _parted_records,
     ),
 }  # fmt: skip
