@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -23,8 +23,8 @@ _AT_ONCE = 1 << 23
 # Records are placed by their values, from 0 to 1, as multiples of this: in whole numbers, which are exact.
 _GRID = Grid(2.0**-12, bits=12)
 # The most noise of a cell's mean beside the distances of centres, and of its second moments beside the largest variance;
-# and by how much fewer cells are tried where there is more.
-_MOST_NOISE, _FEWER = 0.25, 0.7
+# by how much fewer cells are tried where there is more; and the part of the cells that may be given up for shapes.
+_OF_MEANS, _OF_SHAPES, _FEWER, _LEFT = 0.25, 0.5, 0.7, 1 / 3
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,9 @@ class Cells:
     ) -> Cells:
         """Find cells by k-means among samples of a mixture. Post-processing.
 
-        A component has as many cells as let the noise of a mean be small beside the distances of their centres, and cells
-        have second moments of their own where noise is small beside the largest variance.
+        A component has as many cells as let the noise of a mean be small beside the distances of their centres. It has as
+        few, at least a third of them, as let the noise of second moments of each be small beside the largest variance, if
+        that is possible; else all of its cells have the same second moments.
 
         Args:
             counts: (k,) expected numbers of records of its components; each gets as many samples as any other.
@@ -68,18 +69,13 @@ class Cells:
         generator = torch.Generator().manual_seed(0)
         for c, count in enumerate(counts.tolist()):
             rows = _samples(basis, mixture, c, max(_SAMPLES // len(counts), _FEWEST * most), generator)
-            own, place = _split(rows, most, math.sqrt(basis.size) * noise_of_means / count)
-            differences = rows - own[place]
-            largest = float(torch.linalg.eigvalsh(differences.T @ differences)[-1]) / len(rows)
-            # The edge of Wigner's semicircle.
-            edge = math.sqrt(2.0 * basis.size) * noise_of_squares * _reach(differences) ** 2 * len(own) / count
-            first = shape[-1][-1] + 1 if shape else 0
-            alone = edge <= _MOST_NOISE * largest
-            shape.append(first + torch.arange(len(own)) * int(alone))
-            centres.append(own)
-            component.append(torch.full((len(own),), c))
-            weights.append(count * torch.bincount(place, minlength=len(own)).double() / len(rows))
-            rest.append(differences)
+            split = _split(rows, most, noise_of_means / count, noise_of_squares / count)
+            cells = len(split.centres)
+            shape.append((shape[-1][-1] + 1 if shape else 0) + torch.arange(cells) * int(split.own_shapes))
+            centres.append(split.centres)
+            component.append(torch.full((cells,), c))
+            weights.append(count * torch.bincount(split.place, minlength=cells).double() / len(rows))
+            rest.append(split.differences)
         differences = torch.cat(rest)
         directions = torch.linalg.eigh(differences.T @ differences)[1].T
         found = (torch.cat(part) for part in (centres, component, weights, shape))
@@ -133,28 +129,64 @@ class InCells(Statistic):
         return self._of_cells.sums(records, self._cells.places(records, component))
 
 
-def _split(rows: Tensor, most: int, noise: float) -> tuple[Tensor, Tensor]:
-    """Return centres (cells, size), at most so many, and the place (n,) of each row among them.
+@dataclass(frozen=True)
+class _Split:
+    """The cells of one component: centres, the place (n,) of each of its samples among them, and differences from these."""
 
-    Args:
-        noise: length of the noise of the mean of all rows, for a sum of vectors of length 1.
-    """
-    # It takes a second to import, which no other run waits for.
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits
+    centres: Tensor
+    place: Tensor
+    differences: Tensor
+    own_shapes: bool = False
 
-    cells = most
-    while True:
+    @classmethod
+    def of(cls, rows: Tensor, cells: int) -> _Split:
+        # It takes a second to import, which no other run waits for.
+        from sklearn.cluster import KMeans
+        from sklearn.exceptions import ConvergenceWarning
+        from threadpoolctl import threadpool_limits
+
         # Threads would add up in an order of their own, and a run that goes on has to find the same cells.
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # of samples that are all alike
             found = KMeans(cells, n_init=1, random_state=0).fit(rows.numpy())
         centres, place = torch.from_numpy(found.cluster_centers_), torch.from_numpy(found.labels_).long()
-        apart = float((centres[place] - rows.mean(dim=0)).square().sum(dim=1).mean().sqrt())
-        if cells == 1 or noise * _reach(rows - centres[place]) * cells <= _MOST_NOISE * apart:
-            return centres, place
-        cells = max(int(_FEWER * cells), 1)
+        return cls(centres, place, rows - centres[place])
+
+    def has_means(self, noise: float) -> bool:
+        """Return whether the mean of a cell has little noise beside the distances of centres."""
+        own = self.centres[self.place]
+        apart = float((own - own.mean(dim=0)).square().sum(dim=1).mean().sqrt())
+        length = math.sqrt(self.centres.shape[1]) * noise * _reach(self.differences) * len(self.centres)
+        return length <= _OF_MEANS * apart
+
+    def has_shapes(self, noise: float) -> bool:
+        """Return whether second moments of a cell have little noise beside the largest variance."""
+        largest = float(torch.linalg.eigvalsh(self.differences.T @ self.differences)[-1]) / len(self.place)
+        # The edge of Wigner's semicircle.
+        edge = math.sqrt(2.0 * self.centres.shape[1]) * noise * _reach(self.differences) ** 2 * len(self.centres)
+        return edge <= _OF_SHAPES * largest
+
+
+def _split(rows: Tensor, most: int, noise_of_means: float, noise_of_squares: float) -> _Split:
+    """Split samples of a component into as many cells as the noise allows.
+
+    Args:
+        noise_of_means, noise_of_squares: noise of the mean of all of the component's records, for vectors, or outer
+            products, of length 1.
+    """
+    found = _Split.of(rows, most)
+    while len(found.centres) > 1 and not found.has_means(noise_of_means):
+        found = _Split.of(rows, _fewer(found))
+    own = found
+    while not own.has_shapes(noise_of_squares):
+        if _fewer(own) < max(_LEFT * len(found.centres), 1):
+            return found
+        own = _Split.of(rows, _fewer(own))
+    return replace(own, own_shapes=True)
+
+
+def _fewer(split: _Split) -> int:
+    return int(_FEWER * len(split.centres))
 
 
 def _reach(differences: Tensor) -> float:

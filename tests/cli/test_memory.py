@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lightning_dpgen.cli import drawing
+from lightning_dpgen.measure.cells import Cells
 from lightning_dpgen.privacy.chain import hold
-from lightning_dpgen.runs import measure as measured_run
 from lightning_dpgen.runs import run as begun
 from lightning_dpgen.runs.memory import is_out_of_memory
 from lightning_dpgen.specs.source import Source
@@ -50,7 +50,7 @@ def test_a_run_without_memory_is_one_line(dpgen, tmp_path, monkeypatch, ask):
         status, _, err = dpgen(*words)
     assert status == 2 and "out of memory: lower" in err.splitlines()[-1] and "go on" not in err
     with monkeypatch.context() as patch:
-        patch.setattr(measured_run, "label_components", lambda *_, **__: ask())
+        patch.setattr(Cells, "of_samples", lambda *_, **__: ask())
         status, _, err = dpgen(*words)
     last = err.splitlines()[-1]
     assert (
