@@ -106,9 +106,9 @@ def test_cells_tell_shapes_apart_that_one_gaussian_mixes():
 
 def test_cells_are_as_many_as_stand_out_of_the_noise_and_have_shapes_of_their_own_where_these_do():
     rows = torch.randn(1000, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = {noise: _split(rows, 8, *noise) for noise in ((0, 0), (0, 1e9), (0, 0.002), (0.005, 1e9), (1e9, 1e9), (1e9, 0))}
+    found = {noise: _split(rows, 8, *noise) for noise in ((0, 0), (0, 1e9), (0, 0.002), (0.007, 1e9), (1e9, 1e9), (1e9, 0))}
     cells = {noise: (len(split.centres), split.own_shapes) for noise, split in found.items()}
-    assert cells.pop((0, 0.002))[1] and cells.pop((0.005, 1e9))[0] in range(2, 8)
+    assert cells.pop((0, 0.002))[1] and cells.pop((0.007, 1e9))[0] in range(2, 8)
     assert cells == {(0, 0): (8, True), (0, 1e9): (8, False), (1e9, 1e9): (1, False), (1e9, 0): (1, True)}
     # A few cells may be given up for shapes of their own.
     assert 8 / 3 <= len(found[0, 0.002].centres) < 8
