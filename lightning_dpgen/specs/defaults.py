@@ -137,9 +137,9 @@ class Defaults:
 
     @property
     def waves(self) -> int:
-        """3 sqrt(s / labels), 16 to 200, at most the numbers of a record."""
+        """3 sqrt(s / labels), 16 to 140, at most the numbers of a record."""
         # Second moments of d waves are found where they are above sqrt(d) / strength of a label.
-        found = round(_between(3.0 * math.sqrt(self.strength / labels_of(self.layout)), 16, 200))
+        found = round(_between(3.0 * math.sqrt(self.strength / labels_of(self.layout)), 16, 140))
         return min(max(self.layout.units, 1), found)
 
     @property

@@ -129,7 +129,7 @@ class MeasuredSpec(Spec):
     name: Literal["measured"] = "measured"
     waves: int | None = setting(
         "pictures and series: in how many of the slowest waves a record is described", ge=1,
-        by_default="3 sqrt(s / labels), 16 to 200; with smoothness 200; no more than a record has numbers",
+        by_default="3 sqrt(s / labels), 16 to 140; with smoothness 200; no more than a record has numbers",
     )  # fmt: skip
     radius: float | None = setting(
         "pictures and series: the L2 bound of a record in these", ge=1e-6, le=1e6,
