@@ -147,7 +147,7 @@ class _Split:
 
         # Threads would add up in an order of their own, and a run that goes on has to find the same cells.
         with threadpool_limits(1), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # of samples that are all alike
+            warnings.simplefilter("ignore", ConvergenceWarning)  # samples may all be alike
             found = KMeans(cells, n_init=1, random_state=0).fit(rows.numpy())
         centres, place = torch.from_numpy(found.cluster_centers_), torch.from_numpy(found.labels_).long()
         return cls(centres, place, rows - centres[place])

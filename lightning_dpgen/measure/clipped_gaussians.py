@@ -42,7 +42,7 @@ def through_clipping(
         True
     """
     rank = len(factor)
-    z = torch.randn(max(_DRAWS // several, 2 * rank), rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = torch.randn(max(_DRAWS // several, 4 * rank), rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z = torch.linalg.qr(z - z.mean(dim=0))[0] * len(z) ** 0.5
     # Directions of variance 0 are left out.
     lengths, directions = torch.linalg.svd(factor, full_matrices=False)[1:]

@@ -178,7 +178,8 @@ class Means(Statistic):
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         rows = self.basis.coordinates(records)
-        within = shortened(rows if self._centres is None else rows - self._centres[component], self.bound)
+        rows = rows if self._centres is None else rows - self._centres[component]
+        within = shortened(rows, self.bound)
         return torch.zeros(self.shape, dtype=torch.float64).index_add_(0, component, within)
 
 

@@ -145,7 +145,7 @@ class Defaults:
     @property
     def cells(self) -> int:
         """20; 1 where s / labels is below 400."""
-        # What cells are found from is lost for them.
+        # The accesses that cells are found from are lost for the cells themselves.
         return 20 if self.strength >= 400 * labels_of(self.layout) else 1
 
     @property

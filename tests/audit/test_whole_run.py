@@ -82,13 +82,13 @@ def test_many_trials_come_within_a_tenth(attack):
     assert 0.8 < found.whole.shown.low / found.whole.claim < 1.0 and not found.refuted
 
 
-SHORTENED = "within = shortened(self.basis.coordinates(records), self.bound)"
+SHORTENED = "within = shortened(rows, self.bound)"
 # The changed function and lines, the settings, what is refuted, and what is said.
 BROKEN = {
     "a bound a tenth too small": (
         Squares.__init__, {"radius**2, len(centres)": "0.9 * radius**2, len(centres)"}, DIGITS, "squares", ""),
     "a record that is not shortened": (
-        Means.sums, {SHORTENED: "within = self.basis.coordinates(records)"}, DIGITS, "means: means", ""),
+        Means.sums, {SHORTENED: "within = rows"}, DIGITS, "means: means", ""),
     "a vector that depends on other records": (
         Means.sums, {SHORTENED: f"{SHORTENED} * (-1.0) ** len(component)"}, DIGITS, "means: means", ""),
     "noise that is asked for too small": (
