@@ -145,6 +145,12 @@ class Defaults:
         return min(max(self.layout.units, 1), found)
 
     @property
+    def waves_of_series(self) -> int:
+        """s^2 / 7000, 8 to 200, at most the numbers of a record."""
+        # Histograms of d waves have noise in proportion to sqrt(d), each.
+        return min(self.layout.units, round(_between(self.strength**2 / 7000, 8, 200)))
+
+    @property
     def components(self) -> int:
         """s / 25, 10 to 100."""
         # Tables with more noise tell fewer apart.
@@ -214,7 +220,7 @@ def default_bins_share(n: int | None, epsilon: float | None, delta: float, max_r
 
 
 def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: float, max_rows: int = 1) -> int:
-    """Return the number of clusters of measured pictures and series, of which each label has its own Gaussians.
+    """Return the number of clusters of measured pictures, of which each label has its own Gaussians.
 
     More shapes of a label are told apart, until second moments of each are lost in noise.
 
@@ -228,7 +234,7 @@ def clusters_of_labels(n: int, layout: Layout, epsilon: float | None, delta: flo
 
 
 def components_of(layout: Layout, k: int) -> int:
-    """Return the number of components of measured pictures and series: one for each label and cluster."""
+    """Return the number of components of measured pictures: one for each label and cluster."""
     return max(k, 1) * (1 if layout.label is None else layout.groups[layout.label])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +16,7 @@ from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.products import ProductRecipe, what_to_leave_out
 from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.series import SeriesRecipe
 from lightning_dpgen.models.labelled import takes_label
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy.calibration import StageSpec
@@ -28,13 +28,13 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 # Tables of two columns, twice: what a fit of minutes and a GiB of memory can look at.
 _MOST_CELLS = 1 << 26
-# Waves of smooth series, of which the moments are measured.
-_SMOOTH_WAVES = 200
+# Components of series in the largest directions.
+_COMPONENTS = 20
 
 
 def needs_clusters(schema: Schema) -> bool:
-    """Return True where the private split tells records apart: pictures and series without labels."""
-    return schema.layout.label is None and isinstance(schema, ImageSchema | SeriesSchema)
+    """Return True where the private split tells records apart: pictures without labels."""
+    return schema.layout.label is None and isinstance(schema, ImageSchema)
 
 
 def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) -> MeasuredSpec:
@@ -44,13 +44,11 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         UsageError: naming the setting.
     """
     layout = schema.layout
-    if isinstance(schema, ImageSchema | SeriesSchema):
+    if isinstance(schema, SeriesSchema):
+        has = {"waves": defaults.waves_of_series, "components": _COMPONENTS}
+    elif isinstance(schema, ImageSchema):
         radius = default_radius(layout) if spec.radius is None else spec.radius
         has = {"waves": defaults.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
-        if isinstance(schema, SeriesSchema):
-            has["smoothness"] = 0.0
-        if spec.smoothness:
-            has |= _smooth(spec, layout.units)
     elif isinstance(schema, TableSchema):
         has = {"components": defaults.components, "pairs_share": 0.8, "label_share": 0.0}
         has["label_share"] = defaults.label_share if takes_label(layout) else 0.0
@@ -79,13 +77,6 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
                 f"components are {numbers:.1g} numbers: expected {_MOST_CELLS:.1g} or fewer; set smaller ones"
             )
     return spec
-
-
-def _smooth(spec: MeasuredSpec, units: int) -> dict[str, Any]:
-    """Return the defaults for smooth series: more waves, as fast ones have little noise, and lengths of weighted ones."""
-    # Series that fill their bounds and fall off as declared are about this long (experiments/series.py).
-    radius = 1.5 * math.sqrt(units) if spec.radius is None else spec.radius
-    return {"waves": min(units, _SMOOTH_WAVES), "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.3}
 
 
 def _check_choices(schema: TableSchema) -> None:
@@ -138,11 +129,11 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, k: int, seed: int
         )  # fmt: skip
     if isinstance(schema, BasketSchema):
         return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)
+    if isinstance(schema, SeriesSchema):
+        return SeriesRecipe(schema, n, spec.waves, spec.components, seed=seed)
     symmetries = None if spec.symmetries is None else Symmetries(**spec.symmetries)
     components = components_of(schema.layout, k)
-    return GaussianRecipe(
-        schema, components, n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries, spec.smoothness or 0.0
-    )
+    return GaussianRecipe(schema, components, n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries)
 
 
 def measured_specs(recipe: Recipe, split: SplitSettings, n: int, left: float) -> list[StageSpec]:

@@ -50,8 +50,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 # The stage that buys the number of records and what else is not declared.
 FIRST_PASS = "first pass"
-# Kinds of records to which a mixture is fitted, where pictures and series are split.
-_MIXTURES = {TableSchema.kind: "tables", BasketSchema.kind: "baskets"}
+# Kinds of records to which a mixture is fitted, where pictures are split.
+_MIXTURES = {TableSchema.kind: "tables", BasketSchema.kind: "baskets", SeriesSchema.kind: "series"}
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
 # Settings of the data that say where something is, and those that a certificate does not show: these, and what its schema
@@ -365,8 +365,8 @@ def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple
             "many components are fitted to what is measured"
         )
     if measured and split.k is None and not needs_clusters(schema):
-        gaussians = isinstance(schema, ImageSchema | SeriesSchema)
-        split = split.changed(k=clusters_of_labels(data.n, schema.layout, *budget) if gaussians else 1)
+        pictures = isinstance(schema, ImageSchema)
+        split = split.changed(k=clusters_of_labels(data.n, schema.layout, *budget) if pictures else 1)
     defaults = Defaults(data.n, schema.layout, *budget, clusters=split.k)
     if measured:
         # Each label has components of its own; clusters that follow labels would tell none of its shapes apart.
