@@ -34,7 +34,7 @@ class ReadingScores:
         below: (units, edges) shares of readings up to each edge, increasing.
 
     Example:
-        >>> below = torch.tensor([0.5, 1.0])[[[0] * 20 + [1] * 27]].double()
+        >>> below = torch.cat([torch.full((1, 20), 0.5), torch.ones(1, 27)], dim=1).double()
         >>> ReadingScores(below)(torch.tensor([[0.0], [0.01]], dtype=torch.float64)).round(decimals=2)
         tensor([[-0.8000],
                 [ 0.0000]], dtype=torch.float64)

@@ -11,8 +11,8 @@ from torch import Tensor
 _OCTAVES, _PARTS = 13, 4
 # A scale is near that of waves alike, within a factor of e^0.5.
 _APART, _TURNS = 0.5, 3
-# The share of records which one heap has to hold, and the shares that are beyond its ends.
-_HELD, _BEYOND = 0.85, 1e-3
+# The share of records which one heap has to hold, deviations of doubt, and the shares that are beyond its ends.
+_HELD, _CERTAIN, _BEYOND = 0.85, 3.0, 1e-3
 
 
 def scale_edges(largest: float) -> Tensor:
@@ -51,7 +51,7 @@ def find_scales(sums: Tensor, deviation: float, n: float, edges: Tensor, turns: 
     cumulative = (n * n * below.square().sum(dim=1) - 2.0 * n * found @ below.T) / (0.5 * doubt * len(edges))
     inside = ((below > _BEYOND)[best] & (below < 1.0 - _BEYOND)[best]).double()
     inside = torch.cat([inside, inside[:, -1:]], dim=1)
-    heaps = (inside * sums).sum(dim=1) + deviation * inside.sum(dim=1).sqrt() < _HELD * n
+    heaps = (inside * sums).sum(dim=1) + _CERTAIN * deviation * inside.sum(dim=1).sqrt() < _HELD * n
     misfit = torch.where(heaps[:, None], cumulative, misfit)
     of_scale = scales.log().repeat(len(centres))
     best = misfit.argmin(dim=1)
