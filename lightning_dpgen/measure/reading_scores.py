@@ -21,7 +21,7 @@ EDGES = torch.cat(
 _END, _LAST = 3.5, 4.0
 # The share of readings at the ends of their range from which on a series is described by scores, deviations of doubt, and
 # the most noise of a count, in all records, with which histograms show scores.
-_MANY, _CERTAIN, _NOISIEST = 0.05, 3.0, 0.03
+_MANY, _CERTAIN, _NOISIEST = 0.05, 3.0, 0.06
 
 
 class ReadingScores:

@@ -144,7 +144,7 @@ def test_noise_alone_is_no_reading_at_an_end():
     assert all(find_scores(sums + 100.0 * draw, 100.0, 5000.0) is None for draw in noise)
     sums[:, 0] = 0.075 * 5000.0
     assert sum(find_scores(sums + 100.0 * draw, 100.0, 5000.0) is not None for draw in noise) == len(noise)
-    assert find_scores(sums, 200.0, 5000.0) is None
+    assert find_scores(sums, 400.0, 5000.0) is None
 
 
 def test_scales_of_waves_are_found_beneath_noise():
