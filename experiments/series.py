@@ -1,15 +1,15 @@
 """Figure 3 of dp-GAN: days of readings, generated at epsilon 6, beside the nearest real ones.
 
-    python experiments/series.py FOLDER [--data NAME ...] [--only VARIANT ...]
+    python experiments/series.py FOLDER [--data NAME ...] [--only VARIANT ...] [--seed SEED]
 
 The data are national demand (`uk_demand`), simulated meters of 96 readings (n = 3,000 and 20,000 days; the unit a day, or a
 meter of which there are a thousand), and two households of a few hundred days. A row is a variant: the paper's form
 (`conf/experiment/dpgan_series.yaml`), its twin without privacy, the same with Adam and a fixed bound, this package's
-networks with their defaults, and Gaussians that are measured. Columns are the mean and the worst difference between
+networks with their defaults, and measured statistics, also at epsilon 1. Columns are the mean and worst difference between
 correlations of two readings, the AUC of telling made days from the real ones that were learned from, and the mean distance
 to the nearest of these by dynamic time warping. Beside them stand real days that were held out, in the place of made ones.
 Those of `uk_demand` are its last year, so two halves of the other years, divided at random, are the bound of what could be
-reached. Results are kept in FOLDER.
+reached. Made readings are rounded to their declared decimals, as in a release. Results are kept in FOLDER.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from lightning_dpgen.metrics.sections import Sides, associations_section, detect
 METERS, DRAWN = 1000, 4
 # The recurrent generator beside a critic by Adam.
 _LSTM = ["model=wgan", "model.network=lstm", "model.bias=zero", "model.hidden=64", "model.steps=600", "split.k=1"]
-_HOUSEHOLD = ["model.smoothness=0.5"]
 COLUMNS = ("correlation, mean difference", "correlation, worst difference", "AUC", "distance, mean")
 
 
@@ -46,20 +45,16 @@ class Days:
     """A set of days.
 
     Args:
-        smooth: settings of measured Gaussians: how fast waves fall off, near 1.5 for the demand of millions, less for that
-            of one household; and how far apart days of two clusters are. Those of `uk_demand` were chosen on a fifth of the
-            days of training, which was held out for that.
         read: the days that are learned from, or held out.
         settings: for `dpgen train`.
     """
 
     schema: SeriesSchema
-    smooth: list[str]
     read: Callable[[bool], Encoded]
     settings: list[str]
 
 
-def variants(days: Days) -> dict[str, list[str]]:
+def variants() -> dict[str, list[str]]:
     """Return the settings of each variant."""
     private = ["privacy.epsilon=6", "privacy.delta=1e-5"]
     return {
@@ -69,8 +64,8 @@ def variants(days: Days) -> dict[str, list[str]]:
         "wgan": ["model=wgan", *private],
         "vae": ["model=vae", *private],
         "measured": ["model=measured", *private],
-        "measured, smooth": ["model=measured", *days.smooth, *private],
-        "measured, smooth, not private": ["model=measured", *days.smooth, "privacy=off"],
+        "measured, epsilon 1": ["model=measured", "privacy.epsilon=1", "privacy.delta=1e-5"],
+        "measured, not private": ["model=measured", "privacy=off"],
     }
 
 
@@ -79,15 +74,10 @@ def sets(folder: Path) -> dict[str, Days]:
     known = {
         name: Days(
             public_set(name).schema,
-            smooth,
             lambda held_out, name=name: load_public_set(name, held_out=held_out).encoded,
             [f"data={name}"],
         )
-        for name, smooth in (
-            ("uk_demand", ["model.smoothness=1.5", "split.gamma=2"]),
-            ("ausgrid", _HOUSEHOLD),
-            ("powercons", _HOUSEHOLD),
-        )
+        for name in ("uk_demand", "ausgrid", "powercons")
     }
     # Two more than the days of a meter on average are few to most meters.
     simulated = {
@@ -111,7 +101,7 @@ def _meters(folder: Path, days: int, of_persons: list[str]) -> Days:
         "data.decimals=1", f"data.classes=[{','.join(NEIGHBOURHOODS)}]", f"data.n={days}",
         *(["data.person=meter", *of_persons] if of_persons else []),
     ]  # fmt: skip
-    return Days(schema, _HOUSEHOLD, read, settings)
+    return Days(schema, read, settings)
 
 
 def scores(days: Days, real: Encoded, other: Encoded) -> list[float]:
@@ -125,10 +115,12 @@ def scores(days: Days, real: Encoded, other: Encoded) -> list[float]:
 
 
 def generated(folder: Path, name: str, variant: str, days: Days, n: int, seed: int) -> Encoded:
-    """Return n days of a run that is trained unless it was before."""
+    """Return n days of a run that is trained unless it was before, rounded as in its release."""
     run = folder / f"{name}_{variant}_{seed}".replace(" ", "_").replace(",", "")
-    train(run, [*days.settings, f"seed={seed}", *variants(days)[variant]])
-    return load_release(run / "release").encoded(n, seed)
+    train(run, [*days.settings, f"seed={seed}", *variants()[variant]])
+    made = load_release(run / "release").encoded(n, seed)
+    rounded = days.schema.decode(made, np.random.default_rng(0)).to_pandas()[days.schema.columns].to_numpy()
+    return Encoded(days.schema.scaled(rounded), made.codes)
 
 
 def real_rows(days: Days) -> dict[str, list[float]]:
@@ -163,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", nargs="+", choices=sets(Path()))
-    parser.add_argument("--only", nargs="+", choices=variants(next(iter(sets(Path()).values()))))
+    parser.add_argument("--only", nargs="+", choices=variants())
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -175,7 +167,7 @@ def main() -> None:
         print(f"{name}: {', '.join(COLUMNS)}", flush=True)
         real, shown = days.read(False), {}
         rows = dict(kept.get({"data": name}, lambda days=days: real_rows(days)))
-        for variant, settings in variants(days).items():
+        for variant, settings in variants().items():
             if asked.only and variant not in asked.only:
                 continue
             cell = {"data": name, "settings": settings, "seed": asked.seed}

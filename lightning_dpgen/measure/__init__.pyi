@@ -7,6 +7,7 @@ from .network_labels import LabelRecipe as LabelRecipe
 from .products import ProductRecipe as ProductRecipe
 from .recipe import MostlyNoise as MostlyNoise
 from .recipe import Recipe as Recipe
+from .series import SeriesRecipe as SeriesRecipe
 from .statistics import Counts as Counts
 from .statistics import Histogram as Histogram
 from .statistics import Marginals as Marginals

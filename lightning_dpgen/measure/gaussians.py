@@ -13,7 +13,6 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.measure.cells import Cells, InCells
 from lightning_dpgen.measure.clipped_gaussians import through_clipping
 from lightning_dpgen.measure.recipe import Recipe
@@ -21,7 +20,7 @@ from lightning_dpgen.measure.shrinkage import factors_of, likely_counts, likely_
 from lightning_dpgen.measure.statistics import Counts, Histogram, Means, Squares, Statistic, check_radius
 from lightning_dpgen.measure.value_curve import curve
 from lightning_dpgen.measure.workload import State, Workload, check_share
-from lightning_dpgen.models.bases import Basis, SmoothBasis, cosines, unit_values
+from lightning_dpgen.models.bases import Basis, cosines, unit_values
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_sizes
@@ -72,15 +71,11 @@ class GaussianRecipe(Recipe):
         radius, spread: the lengths to which records and their differences from the mean are shortened.
         means_share: share of the mu^2 of both accesses; second moments get the rest.
         symmetries: symmetries of pictures; declared, so they are public.
-        smoothness: of series: p, where a wave of j half turns is expected to be of a size in proportion to (1 + j)^-p;
-            declared, so it is public. Radius and spread are lengths of waves times (1 + j)^p then, about the middle of the
-            bounds. 0 for waves as they are.
         cells: the most cells of a component, of which it has as many as stand out of the noise; 1 for none.
         cells_share: share of the mu^2 of all accesses for those of the cells, where there are several.
 
     Raises:
-        ValueError: for a share outside (0, 1), a radius or a smoothness out of range, a smoothness of pictures, or
-            components that labels do not share evenly.
+        ValueError: for a share outside (0, 1), a radius out of range, or components that labels do not share evenly.
     """
 
     schema: Schema
@@ -91,7 +86,6 @@ class GaussianRecipe(Recipe):
     spread: float
     means_share: float = 0.15
     symmetries: Symmetries | None = None
-    smoothness: float = 0.0
     cells: int = 1
     cells_share: float = 0.8
 
@@ -109,9 +103,6 @@ class GaussianRecipe(Recipe):
         classes = 1 if label is None else self.schema.layout.groups[label]
         if not isinstance(self.symmetries, Symmetries | None):
             raise ValueError(f"symmetries={self.symmetries!r}: expected Symmetries (as in models.symmetries.SETS) or None")
-        is_number = isinstance(self.smoothness, int | float) and 0.0 <= self.smoothness <= 4.0
-        if not is_number or (self.smoothness and not isinstance(self.schema, SeriesSchema)):
-            raise ValueError(f"smoothness={self.smoothness!r}: expected a number from 0 to 4, and 0 but for series")
         if self.k % classes:
             raise ValueError(f"k={self.k}: expected as many components for each of the {classes} values of the label")
 
@@ -158,8 +149,8 @@ class GaussianRecipe(Recipe):
         """Return by how much noise moves the mean of a component where records differ by less, else None."""
         deviation = plan.stage(MEANS).access.multipliers["means"] * self.radius * plan.max_rows
         off = deviation * math.sqrt(self.size) * self.k / self.n
-        # Units are numbers from 0 to 1; waves of smooth series are weighted, and nothing but the spread bounds them.
-        longest = self.spread if self.smoothness else min(self.spread, math.sqrt(self.schema.layout.units))
+        # Units are numbers from 0 to 1.
+        longest = min(self.spread, math.sqrt(self.schema.layout.units))
         if off <= longest:
             return None
         return (
@@ -238,11 +229,9 @@ class GaussianRecipe(Recipe):
 
     @functools.cached_property
     def _basis(self) -> Basis:
-        """The slow waves of a record, or of it without its slant, or weighted: a function of the record alone."""
+        """The slow waves of a record, or of it without its slant: a function of the record alone."""
         layout, axes = self.schema.layout, self.schema.axes
         waves = cosines(layout, axes, self.size)
-        if self.smoothness:
-            return SmoothBasis(layout, waves.vectors, axes[-1], self.smoothness)
         if self.symmetries is None or not self.symmetries.upright:
             return waves
         return _Upright(layout, waves.vectors, axes)
@@ -262,11 +251,6 @@ class GaussianRecipe(Recipe):
         pieces = 1 if self._values is None else self._values.shape[1] - 2
         sizes = {"size": self.size, "rank": factors.shape[1], "pieces": pieces}
         network = StackedGaussians(self.schema, k, **sizes, symmetries=declared)
-        if isinstance(self._basis, SmoothBasis):
-            weights = self._basis.weights
-            means, factors = self._basis.plain(means), factors / weights
-            # The root of the mean square of what noise is left in waves without their weights.
-            noise = noise * (weights**-2).mean() ** torch.tensor([0.5, 1.0])
         for c in range(k):
             centre, factor = through_clipping(means[c], factors[c], self._basis.vectors, *noise[c].tolist(), several=k)
             network.centres[c], network.factors[c] = centre, factor

@@ -70,44 +70,6 @@ class Basis:
         return torch.cat([values, _one_hot(records, self.layout)], dim=1)
 
 
-class SmoothBasis(Basis):
-    """Waves of a series about the middle of its bounds, those of j half turns enlarged by a public ``(1 + j)^p``.
-
-    Records are shortened by their length in these coordinates, which all get the same noise: a fast wave has as much less
-    of it as it is declared to be smaller.
-
-    Args:
-        vectors: (size, units), the slowest waves as `cosines` gives them.
-        channels: the number of waves of each number of turns, side by side.
-        smoothness: p.
-
-    Example:
-        >>> layout = Layout(units=3)
-        >>> waves = SmoothBasis(layout, cosines(layout, (3, 1), 3).vectors, 1, smoothness=2.0)
-        >>> waves.weights
-        tensor([1., 4., 9.], dtype=torch.float64)
-        >>> waves.coordinates(Encoded(np.full((1, 3), 0.5), np.zeros((1, 0), np.uint8))).abs().sum() < 1e-12
-        tensor(True)
-    """
-
-    def __init__(self, layout: Layout, vectors: Tensor, channels: int, smoothness: float) -> None:
-        super().__init__(layout, vectors)
-        turns = torch.arange(self.size, dtype=torch.float64).div(channels, rounding_mode="floor")
-        self.weights, self.middle = (1.0 + turns) ** smoothness, 0.5 * self.vectors.sum(dim=1)
-
-    @property
-    def matrix(self) -> Tensor:
-        return self.weights[:, None] * self.vectors
-
-    @property
-    def offset(self) -> Tensor:
-        return -self.weights * self.middle
-
-    def plain(self, coordinates: Tensor) -> Tensor:
-        """Return weighted coordinates (..., size) as those of the waves themselves."""
-        return coordinates / self.weights + self.middle
-
-
 def unit_values(records: Encoded, layout: Layout) -> Tensor:
     """Return units (B, units) as float64 numbers from 0 to 1."""
     units = records.units

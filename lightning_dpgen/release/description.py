@@ -21,6 +21,7 @@ PROJECTION = "projection"
 _NO_ENCODER = {
     "gaussian_mixture": "measured statistics",
     "product_mixture": "measured statistics",
+    "series_mixture": "measured statistics",
     "rbm_mixture": "Boltzmann machines",
     "wgan_mixture": "generators",
     PROJECTION: "projected rows",

@@ -24,6 +24,7 @@ from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.labelled import LABELLED, LabelledNetwork, without_label
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.models.series_gaussians import SeriesGaussians
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.release.bounds import check_columns, check_numbers
@@ -45,7 +46,7 @@ from lightning_dpgen.release.tensors import check_finite, check_tensors
 
 # Records and numbers that are drawn at a time: so few that memory is used again and not fetched anew.
 _CHUNK, _NUMBERS = 10_000, 1 << 22
-_NETWORKS = {network.kind: network for network in (*TRAINED.values(), StackedGaussians, StackedProducts)}
+_NETWORKS = {network.kind: network for network in (*TRAINED.values(), StackedGaussians, SeriesGaussians, StackedProducts)}
 _LARGEST = 2**24
 _SEEDS = 2**63
 # Settings of networks that are neither sizes nor true or false, and the types that they have.

@@ -154,6 +154,12 @@ class Defaults:
         return 0.9 if self.strength >= 5000 * labels_of(self.layout) else 0.8
 
     @property
+    def waves_of_series(self) -> int:
+        """s^2 / 7000, 8 to 200, at most the numbers of a record."""
+        # Histograms of d waves have noise in proportion to sqrt(d), each.
+        return min(self.layout.units, round(_between(self.strength**2 / 7000, 8, 200)))
+
+    @property
     def components(self) -> int:
         """s / 25, 10 to 100."""
         # Tables with more noise tell fewer apart.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +15,7 @@ from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.products import ProductRecipe, what_to_leave_out
 from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.series import SeriesRecipe
 from lightning_dpgen.models.labelled import takes_label
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy.calibration import StageSpec
@@ -27,8 +27,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 # Tables of two columns, twice: what a fit of minutes and a GiB of memory can look at.
 _MOST_CELLS = 1 << 26
-# Waves of smooth series, of which the moments are measured.
-_SMOOTH_WAVES = 200
+# Components of series in the largest directions.
+_COMPONENTS = 20
 
 
 def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) -> MeasuredSpec:
@@ -38,13 +38,11 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         UsageError: naming the setting.
     """
     layout = schema.layout
-    if isinstance(schema, ImageSchema | SeriesSchema):
+    if isinstance(schema, SeriesSchema):
+        has = {"waves": defaults.waves_of_series, "components": _COMPONENTS}
+    elif isinstance(schema, ImageSchema):
         radius = default_radius(layout) if spec.radius is None else spec.radius
         has = {"waves": defaults.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
-        if isinstance(schema, SeriesSchema):
-            has["smoothness"] = 0.0
-        if spec.smoothness:
-            has |= _smooth(spec, layout.units)
         has["cells"] = cells = defaults.cells if spec.cells is None else spec.cells
         if cells > 1:
             has["cells_share"] = defaults.cells_share
@@ -76,13 +74,6 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
                 f"cells are {numbers:.1g} numbers: expected {_MOST_CELLS:.1g} or fewer; set smaller ones"
             )
     return spec
-
-
-def _smooth(spec: MeasuredSpec, units: int) -> dict[str, Any]:
-    """Return the defaults for smooth series: more waves, as fast ones have little noise, and lengths of weighted ones."""
-    # Series that fill their bounds and fall off as declared are about this long (experiments/series.py).
-    radius = 1.5 * math.sqrt(units) if spec.radius is None else spec.radius
-    return {"waves": min(units, _SMOOTH_WAVES), "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.3}
 
 
 def _check_choices(schema: TableSchema) -> None:
@@ -135,11 +126,13 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, seed: int) -> Rec
         )  # fmt: skip
     if isinstance(schema, BasketSchema):
         return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)
+    if isinstance(schema, SeriesSchema):
+        return SeriesRecipe(schema, n, spec.waves, spec.components, seed=seed)
     symmetries = None if spec.symmetries is None else Symmetries(**spec.symmetries)
     of_cells = {} if spec.cells == 1 else spec.given("cells_share")
     return GaussianRecipe(
-        schema, labels_of(schema.layout), n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries,
-        spec.smoothness or 0.0, spec.cells, **of_cells,
+        schema, labels_of(schema.layout), n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries, spec.cells,
+        **of_cells,
     )  # fmt: skip
 
 

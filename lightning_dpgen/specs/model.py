@@ -129,38 +129,33 @@ class MeasuredSpec(Spec):
     name: Literal["measured"] = "measured"
     waves: int | None = setting(
         "pictures and series: in how many of the slowest waves a record is described", ge=1,
-        by_default="3 sqrt(s / labels), 16 to 140; with smoothness 200; no more than a record has numbers",
+        by_default="3 sqrt(s / labels), 16 to 140; of series s^2 / 7000, 8 to 200; no more than a record has numbers",
     )  # fmt: skip
     radius: float | None = setting(
-        "pictures and series: the L2 bound of a record in these", ge=1e-6, le=1e6,
-        by_default="that of split.radius; with smoothness 1.5 sqrt(numbers of a record)",
-    )  # fmt: skip
+        "pictures: the L2 bound of a record in these", ge=1e-6, le=1e6, by_default="that of split.radius"
+    )
     spread: float | None = setting(
-        "pictures and series: the L2 bound of its difference from the mean of its component", ge=1e-6, le=1e6,
+        "pictures: the L2 bound of its difference from the mean of its component", ge=1e-6, le=1e6,
         by_default="half of model.radius",
     )  # fmt: skip
     means_share: float | None = setting(
-        "pictures and series: the share of counts and means; second moments get the rest", gt=0, lt=1,
-        by_default="0.15; with smoothness 0.3",
-    )  # fmt: skip
-    smoothness: float | None = setting(
-        "series, declared: p, where a wave of j half turns is about (1 + j)^-p large; 0 says nothing of it", ge=0, le=4,
-        by_default="0",
-    )  # fmt: skip
+        "pictures: the share of counts and means; second moments get the rest", gt=0, lt=1, by_default="0.15"
+    )
     symmetries: str | dict[str, Any] | None = setting(
         "pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}", by_default="none"
     )
     cells: int | None = setting(
-        "pictures and series: the most cells of a label, each with a Gaussian; those are taken that stand out of the noise",
-        ge=1, le=1000, by_default="20; 1 where s / labels is below 400",
+        "pictures: the most cells of a label, each with a Gaussian; as many are taken as stand out of the noise", ge=1,
+        le=1000, by_default="20; 1 where s / labels is below 400",
     )  # fmt: skip
     cells_share: float | None = setting(
-        "pictures and series: the share of what cells measure, where there are several", gt=0, lt=1,
+        "pictures: the share of what cells measure, where there are several", gt=0, lt=1,
         by_default="0.8; 0.9 where s / labels is at least 5000",
     )  # fmt: skip
     components: int | None = setting(
-        "tables and baskets: components of the mixture that is fitted", ge=1, le=10_000, by_default="s / 25, 10 to 100"
-    )
+        "tables, baskets and series: components of the mixture that is fitted", ge=1, le=10_000,
+        by_default="s / 25, 10 to 100; of series 20",
+    )  # fmt: skip
     pairs_share: float | None = setting(
         "tables and baskets: the share of tables of two columns, or of pairs of items", gt=0, lt=1,
         by_default="0.8 of tables, 0.7 of baskets",

@@ -16,7 +16,6 @@ from lightning_dpgen.data.discovery import bounds_of, discovery_stage, keys_of
 from lightning_dpgen.data.layout import smallest_integer
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, VALUES
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -359,7 +358,7 @@ def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple
     budget = (_epsilon(spec), spec.privacy.delta, data.most_rows)
     if measured:
         if split.k not in (None, 1):
-            own = "model.cells" if isinstance(schema, ImageSchema | SeriesSchema) else "model.components"
+            own = "model.cells" if isinstance(schema, ImageSchema) else "model.components"
             raise UsageError(
                 f"split.k={split.k}: model=measured does not split records; {own} says how many components are fitted to "
                 "what is measured"

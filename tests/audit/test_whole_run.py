@@ -44,7 +44,7 @@ KINDS = {
     "pictures and figure": [*DIGITS, "privacy.fidelity_share=0.1"],
     "baskets": ["data=bms_webview1", "model.components=3"],
     "series": ["data=uk_demand", "model.waves=6"],
-    "smooth series": ["data=uk_demand", "model.smoothness=1", "model.waves=12"],
+    "cells": [*DIGITS, "model.cells=2"],
 }
 QUICK = ("table",)
 

@@ -19,7 +19,7 @@ def days(n, seed):
 
 
 def described(read):
-    return Days(SCHEMA, ["model.smoothness=1"], read, [])
+    return Days(SCHEMA, read, [])
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def described(read):
 )
 def test_every_variant_has_a_plan(tmp_path, name):
     own = sets(tmp_path)[name]
-    for settings in variants(own).values():
+    for settings in variants().values():
         asked = read_settings([*own.settings, *settings])
         assert asked.plan().epsilon <= 6.0 or "privacy=off" in settings
 

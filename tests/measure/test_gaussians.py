@@ -11,7 +11,6 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.measure import gaussians
 from lightning_dpgen.measure.clipped_gaussians import through_clipping
 from lightning_dpgen.measure.gaussians import GaussianRecipe, label_components
 from lightning_dpgen.measure.recipe import MostlyNoise
@@ -25,7 +24,6 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
-from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.release.sampler import load_release, write_model
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -54,10 +52,9 @@ def fitted(records, epsilon, **changed):
     return own.measure(records, component, account), account
 
 
-@pytest.mark.parametrize("changed", [{}, {"smoothness": 1.5, "radius": 30.0, "spread": 30.0}], ids=["waves", "weighted"])
-def test_without_noise_it_is_the_gaussian_of_each_class(changed):
+def test_without_noise_it_is_the_gaussian_of_each_class():
     records, means, covariances = some_series(40_000)
-    mixture, account = fitted(records, math.inf, **changed)
+    mixture, account = fitted(records, math.inf)
     basis = cosines(SERIES.layout, SERIES.axes, 6).vectors.numpy()
     assert account.finished and mixture.weights.tolist() == pytest.approx([0.25, 0.75])
     for c in range(2):
@@ -82,43 +79,6 @@ def test_the_noise_of_a_plan_costs_what_two_gaussians_cost_by_hand():
     assert math.sqrt(sum(inverse)) == pytest.approx(gaussian_mu(2.0, 1e-5), rel=1e-4)
     assert sum(inverse[:2]) / sum(inverse) == pytest.approx(0.15)
     assert plan.epsilon <= 2.0 and [len(stage.access.multipliers) for stage in plan.stages] == [2, 1]
-
-
-def test_the_noise_of_a_wave_falls_as_its_size_is_declared_to():
-    """Series at the middle of their bounds: centres are noise alone. The variance of 128 numbers of a half is off by .45 of
-    itself once in 1,000 times; without weights that of the fast half would be off by a factor of hundreds."""
-    schema, n, found = SeriesSchema(32, low=0.0, high=1.0), 4000, []
-    records = Records(schema, Encoded(np.full((n, 32), 0.5, np.float32), np.zeros((n, 0), np.uint8)))
-    waves = cosines(schema.layout, schema.axes, 32)
-    weights = torch.arange(1.0, 33.0).double() ** 1.5
-    own = GaussianRecipe(schema, 1, n, size=32, radius=8.0, spread=4.0, smoothness=1.5)
-    for seed in range(8):
-        account = Account(make_plan(own.specs(1.0), epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=seed))
-        mixture = own.measure(records, torch.zeros(n, dtype=torch.int64), account)
-        multiplier = account.plan.stage("means").access.multipliers["means"]
-        off = mixture.network.centres[0].double() - waves.coordinates(records.encoded[:1])[0]
-        found.append(off * weights / (multiplier * 8.0 / n))
-    for half in torch.stack(found).split(16, dim=1):
-        assert 0.55 < float(half.square().mean()) < 1.45
-
-
-def test_noise_that_clipping_is_undone_with_is_that_of_waves_without_their_weights(monkeypatch):
-    """The deviation of means and the variance of moments, as draws show them: within 2 %, where a wrong sum is far off."""
-    own, asked = (
-        GaussianRecipe(SeriesSchema(32, low=0.0, high=1.0), 1, 1000, size=32, radius=8.0, spread=4.0, smoothness=1.5),
-        [],
-    )
-
-    def seen(mean, factor, vectors, *noise, several):
-        asked.append(noise)
-        return through_clipping(mean, factor, vectors, *noise)
-
-    monkeypatch.setattr(gaussians, "through_clipping", seen)
-    means, factors = torch.zeros(1, 32, dtype=torch.float64), torch.zeros(1, 2, 32, dtype=torch.float64)
-    own._network(means, factors, torch.tensor([[0.3, 0.2]], dtype=torch.float64), torch.zeros(1, dtype=torch.int64))
-    drawn = torch.randn(20_000, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    left = (drawn / torch.arange(1.0, 33.0).double() ** 1.5).square().mean()
-    assert asked[0] == pytest.approx((0.3 * math.sqrt(left), 0.2 * float(left)), rel=0.02)
 
 
 def test_what_noise_adds_to_variances_is_taken_off():
@@ -487,13 +447,6 @@ def test_noise_that_hides_what_is_measured_is_said_from_python():
         own.measure(records, component, account)
 
 
-def test_waves_of_smooth_series_are_bounded_by_the_spread_alone():
-    """They are weighted, so the length of a series in its own units says nothing of them."""
-    smooth = recipe(100, radius=1e4, smoothness=2.0)
-    plan = make_plan(smooth.specs(1.0), epsilon=0.5, delta=1e-4)
-    assert f"records differ by {smooth.spread:,.2g} at most" in smooth.warning(plan)
-
-
 @pytest.mark.parametrize("bound", [None, math.inf, 0.0, math.nan])
 def test_a_statistic_without_a_bound_is_refused_before_anything_is_spent(bound):
     class Unbounded(Counts):
@@ -568,10 +521,6 @@ def test_a_bad_statistic_is_refused_before_anything_is_spent(statistic, componen
         ({"size": 2.5}, r"size=2\.5: expected a whole number"),
         ({"size": 100}, r"size=100: expected a whole number from 1 to"),
         ({"symmetries": "small"}, "symmetries='small': expected Symmetries"),
-        ({"smoothness": -1.0}, r"smoothness=-1\.0: expected a number from 0 to 4"),
-        ({"smoothness": math.nan}, "smoothness=nan: expected a number from 0 to 4"),
-        ({"smoothness": "1"}, "smoothness='1': expected a number from 0 to 4"),
-        ({"smoothness": 1.0, "schema": ImageSchema(4, 4, levels=1, classes=2)}, "and 0 but for series"),
     ],
 )
 def test_numbers_that_make_no_recipe_are_refused(numbers, message):

@@ -13,9 +13,14 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
+from lightning_dpgen.measure.reading_scores import EDGES, ReadingScores
+from lightning_dpgen.measure.series_statistics import CharacteristicFunctions, CoordinateHistograms, SecondMoments
+from lightning_dpgen.measure.series_waves import SeriesWaves
 from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares, shortened
-from lightning_dpgen.models.bases import Basis, SmoothBasis, cosines
+from lightning_dpgen.measure.wave_scales import scale_edges
+from lightning_dpgen.models.bases import Basis, cosines, unit_values
 
 TABLE = Layout(0, groups=(2, 3, 4), label=0)
 PICTURE = ImageSchema(4, 6, levels=255, classes=3)
@@ -24,7 +29,11 @@ LABELLED = BasketSchema(range(7), max_items=6, classes=("a", "b"))
 WRITTEN_OUT = Basis(TABLE, torch.eye(TABLE.width))
 CENTRES = torch.randn(3, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 SLOW = cosines(PICTURE.layout, (4, 6, 1), 10)
-WEIGHTED = SmoothBasis(PICTURE.layout, SLOW.vectors, 1, smoothness=1.5)
+SERIES = SeriesSchema(8, low=0.0, high=1.0, channels=("a", "b"), classes=("x", "y", "z"))
+WAVES = SeriesWaves(cosines(SERIES.layout, SERIES.axes, 10), centre=CENTRES[0], scale=torch.arange(10, 0, -1) / 10)
+SCORES = ReadingScores((torch.rand(16, len(EDGES), generator=torch.Generator().manual_seed(2)).cumsum(1) / 60).double())
+OF_SCORES = SeriesWaves(WAVES, SCORES)
+TURNED = torch.randn(3, 10, generator=torch.Generator().manual_seed(3))
 FEATURES = FourierFeatures(torch.ones(PICTURE.layout.width), 20, 0.1, torch.Generator().manual_seed(0))
 
 
@@ -49,6 +58,16 @@ def a_labelled_basket(random):
     return LABELLED.encode(a_basket(random).units, random.integers(0, 2, 1))
 
 
+def a_series(random):
+    # Readings at either end, at edges of bins, and between.
+    units = random.choice([0.0, 1.0, 1 / 32, 2**-12, random.random()], (1, 16))
+    return Encoded(units.astype(np.float32), random.integers(0, 3, (1, 1)).astype(np.uint8))
+
+
+def a_reading(records):
+    return unit_values(records, SERIES.layout)
+
+
 STATISTICS = {
     "counts": (Counts(3), a_picture),
     "values": (Histogram(PICTURE.layout, 1, 5), a_picture),
@@ -60,8 +79,12 @@ STATISTICS = {
     "squares of choices as one-hot": (Squares(WRITTEN_OUT, torch.zeros(3, 9), 3**0.5), a_row),
     "means of labelled pictures": (Means(Basis(PICTURE.layout, torch.eye(27)), 3, 4.0), a_picture),
     "squares": (Squares(SLOW, CENTRES, 2.0), a_picture),
-    "means of weighted waves": (Means(WEIGHTED, 3, 1.5), a_picture),
-    "squares of weighted waves": (Squares(WEIGHTED, CENTRES, 2.0), a_picture),
+    "histograms of readings": (CoordinateHistograms(SERIES.layout, a_reading, 16, EDGES), a_series),
+    "histograms of waves": (CoordinateHistograms(SERIES.layout, OF_SCORES.coordinates, 10, scale_edges(8.0)), a_series),
+    "means of waves in their scales": (Means(WAVES, 3, 1.5), a_series),
+    "moments of waves in their scales": (SecondMoments(WAVES, 2.0), a_series),
+    "moments of scores": (SecondMoments(OF_SCORES, 2.0), a_series),
+    "shapes": (CharacteristicFunctions(WAVES, CENTRES, TURNED, torch.randn(7, 3)), a_series),
     "embeddings": (MeanEmbeddings(PICTURE, FEATURES, 3), a_picture),
     "items": (ItemsBySize(BASKETS.layout, [0, 0, 1, 1, 2, 2, 2]), a_basket),
     "items by label": (ItemsBySize(LABELLED.layout, [0, 0, 1, 1, 2, 2, 2]), a_labelled_basket),

@@ -1,0 +1,59 @@
+"""Waves of a series in whole numbers, of its readings or of their normal scores, about a released centre and scale."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.measure.reading_scores import ReadingScores
+from lightning_dpgen.models.bases import Basis, unit_values
+
+# Values up to 8 are seen as multiples of 2^-20, and so are vectors of length 1: with 10^5 readings, which have a sum of
+# absolute values of 320 at most, a product stays below 2^52 of these, where float64 is exact in any order.
+_GRID = 2.0**20
+
+
+class SeriesWaves(Basis):
+    """Waves of series, each less a centre and over a scale, which are public.
+
+    Waves are computed in whole numbers, so that a wave, and the bin that it falls into, follows from its own record alone,
+    bit for bit. Waves of readings are about the middle of their bounds.
+
+    Args:
+        basis: the slowest waves, as `cosines` gives them.
+        scores: what takes the place of readings; None for these themselves.
+        centre, scale: (size,) of each wave; None for 0 and 1.
+
+    Example:
+        >>> from lightning_dpgen.data.layout import Layout
+        >>> from lightning_dpgen.models.bases import cosines
+        >>> import numpy as np
+        >>> layout = Layout(units=3)
+        >>> waves = SeriesWaves(cosines(layout, (3, 1), 3), scale=torch.tensor([1.0, 0.5, 0.1]))
+        >>> waves.coordinates(Encoded(np.full((1, 3), 0.5), np.zeros((1, 0), np.uint8))).abs().sum() < 1e-12
+        tensor(True)
+    """
+
+    def __init__(
+        self,
+        basis: Basis,
+        scores: ReadingScores | None = None,
+        centre: Tensor | None = None,
+        scale: Tensor | None = None,
+    ) -> None:
+        super().__init__(basis.layout, basis.vectors)
+        self.scores = scores
+        self.centre = torch.zeros(self.size, dtype=torch.float64) if centre is None else centre.double()
+        self.scale = torch.ones(self.size, dtype=torch.float64) if scale is None else scale.double()
+        self._whole = self.vectors.mul(_GRID).round_()
+
+    def coordinates(self, records: Encoded) -> Tensor:
+        units = unit_values(records, self.layout).nan_to_num_(0.0)
+        values = units - 0.5 if self.scores is None else self.scores(units)
+        waves = values.clamp(-8.0, 8.0).mul_(_GRID).round_() @ self._whole.T / _GRID**2
+        return (waves - self.centre) / self.scale
+
+    def scaled(self, centre: Tensor, scale: Tensor) -> SeriesWaves:
+        """Return these waves, about another centre and over another scale."""
+        return SeriesWaves(self, self.scores, centre, scale)
