@@ -14,15 +14,17 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.basket_mixture import BasketRecipe
+from lightning_dpgen.measure.classifier import ClassifierRecipe, classifier_sizes
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.products import ProductRecipe, what_to_leave_out
 from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.models.classified import can_label
 from lightning_dpgen.models.labelled import takes_label
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.specs.defaults import Defaults, components_of
 from lightning_dpgen.specs.label import check_label
-from lightning_dpgen.specs.model import MeasuredSpec
+from lightning_dpgen.specs.model import ClassifierSpec, MeasuredSpec
 from lightning_dpgen.specs.spec import shown
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -30,6 +32,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 _MOST_CELLS = 1 << 26
 # Waves of smooth series, of which the moments are measured.
 _SMOOTH_WAVES = 200
+# The share of a classifier that is what is asked for.
+_CLASSIFIER_SHARE = 0.75
 
 
 def needs_clusters(schema: Schema) -> bool:
@@ -44,6 +48,8 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         UsageError: naming the setting.
     """
     layout = schema.layout
+    if isinstance(spec, ClassifierSpec):
+        spec = _with_classifier(spec, schema)
     if isinstance(schema, ImageSchema | SeriesSchema):
         radius = default_radius(layout) if spec.radius is None else spec.radius
         has = {"waves": defaults.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
@@ -51,6 +57,7 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
             has["smoothness"] = 0.0
         if spec.smoothness:
             has |= _smooth(spec, layout.units)
+        has["label_share"] = 0.0
     elif isinstance(schema, TableSchema):
         has = {"components": defaults.components, "pairs_share": 0.8, "label_share": 0.0}
         has["label_share"] = defaults.label_share if takes_label(layout) else 0.0
@@ -58,15 +65,16 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
             has["label_sharpness"] = 1.0
         _check_choices(schema)
         _check_cells(schema)
-        check_label(spec, schema, has["label_share"] if spec.label_share is None else spec.label_share)
     else:
         has = {"components": defaults.components, "pairs_share": 0.7}
     if isinstance(schema, BasketSchema) and layout.units < 2:
         raise UsageError("data.items: model=measured asks which items go together, and there is one alone; use model=vae")
+    if "label_share" in has:
+        check_label(spec, schema, has["label_share"] if spec.label_share is None else spec.label_share)
     for name, value in spec.given().items():
         if name not in (*has, "name", "symmetries"):
             raise UsageError(
-                f"model.{name}={shown(value)}: model=measured has no such setting for records of kind {schema.kind}"
+                f"model.{name}={shown(value)}: model={spec.name} has no such setting for records of kind {schema.kind}"
             )
     spec = spec.changed(**has | spec.given(*has), symmetries=_symmetries(spec.symmetries, schema))
     if spec.waves is not None:
@@ -79,6 +87,21 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
                 f"components are {numbers:.1g} numbers: expected {_MOST_CELLS:.1g} or fewer; set smaller ones"
             )
     return spec
+
+
+def _with_classifier(spec: ClassifierSpec, schema: Schema) -> ClassifierSpec:
+    """Return the settings with the share of the classifier; refuse records of which none is learned."""
+    if schema.layout.label is None:
+        raise UsageError(
+            f"model=classifier: learns the label of a record, and these {schema.kind} have none: declare one, or take "
+            "model=measured"
+        )
+    if not can_label(schema):
+        raise UsageError(
+            f"model=classifier: is of pictures, series, and tables of several columns, and these are {schema.kind}; take "
+            "model=measured"
+        )
+    return spec if spec.label_share is not None else spec.changed(label_share=_CLASSIFIER_SHARE)
 
 
 def _smooth(spec: MeasuredSpec, units: int) -> dict[str, Any]:
@@ -124,11 +147,12 @@ def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
     return asdict(found)
 
 
-def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, k: int, seed: int) -> Recipe:
+def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, k: int, seed: int, strength: float) -> Recipe:
     """Return what is measured, and what is fitted to it.
 
     Args:
         spec: complete.
+        strength: the declared number of records in units of the noise that the budget buys (`Defaults`).
     """
     if isinstance(schema, TableSchema):
         sharpness = 1.0 if spec.label_sharpness is None else spec.label_sharpness
@@ -140,9 +164,13 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, k: int, seed: int
         return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)
     symmetries = None if spec.symmetries is None else Symmetries(**spec.symmetries)
     components = components_of(schema.layout, k)
-    return GaussianRecipe(
+    recipe = GaussianRecipe(
         schema, components, n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries, spec.smoothness or 0.0
     )
+    if not spec.label_share:
+        return recipe
+    sizes = classifier_sizes(strength * math.sqrt(spec.label_share))
+    return ClassifierRecipe(recipe, schema, spec.label_share, *sizes, seed)
 
 
 def measured_specs(recipe: Recipe, split: SplitSettings, n: int, left: float) -> list[StageSpec]:
