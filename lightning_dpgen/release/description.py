@@ -102,8 +102,8 @@ def check_classifier(labelled: Any) -> None:
     """Raise ValueError unless the description of a model says that its label was bought (`LABELLED`)."""
     if labelled is not True:
         raise ValueError(
-            "this release holds no classifier: expected one of model=classifier, or of another model that has spent a share "
-            "of the budget on the label (label_share)"
+            "this release holds no classifier: expected one of model=classifier, or of another model that has spent a "
+            "share of the budget on the label (label_share)"
         )
 
 

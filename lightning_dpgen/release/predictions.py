@@ -26,11 +26,6 @@ from lightning_dpgen.release.description import check_classifier
 
 # Records that are classified at a time.
 _CHUNK = 4096
-# Bins of equal width in which stated probabilities are compared with how often they are right (Guo et al. 2017).
-_BINS = 15
-# The least probability that a log loss counts.
-_LEAST = 1e-12
-
 # A table in memory, in a file or in a database; pictures or series as an array; or records that are read already.
 Unlabelled = Records | DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch | np.ndarray | str | Path
 
@@ -54,29 +49,6 @@ def label_shares(mixture: Mixture, encoded: Encoded) -> Tensor:
         rows = slice(start, min(start + _CHUNK, len(encoded)))
         parts.append(mixture.network.label_shares(encoded[rows], mixture.weights))
     return torch.cat(parts)
-
-
-def classifier_scores(shares: Tensor, labels: Tensor) -> dict[str, float]:
-    """Score a classifier on records with known labels.
-
-    Args:
-        shares: (N, labels) the probabilities of labels, N above 0.
-        labels: (N,) the true ones.
-
-    Returns:
-        ``accuracy``; ``log loss``, in nats; ``calibration error``: the mean difference between the probability of the
-        answer and how often it is right, over 15 bins of that probability.
-
-    Example:
-        >>> classifier_scores(torch.tensor([[0.75, 0.25]] * 4), torch.tensor([0, 0, 0, 1]))["calibration error"]
-        0.0
-    """
-    probable, told = shares.max(dim=1)
-    right = (told == labels).to(shares.dtype)
-    bins = (probable * _BINS).long().clamp(max=_BINS - 1)
-    off = torch.zeros(_BINS, dtype=shares.dtype).index_add_(0, bins, right - probable).abs().sum() / len(labels)
-    own = shares[torch.arange(len(labels)), labels].clamp(min=_LEAST)
-    return {"accuracy": float(right.mean()), "log loss": float(-own.log().mean()), "calibration error": float(off)}
 
 
 def label_words(schema: Schema) -> tuple[str, list]:

@@ -30,6 +30,7 @@ _BOUGHT = {
     "means": "how many records of each kind there are, what is typical of them, and which values pictures have",
     "squares": "how records of a kind differ from what is typical, and what differs together",
     "tables": "how often values, and each two of them, occur",
+    "spreads": "how far records spread in the directions that the classifier looks in",
     "labels": "which label records with these values have",
     "items": "how large baskets are, and how often each item is in one",
     "pairs": "which items are taken together",
