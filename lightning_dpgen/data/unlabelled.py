@@ -21,8 +21,8 @@ def unlabelled(schema: Schema) -> Schema | None:
     Constraints that speak of the label are left out. None is returned where other columns follow from it.
 
     Example:
-        >>> unlabelled(ImageSchema(2, 2, levels=1, classes=2)).layout
-        Layout(units=4, levels=1, groups=(), label=None, most=None, norm=None)
+        >>> unlabelled(ImageSchema(2, 2, levels=1, classes=2)).layout.groups
+        ()
     """
     if isinstance(schema, ImageSchema):
         return replace(schema, classes=0, names=())

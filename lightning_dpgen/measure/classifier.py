@@ -172,6 +172,14 @@ class ClassifierRecipe(Recipe):
 
     Raises:
         ValueError: for a share outside (0, 1), numbers below 1, or records without a label.
+
+    Example:
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
+        >>> from lightning_dpgen.measure.gaussians import GaussianRecipe
+        >>> schema = ImageSchema(8, 8, levels=16, classes=10)
+        >>> recipe = ClassifierRecipe(GaussianRecipe(schema, 10, 1797, 30, 4.0, 2.5), schema, 0.75, 50, 5)
+        >>> [(spec.stage, spec.count, round(spec.share, 4)) for spec in recipe.specs(1.0)]
+        [('means', 1, 0.0375), ('squares', 1, 0.2125), ('spreads', 1, 0.03), ('labels', 5, 0.72)]
     """
 
     generator: Recipe

@@ -14,6 +14,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.mixture import GenerativeNetwork
 from lightning_dpgen.models.outputs import draw
+from lightning_dpgen.models.products import StackedProducts
 
 # A unit is described by its places between so many numbers, evenly spaced from 0 to 1.
 KNOTS = 5
@@ -90,8 +91,8 @@ class LabelledNetwork(nn.Module):
     def label_shares(self, records: Encoded, weights: Tensor) -> Tensor:
         """Return the probabilities (B, labels) of labels given all other numbers of records, as they are drawn.
 
-        Where labels follow what the network says besides the columns, that is averaged over components by how probably each
-        has made the record (of products, whose labels alone do).
+        Where labels follow what the network says besides the columns, as those of products do, that is averaged over
+        components by how probably each has made the record.
 
         Args:
             records: the records; their own labels are not looked at.
@@ -99,7 +100,7 @@ class LabelledNetwork(nn.Module):
         """
         layout, closeness = self.schema.layout, self.label_closeness.double()
         logits = added_up(records, layout, self.label_weights.double()) + self.label_level.double()
-        if not closeness:
+        if not closeness or not isinstance(self.network, StackedProducts):
             return torch.softmax(logits, dim=1)
         means = self.network.means.double()
         likely = added_up(records, layout, means.clamp(min=1e-9).log().T) + weights.double().clamp(min=1e-30).log()
