@@ -265,7 +265,7 @@ class ClassifierRecipe(Recipe):
         if self._last.get("ids") != list(map(id, made_of)):
             self._last.clear()
             # The measurements are kept beside what was made of them, so that no others can get their ids.
-            self._last.update(ids=list(map(id, made_of)), made_of=made_of, start=self._start(self.generator.fitted(own)))
+            self._last.update(ids=list(map(id, made_of)), made_of=made_of, start=self._start(self.generator._mixture(own)))
         return self._last["start"]
 
     def _start(self, mixture: Mixture) -> _Start:

@@ -1,6 +1,7 @@
 """A classifier beside a measured model: bounds that hold, what is learned, and a run that goes on."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -155,6 +156,16 @@ def test_a_run_goes_on_between_accesses_and_ends_where_it_would_have(learned, mo
     for name in ("label_weights", "label_level"):
         one, other = (found.network.state_dict()[name] for found in (mixture, again))
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_an_audit_may_measure_each_stage_on_an_account_of_its_own(learned):
+    """Its statistics follow from the measurements alone; a mixture of several runs is refused all the same."""
+    own, _, kept = learned
+    rounds = [{name: replace(found, run="another") for name, found in kept[1]["squares"][0].items()}]
+    state = {**kept[1], "squares": rounds}
+    assert set(own.statistics(SPREADS, state)) == {"squares"}
+    with pytest.raises(ValueError, match="another run than that of the account"):
+        own.fitted({**kept[-1], "squares": rounds})
 
 
 def test_a_release_is_read_back_with_its_classifier(learned, tmp_path):
