@@ -137,7 +137,7 @@ def test_pictures_in_folders_of_their_classes_are_told_and_so_are_bare_ones(dpge
     run = tmp_path / "run"
     assert dpgen("train", "data=images", f"data.path={tmp_path / 'real'}", *form, *CLASSIFIER, f"run_dir={run}")[0] == 0
     for place, n in (("real", 120), ("real_bare", 20)):
-        given = [tmp_path / place, "data.height=6", "data.width=6", "-o", tmp_path / f"{place}.csv"]
+        given = [tmp_path / place, "-o", tmp_path / f"{place}.csv"]
         status, out, err = dpgen("predict", run, *given)
         assert status == 0 and f"{n} labels" in out, err
     told = pd.read_csv(tmp_path / "real_bare.csv")
