@@ -40,7 +40,7 @@ _FLOOR = 0.03
 _ROOM = 3.0
 # The bound of a gradient, in units of the root of the number of directions, which is about how long a record is.
 _BOUND = 0.4
-# The step of the descent with so many gradients, and its momentum; steps of the second half fall to 0.
+# The step of the descent with so many gradients or more, and its momentum; steps of the second half fall to 0.
 _STEP, _GRADIENTS, _MOMENTUM = 6.0, 25, 0.8
 # Draws the first weights to 0.
 _RIDGE = 1e-2
@@ -53,11 +53,11 @@ def classifier_sizes(strength: float) -> tuple[int, int]:
         strength: the number of records in units of the noise that the classifier's share of the budget buys.
 
     Example:
-        >>> classifier_sizes(600), classifier_sizes(4400), classifier_sizes(23_000)
-        ((50, 5), (176, 12), (800, 25))
+        >>> classifier_sizes(600), classifier_sizes(4400), classifier_sizes(23_000), classifier_sizes(90_000)
+        ((50, 5), (176, 12), (920, 27), (1200, 40))
     """
-    directions = min(max(strength / 25.0, 50.0), 800.0)
-    return round(directions), round(min(max(_GRADIENTS * math.sqrt(strength / 20_000), 5.0), _GRADIENTS))
+    gradients = _GRADIENTS * math.sqrt(strength / 20_000)
+    return round(min(max(strength / 25.0, 50.0), 1200.0)), round(min(max(gradients, 5.0), 40.0))
 
 
 class Directions:
@@ -303,7 +303,7 @@ class ClassifierRecipe(Recipe):
         return self._last["scale"], self._descended(self._last["first"], state.get(LABELS, ()))
 
     def _descended(self, weights: Tensor, rounds: Sequence[Mapping[str, Measured]]) -> Tensor:
-        velocity, step = torch.zeros_like(weights), _STEP * math.sqrt(self.gradients / _GRADIENTS)
+        velocity, step = torch.zeros_like(weights), _STEP * math.sqrt(min(1.0, self.gradients / _GRADIENTS))
         for i, measured in enumerate(rounds):
             gradient = measured["gradient"].sums / self.n
             # Only differences between labels matter; the part that all have in common is noise.

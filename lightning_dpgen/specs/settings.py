@@ -37,7 +37,7 @@ from lightning_dpgen.specs.defaults import Defaults, clusters_of_labels, default
 from lightning_dpgen.specs.initial import InitialNetwork, check_records, read_initial, take_bins, take_sizes
 from lightning_dpgen.specs.label import complete_label, label_specs
 from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs, needs_clusters
-from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, WGANSpec
+from lightning_dpgen.specs.model import AutoSpec, ClassifierSpec, CustomSpec, MeasuredSpec, WGANSpec
 from lightning_dpgen.specs.model_choice import ranked
 from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
 from lightning_dpgen.specs.network import TrainedSpec
@@ -368,7 +368,9 @@ def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple
         )
     if measured and split.k is None and not needs_clusters(schema):
         gaussians = isinstance(schema, ImageSchema | SeriesSchema)
-        split = split.changed(k=clusters_of_labels(data.n, schema.layout, *budget) if gaussians else 1)
+        # A classifier tells shapes apart by itself.
+        alone = not (isinstance(model, ClassifierSpec) or model.label_share)
+        split = split.changed(k=clusters_of_labels(data.n, schema.layout, *budget) if gaussians and alone else 1)
     defaults = Defaults(data.n, schema.layout, *budget, clusters=split.k)
     if measured:
         # Each label has components of its own; clusters that follow labels would tell none of its shapes apart.
