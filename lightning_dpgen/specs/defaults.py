@@ -34,7 +34,6 @@ class Defaults:
         max_rows: how many records a person has at most.
         clusters: the number of clusters, where it is given.
         label_weight: the weight of labels in the split.
-        share: the share of the budget's mu^2 that is left for the model.
 
     Example:
         >>> Defaults(60_000, Layout(units=784, levels=255, groups=(10,)), 1.74, 1e-5).hidden
@@ -48,12 +47,11 @@ class Defaults:
     max_rows: int = 1
     clusters: int | None = None
     label_weight: float = 2.0
-    share: float = 1.0
 
     @cached_property
     def strength(self) -> float:
         """Return the declared number of records in units of the noise that the budget buys."""
-        return strength_of(self.n, self.epsilon, self.delta, self.max_rows) * math.sqrt(self.share)
+        return strength_of(self.n, self.epsilon, self.delta, self.max_rows)
 
     @cached_property
     def strength_of_means(self) -> float:

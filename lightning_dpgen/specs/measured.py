@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from lightning_dpgen.clustering.radius import default_radius
@@ -51,8 +51,6 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
     if isinstance(spec, ClassifierSpec):
         spec = _with_classifier(spec, schema)
     if isinstance(schema, ImageSchema | SeriesSchema):
-        # The rest is the classifier's.
-        defaults = replace(defaults, share=1.0 - (spec.label_share or 0.0))
         radius = default_radius(layout) if spec.radius is None else spec.radius
         has = {"waves": defaults.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
         if isinstance(schema, SeriesSchema):
