@@ -20,7 +20,7 @@ from lightning_dpgen.specs.spec import Spec, declared_settings, variants, words_
 # Commands whose words are settings, with these.
 SETTINGS: dict[str, type[Spec]] = {"train": RunSpec, "budget": RunSpec, "audit": AuditSpec, "project": ProjectSpec}
 # Commands beside whose options the settings of data stand.
-_WITH_DATA = ("evaluate", "encode")
+_WITH_DATA = ("evaluate", "encode", "predict")
 _SHOWN = {"--cfg": ("job", "resolved")}
 
 _BASH = """\

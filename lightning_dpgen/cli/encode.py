@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.cli.private_table import private_place
 from lightning_dpgen.cli.real_records import real_source
-from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.description import check_encoder, read_description, schema_in
-from lightning_dpgen.release.files import CERTIFICATE, NotARelease, read_certificate
+from lightning_dpgen.release.files import NotARelease, read_certificate
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -38,7 +36,7 @@ def make_parser() -> Parser:
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_intermixed_args(argv)
     # A mistake is told before what encodes records is imported.
-    output = _place(arguments.output, arguments.release)
+    output = private_place(arguments.output, arguments.release, "codes")
     description = read_description(arguments.release)
     try:
         check_encoder(description.get("model"))
@@ -52,24 +50,3 @@ def run(argv: Sequence[str]) -> int:
     if (schema := schema_in(arguments.release, description)) is not None:
         source = real_source(arguments.data, certificate, schema.kind)
     return imported("encoding").run(arguments, output, source)
-
-
-def _place(name: str, release: Path) -> Path:
-    """Return where codes may be written.
-
-    Raises:
-        UsageError: if they may not, as into the release, which is published.
-    """
-    output = place_of(name)
-    if output.suffix != ".parquet":
-        raise UsageError(f"-o {output}: expected a name that ends in .parquet")
-    if os.path.lexists(output):
-        raise UsageError(f"-o {output}: exists already; choose another name")
-    if not output.parent.is_dir():
-        raise UsageError(f"-o {output}: there is no folder {output.parent}")
-    place = output.parent.resolve()
-    if place.is_relative_to(release.resolve()) or any((own / CERTIFICATE).is_file() for own in (place, *place.parents)):
-        raise UsageError(
-            f"-o {output}: lies in a release, which may be published, and codes may not; choose another folder"
-        )
-    return output

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from argparse import Namespace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from lightning_dpgen.privacy.folders import owner_only
+from lightning_dpgen.cli.private_table import write_private_table
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
@@ -29,19 +26,6 @@ def run(arguments: Namespace, output: Path, source: Source) -> int:
         codes = release.encode(records)
     except ValueError as error:
         raise UsageError(f"{arguments.release}: {error}") from None
-    _write(output, pa.Table.from_pandas(codes, preserve_index=False))
+    write_private_table(output, pa.Table.from_pandas(codes, preserve_index=False))
     print(f"{len(codes):,} codes of {len(codes.columns) - 1} dimensions in {output}")
     return 0
-
-
-def _write(output: Path, table: pa.Table) -> None:
-    # Written beside its place and renamed, so that an interruption leaves no half file under the final name.
-    part = output.with_name(f".{output.stem}.{secrets.token_hex(4)}.part")
-    try:
-        with open(part, "wb", opener=owner_only) as file:
-            pq.write_table(table, file, compression="zstd")
-        os.replace(part, output)
-    except OSError as error:
-        raise UsageError(f"-o {output}: cannot be written ({error.strerror or error})") from None
-    finally:
-        part.unlink(missing_ok=True)

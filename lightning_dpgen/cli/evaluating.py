@@ -123,7 +123,7 @@ def _read(source: Source, schema: Schema, *, held_out: bool = False) -> tuple[Re
     if not isinstance(schema, TableSchema):
         return records, counted
     if records.values is not None:
-        return records.values, counted
+        return records, counted
     drawn = "records that came encoded, so that values within a bin were drawn"
     return TableValues.drawn(schema, records.encoded), counted | {drawn: len(records)}
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "sample": "draw synthetic records from a release",
     "verify": "recompute a release's epsilon and check its files",
     "sign": "sign a release with your key, so that others can check whose it is",
+    "predict": "write the labels of records by a release's classifier (the result is private)",
     "encode": "write the codes of real records by a release's encoder (the result is private)",
     "evaluate": "compare a release with real data (the result is private)",
     "completion": "print a script that completes commands, settings and their values in bash, zsh or fish",

@@ -13,12 +13,21 @@ from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import parse
 from lightning_dpgen.specs.usage_error import UsageError
 
-# Settings by which the training has read the records, where the command does not say otherwise.
-_AS_TRAINED = {"person": str, "max_rows": int, "outside": str}
+# Those by which a comparison reads the records.
+_AS_TRAINED = ("person", "max_rows", "outside")
+# The types of their values in a certificate.
+_PLAIN = (str, int, float, bool, list)
 
 
-def real_source(words: Sequence[str], certificate: dict[str, Any], of: str) -> Source:
-    """Return where the real data are, and how they are read; `of` is the kind of the release's schema."""
+def real_source(
+    words: Sequence[str], certificate: dict[str, Any], of: str, as_trained: Sequence[str] = _AS_TRAINED
+) -> Source:
+    """Return where the real data are, and how they are read.
+
+    Args:
+        of: the kind of the release's schema.
+        as_trained: the settings by which the training has read the records, where the words do not say otherwise.
+    """
     declared = certificate.get("declared")
     if not any(word.startswith("data=") for word in words):
         name = declared.get("data") if isinstance(declared, dict) else None
@@ -33,8 +42,8 @@ def real_source(words: Sequence[str], certificate: dict[str, Any], of: str) -> S
     # About another kind of data, what the training has done says nothing.
     if isinstance(declared, dict) and declared.get("data") == spec.source:
         values = spec.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
-        for name, kind in _AS_TRAINED.items():
-            if name in type(spec).model_fields and name not in values and type(declared.get(name)) is kind:
+        for name in as_trained:
+            if name in type(spec).model_fields and name not in values and type(declared.get(name)) in _PLAIN:
                 values[name] = declared[name]
         spec = parse(type(spec), values, within="data")
     source = source_of(spec)

@@ -22,6 +22,7 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
   dpgen train data=mnist privacy.epsilon=1.74       MNIST from $DPGEN_DATA/mnist
   dpgen train experiment=dpgm_mnist                 the setting of the DPGM paper
   dpgen train data=mnist model=measured             no network: noisy statistics, measured once
+  dpgen train data=mnist model=classifier           a classifier of the label, beside these
   dpgen train data=mnist model=auto                 what was best on such records, as for tables and baskets
   dpgen train data=images data.path=F.npz data.n=5000 data.height=16 data.width=16
   dpgen train data=table data.path=F.csv data.schema=F.schema.yaml data.n=5000

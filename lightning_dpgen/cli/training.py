@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from lightning_dpgen.cli import launch
 from lightning_dpgen.cli.guarded import guarded, tell_release
+from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.initial import with_kept_initial
 from lightning_dpgen.runs.reporter import TerminalReporter
@@ -35,12 +36,15 @@ def run(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
             if mistake.status == RANK_LOST and launch.watched():
                 return RANK_LOST
             raise
+    labelled = any(stage["name"] == LABELS for stage in certificate["stages"])
+    predict = shlex.join(["dpgen", "predict", str(folder.release), "FILE", "-o", "labels.csv"])
     logs = shlex.join(["tensorboard", "--logdir", str(folder.private)])
     tell_release(
         certificate,
         folder,
         f"{'one person' if 'max_rows' in certificate['declared'] else 'one record'} added or removed",
         shlex.join(["dpgen", "sample", str(folder.release), "-n", "1000", "-o", "more.parquet"]),
+        *([predict] if labelled else []),
         f"open {shlex.quote(str(folder.release / 'report.html'))} in a browser; {logs}",
     )
     return OK

@@ -1,6 +1,7 @@
 from .basket_mixture import BasketRecipe as BasketRecipe
 from .baskets import ItemsBySize as ItemsBySize
 from .baskets import PairsBySize as PairsBySize
+from .classifier import ClassifierRecipe as ClassifierRecipe
 from .gaussians import GaussianRecipe as GaussianRecipe
 from .labels import label_workload as label_workload
 from .network_labels import LabelRecipe as LabelRecipe

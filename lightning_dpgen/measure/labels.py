@@ -48,14 +48,7 @@ class Gradient(Statistic):
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         u = added_up(records, self.layout, self._features)
-        # Weights that overflow count as if they said nothing.
-        errors = torch.softmax(u @ self._weights, dim=1).nan_to_num(0.0)
-        errors[torch.arange(len(u)), labels_of(records, self.layout)] -= 1.0
-        # The length of an outer product is that of its factors, so shortening one shortens it.
-        lengths = torch.linalg.vector_norm(errors, dim=1, keepdim=True)
-        # Squares of smaller lengths underflow; such a record adds nothing.
-        errors = errors.where(lengths > 1e-100, 0.0)
-        return shortened(u * lengths, self.bound).T @ (errors / lengths.clamp(min=1e-300))
+        return summed_gradients(u, labels_of(records, self.layout), self._weights, self.bound)
 
 
 class Agreement(Statistic):
@@ -144,6 +137,30 @@ def made_up(mixture: Mixture, seed: int, *, follow: bool = False) -> MadeUp:
     return MadeUp(records, shares, shares.mean(dim=0), design, own if follow else None)
 
 
+def summed_gradients(u: Tensor, labels: Tensor, weights: Tensor, bound: float) -> Tensor:
+    """Sum the gradients (d, labels) of the softmax regression loss of each record, shortened to a bound.
+
+    Args:
+        u: (B, d) features of records, float64.
+        labels: (B,) their labels, int64.
+        weights: (d, labels).
+        bound: the length to which each gradient is shortened.
+
+    Example:
+        >>> half = summed_gradients(torch.ones(1, 1).double(), torch.tensor([0]), torch.zeros(1, 2).double(), 9.0)
+        >>> half.tolist()
+        [[-0.5, 0.5]]
+    """
+    # Weights that overflow count as if they said nothing.
+    errors = torch.softmax(u @ weights, dim=1).nan_to_num(0.0)
+    errors[torch.arange(len(u)), labels] -= 1.0
+    # The length of an outer product is that of its factors, so shortening one shortens it.
+    lengths = torch.linalg.vector_norm(errors, dim=1, keepdim=True)
+    # Squares of smaller lengths underflow; such a record adds nothing.
+    errors = errors.where(lengths > 1e-100, 0.0)
+    return shortened(u * lengths, bound).T @ (errors / lengths.clamp(min=1e-300))
+
+
 class LabelRegression:
     """Softmax regression that begins with the label of a mixture, and is corrected by noisy gradients of real records.
 
@@ -165,7 +182,7 @@ class LabelRegression:
         others = torch.ones(rows, dtype=torch.bool)
         others[feature_spans(layout)[layout.label]] = False
         written = torch.eye(rows, dtype=torch.float64)[:, others]
-        weights = _fit(added_up(made.records, layout, written), made.given, ridge)
+        weights = fit_softmax(added_up(made.records, layout, written), made.given, ridge)
         x = added_up(made.design, layout, written)
         p = torch.softmax(x @ weights, dim=1)
         classes = weights.shape[1]
@@ -272,7 +289,7 @@ def labels_of(records: Encoded, layout: Layout) -> Tensor:
     return torch.from_numpy(records.codes[:, layout.label].astype(np.int64))
 
 
-def _fit(x: Tensor, shares: Tensor, ridge: float) -> Tensor:
+def fit_softmax(x: Tensor, shares: Tensor, ridge: float) -> Tensor:
     """Fit weights (d, labels) of softmax regression on shares of labels; the penalty is ridge / 2 times their squares."""
     weights = torch.zeros(x.shape[1], shares.shape[1], dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([weights], max_iter=200, history_size=20, line_search_fn="strong_wolfe")

@@ -12,6 +12,7 @@ from .counting_queries import CountingQueryError as CountingQueryError
 from .evaluation import Evaluation as Evaluation
 from .labels import LabelDistance as LabelDistance
 from .labels import TrainOnSynthetic as TrainOnSynthetic
+from .labels import classifier_scores as classifier_scores
 from .marginals import MarginalDistance as MarginalDistance
 from .membership import MembershipInference as MembershipInference
 from .moments import MomentDistance as MomentDistance

@@ -26,6 +26,8 @@ COLUMNS, ASSOCIATIONS, PIXELS = "columns", "associations", "pictures"
 ITEMS, QUERIES, CURVES = "items and baskets", "counting queries", "curves"
 NEAREST, TRAINING, DETECTION = "nearest real series", "train on synthetic, test on real", "telling them apart"
 TRANSPORT, MEMBERSHIP = "Wasserstein distance", "membership inference"
+# The section of a release that holds one (`release.against_real`).
+CLASSIFIER = "the released classifier"
 _COMPUTED = {
     COLUMNS: sections.columns_section, ASSOCIATIONS: sections.associations_section, PIXELS: sections.pixels_section,
     ITEMS: sections.items_section, QUERIES: sections.queries_section, CURVES: sections.curves_section,

@@ -1,4 +1,4 @@
-"""Labels: the difference of their shares, and the accuracy of a classifier trained on synthetic records."""
+"""Labels: the difference of their shares, classifiers trained on synthetic records, and the scores of a classifier."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
+
+# Bins of equal width in which stated probabilities are compared with how often they are right (Guo et al. 2017).
+_BINS = 15
+# The least probability that a log loss counts.
+_LEAST = 1e-12
 
 
 class LabelDistance(Metric):
@@ -71,3 +76,26 @@ class TrainOnSynthetic(Metric):
             return torch.tensor(float((test_y == y[0]).mean()))
         classifier = LogisticRegression(max_iter=200, tol=1e-3).fit(x, y)
         return torch.tensor(float(classifier.score(test_x, test_y)))
+
+
+def classifier_scores(shares: Tensor, labels: Tensor) -> dict[str, float]:
+    """Score a classifier on records with known labels.
+
+    Args:
+        shares: (N, labels) the probabilities of labels, N above 0.
+        labels: (N,) the true ones.
+
+    Returns:
+        ``accuracy``; ``log loss``, in nats; ``calibration error``: the mean difference between the probability of the
+        answer and how often it is right, over 15 bins of that probability.
+
+    Example:
+        >>> classifier_scores(torch.tensor([[0.75, 0.25]] * 4), torch.tensor([0, 0, 0, 1]))["calibration error"]
+        0.0
+    """
+    probable, told = shares.max(dim=1)
+    right = (told == labels).to(shares.dtype)
+    bins = (probable * _BINS).long().clamp(max=_BINS - 1)
+    off = torch.zeros(_BINS, dtype=shares.dtype).index_add_(0, bins, right - probable).abs().sum() / len(labels)
+    own = shares[torch.arange(len(labels)), labels].clamp(min=_LEAST)
+    return {"accuracy": float(right.mean()), "log loss": float(-own.log().mean()), "calibration error": float(off)}

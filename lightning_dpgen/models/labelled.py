@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.mixture import GenerativeNetwork
 from lightning_dpgen.models.outputs import draw
+from lightning_dpgen.models.products import StackedProducts
 
-# The key that is true in the description of a network whose label is drawn on top of it.
-LABELLED = "labelled"
 # A unit is described by its places between so many numbers, evenly spaced from 0 to 1.
 KNOTS = 5
 # A share of a label counts as this at least.
@@ -47,19 +47,23 @@ class LabelledNetwork(nn.Module):
     """
 
     def __init__(self, network: GenerativeNetwork) -> None:
-        layout = network.schema.layout
-        if not takes_label(layout):
-            raise ValueError(
-                f"records of kind {network.schema.kind}: expected a label, something besides it, and no units but real "
-                "numbers"
-            )
+        features = self._features_of(network.schema)
         super().__init__()
         self.network: Any = network
         self.kind, self.schema, self.k = network.kind, network.schema, network.k
-        labels = layout.groups[layout.label]
-        self.register_buffer("label_weights", torch.zeros(feature_count(layout), labels))
+        labels = self.schema.layout.groups[self.schema.layout.label]
+        self.register_buffer("label_weights", torch.zeros(features, labels))
         self.register_buffer("label_closeness", torch.zeros(1))
         self.register_buffer("label_level", torch.zeros(labels))
+
+    @classmethod
+    def _features_of(cls, schema: Schema) -> int:
+        """Return the number of features of a record; refuse records that take no label."""
+        if not takes_label(schema.layout):
+            raise ValueError(
+                f"records of kind {schema.kind}: expected a label, something besides it, and no units but real numbers"
+            )
+        return feature_count(schema.layout)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -82,6 +86,29 @@ class LabelledNetwork(nn.Module):
                 made[:, span] = F.one_hot(codes[:, group], layout.groups[group]).to(made.dtype)
         made[:, layout.labels] = torch.softmax(logits, dim=1)
         return made
+
+    @torch.no_grad()
+    def label_shares(self, records: Encoded, weights: Tensor) -> Tensor:
+        """Return the probabilities (B, labels) of labels given all other numbers of records, as they are drawn.
+
+        Where labels follow what the network says besides the columns, as those of products do, that is averaged over
+        components by how probably each has made the record.
+
+        Args:
+            records: the records; their own labels are not looked at.
+            weights: (k,) mixture weights.
+        """
+        layout, closeness = self.schema.layout, self.label_closeness.double()
+        logits = added_up(records, layout, self.label_weights.double()) + self.label_level.double()
+        if not closeness or not isinstance(self.network, StackedProducts):
+            return torch.softmax(logits, dim=1)
+        means = self.network.means.double()
+        likely = added_up(records, layout, means.clamp(min=1e-9).log().T) + weights.double().clamp(min=1e-30).log()
+        own = closeness * log_shares(means, layout)
+        shares = torch.zeros_like(logits)
+        for probable, followed in zip(torch.softmax(likely, dim=1).T, own, strict=True):
+            shares += probable[:, None] * torch.softmax(logits + followed, dim=1)
+        return shares
 
 
 def without_label(network: GenerativeNetwork) -> GenerativeNetwork:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,15 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics.evaluation import ROWS, Evaluation, evaluate_encoded
+from lightning_dpgen.measure.labels import labels_of
+from lightning_dpgen.metrics.evaluation import CLASSIFIER, ROWS, Evaluation, evaluate_encoded
+from lightning_dpgen.metrics.labels import classifier_scores
 from lightning_dpgen.metrics.table_evaluation import evaluate_table
+from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.privacy.folders import make_private, owner_only, read_plain, sync_folder
 from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.release.folder import WARNINGS
+from lightning_dpgen.release.predictions import label_shares
 from lightning_dpgen.release.private_report import write_private_report
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import Release, load_release
@@ -60,8 +65,8 @@ def evaluate(
     Args:
         release: the release, its folder, or that of the run that made it.
         records: the records that it was made from. Of a table: a DataFrame, a table of Arrow, the path of a file, a
-            `DatabaseQuery` or `TableValues`, since it is compared by its values; of any other kind `Records`, or an
-            `Encoded` of the release's schema.
+            `DatabaseQuery`, `TableValues` or `Records` that keep them, since it is compared by its values; of any other
+            kind `Records`, or an `Encoded` of the release's schema.
         held_out: records that it was not made from, likewise. Without any, a third of `records` is put aside, and a table
             is compared by halves in either case.
         rows: number of synthetic records to draw; None for as many as there are real ones, at most as many as are used.
@@ -114,12 +119,16 @@ def evaluate(
     asked = {"held_out": aside, "seed": seed, "seconds": seconds, "progress": progress}
     if table:
         synthetic = TableValues.joined([TableValues.of(batch, schema) for batch in release.chunks(count, seed)])
-        return evaluate_table(real, synthetic, by=by, sdmetrics=sdmetrics, **asked)
-    channels = len(schema.channels) if isinstance(schema, SeriesSchema) else 1
-    names = list(schema.choices)
-    return evaluate_encoded(
-        real, release.encoded(count, seed), schema.layout, names, kind=schema.kind, channels=channels, **asked
-    )
+        evaluation = evaluate_table(real, synthetic, by=by, sdmetrics=sdmetrics, **asked)
+    else:
+        channels = len(schema.channels) if isinstance(schema, SeriesSchema) else 1
+        names = list(schema.choices)
+        evaluation = evaluate_encoded(
+            real, release.encoded(count, seed), schema.layout, names, kind=schema.kind, channels=channels, **asked
+        )
+    if not isinstance(release.mixture.network, LabelledNetwork):
+        return evaluation
+    return _with_classifier(evaluation, release, _classified(held_out, schema, **as_read))
 
 
 def write_evaluation(
@@ -176,6 +185,27 @@ def _warnings(path: Path) -> list[str]:
     return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
 
+def _with_classifier(evaluation: Evaluation, release: Release, held_out: Encoded | None) -> Evaluation:
+    """Return the evaluation with the scores of the release's classifier on held-out records."""
+    if held_out is None:
+        note = "left out, as it needs records that nothing was learned from (--held-out FILE, or held_out= in Python)"
+        return replace(evaluation, notes={CLASSIFIER: note, **evaluation.notes})
+    shares = label_shares(release.mixture, held_out)
+    own = classifier_scores(shares, labels_of(held_out, release.schema.layout))
+    return replace(evaluation, scores={CLASSIFIER: own, **evaluation.scores})
+
+
+def _classified(
+    records: Real | None, schema: Schema, *, person: str | None = None, max_rows: int | None = None, outside: str = "refuse"
+) -> Encoded | None:
+    """Return records as the classifier sees them, all those of a person; None for none, or for values of a table alone."""
+    if records is None or isinstance(records, TableValues):
+        return None
+    if isinstance(records, Records | Encoded):
+        return records.encoded if isinstance(records, Records) else records
+    return read_table(records, schema, outside=outside, person=person).encoded
+
+
 def _encoded(records: Real, schema: Schema) -> Encoded:
     if isinstance(records, Records):
         if records.schema != schema:
@@ -194,6 +224,8 @@ def _values(records: Real, schema: TableSchema, *, person: str | None, max_rows:
         if records.schema != schema:
             raise BadRecords("the records are of another schema than the release: read them by release.schema")
         return records
+    if isinstance(records, Records) and records.values is not None:
+        return _values(records.values, schema, person=person, max_rows=max_rows, outside=outside)
     if isinstance(records, Records | Encoded):
         article = "an" if isinstance(records, Encoded) else "a"
         raise BadRecords(

@@ -17,6 +17,8 @@ from lightning_dpgen.release.opened import check_ordinary, read_json_file
 
 # The name of the model of projected rows.
 PROJECTION = "projection"
+# The key that is true where the label given all other numbers was bought: drawn so in tables, a classifier elsewhere.
+LABELLED = "labelled"
 # Models without an encoder, in words.
 _NO_ENCODER = {
     "gaussian_mixture": "measured statistics",
@@ -94,6 +96,15 @@ def check_encoder(model: Any) -> None:
         raise ValueError(
             f"the model of this release is {_NO_ENCODER[model]}, without an encoder: expected a release of autoencoders "
             "(model=vae)"
+        )
+
+
+def check_classifier(labelled: Any) -> None:
+    """Raise ValueError unless the description of a model says that its label was bought (`LABELLED`)."""
+    if labelled is not True:
+        raise ValueError(
+            "this release holds no classifier: expected one of model=classifier, or of another model that has spent a "
+            "share of the budget on the label (label_share)"
         )
 
 

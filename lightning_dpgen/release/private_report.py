@@ -39,6 +39,8 @@ _WHAT = {
     "to a tenth of the length: the root of the sum of squared differences, in units of the range between the declared "
     "bounds. Below that of held-out real ones where records are copied, above it where they are like no "
     "real one.",
+    parts.CLASSIFIER: "The classifier that the release holds, on real records that nothing was learned from: how often its "
+    "answer is right, its mean log loss in nats, and by how much the probability of its answer is off on average.",
     parts.TRAINING: "Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same "
     "learned from real records. Higher is better.",
     parts.DETECTION: "Gradient boosting that is asked whether a record is real or synthetic, cross-validated: AUC 0.5 if "
@@ -81,6 +83,7 @@ _WHAT_OF_TABLES = {
     tables.SDMETRICS: "The quality report of SDMetrics, of the same records. Higher is better.",
 }
 _GLANCE = (
+    (parts.CLASSIFIER, "accuracy", "accuracy of the released classifier"),
     (tables.QUALITY, tables.HEADLINE, "quality: 1 would be equal to real records"),
     (tables.QUALITY, "distance of the worst column", "distance of the worst column"),
     (parts.COLUMNS, "one column, mean", "mean distance of a column"),

@@ -20,8 +20,9 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.models.classified import with_label
 from lightning_dpgen.models.gaussians import StackedGaussians
-from lightning_dpgen.models.labelled import LABELLED, LabelledNetwork, without_label
+from lightning_dpgen.models.labelled import LabelledNetwork, without_label
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.series_gaussians import SeriesGaussians
@@ -30,6 +31,7 @@ from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.codes import encode_records
 from lightning_dpgen.release.description import (
+    LABELLED,
     PROJECTION,
     check_component,
     conditions_on,
@@ -40,6 +42,7 @@ from lightning_dpgen.release.description import (
 from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.mark import marked_schema
+from lightning_dpgen.release.predictions import Unlabelled, predict_labels
 from lightning_dpgen.release.projected import ProjectedRows, load_projected
 from lightning_dpgen.release.rejection import Drawn, draw_all, draw_fitting
 from lightning_dpgen.release.tensors import check_finite, check_tensors
@@ -145,6 +148,29 @@ class Release:
             >>> codes[["z_0", "z_1"]].mean()                                             # doctest: +SKIP
         """
         return encode_records(self._mixture, records)
+
+    def predict(self, records: Unlabelled) -> pd.DataFrame:
+        """Return the most probable label of each record by the release's classifier, and the probability of every label.
+
+        The classifier has seen the records of the training through noise alone, so using it costs nothing beyond the
+        certificate. What it says of a record is a function of that record: predictions for private records are private.
+
+        Args:
+            records: a table in memory, the path of a file or a `DatabaseQuery`, whose label may be missing and is not
+                looked at; an array of pictures or series; or Records of the release's own description.
+
+        Returns:
+            One row a record: the label under its own name, and ``p_<label>`` for each.
+
+        Raises:
+            ValueError: for a release without a classifier (it is of ``model=classifier``), or other records.
+            BadRecords: for records that do not fit the description.
+
+        Example:
+            >>> told = load_release("runs/mine").predict(frame)              # doctest: +SKIP
+            >>> told["income"], told["p_>50K"]                               # doctest: +SKIP
+        """
+        return predict_labels(self._mixture, records)
 
     def sample(self, n: int, seed: int | None = None, where: Where | None = None) -> pd.DataFrame | np.ndarray:
         """Draw n synthetic records: a table, or pictures (n, height, width), whole numbers to ``schema.layout.levels``.
@@ -331,7 +357,7 @@ def _described_network(
     # Sizes that the tensors do not have cost nothing on this device.
     with torch.device("meta"):
         network = networks[kind](schema, **description)
-        return LabelledNetwork(network) if labelled else network, mixture_weights
+        return with_label(network) if labelled else network, mixture_weights
 
 
 def _filled(network: GenerativeNetwork, tensors: dict[str, torch.Tensor]) -> GenerativeNetwork:

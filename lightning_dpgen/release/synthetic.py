@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
@@ -28,6 +30,7 @@ from lightning_dpgen.release.pictures import write_sheet
 from lightning_dpgen.release.report import write_pages
 from lightning_dpgen.release.sampler import Release, write_model
 from lightning_dpgen.release.tables import write_table
+from lightning_dpgen.release.text import printable
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,13 @@ class SyntheticContent:
             size=size_category(self.rows),
             tasks=tasks(schema),
             figure=self.figure,
+            classified=_label(schema) if isinstance(self.mixture.network, LabelledNetwork) else None,
         )
+
+
+def _label(schema: Schema) -> str:
+    """Return the label of records in words."""
+    return printable(schema.label, 60) if isinstance(schema, TableSchema) else "the label"
 
 
 def release_mixture(

@@ -23,7 +23,6 @@ from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import RDPAccountant
 
 from lightning_dpgen.measure.labels import LABELS
-from lightning_dpgen.models.labelled import LABELLED
 from lightning_dpgen.privacy.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.event_parts import gaussian_history, without_failures
@@ -51,7 +50,7 @@ from lightning_dpgen.release.certificate import (
     stage_epsilons,
     statement,
 )
-from lightning_dpgen.release.description import PROJECTION
+from lightning_dpgen.release.description import LABELLED, PROJECTION
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, NotARelease, read_certificate
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
 from lightning_dpgen.release.projected import load_projected

@@ -23,6 +23,7 @@ from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.specs.defaults import MOST_STEPS
+from lightning_dpgen.specs.model import MeasuredSpec
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, first_stage, make_schema
@@ -88,7 +89,7 @@ def first_plan(spec: RunSpec, source: Source) -> Plan:
         delta=privacy.delta,
         max_rows=max_rows,
         # Where nothing is trained, full passes alone follow.
-        sampled=0 if model.name == "measured" else steps,
+        sampled=0 if isinstance(model, MeasuredSpec) else steps,
     )
 
 

@@ -6,7 +6,9 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.labels import label_workload
 from lightning_dpgen.measure.products import what_to_leave_out
-from lightning_dpgen.models.labelled import feature_count, takes_label
+from lightning_dpgen.models.classified import can_label, is_classified
+from lightning_dpgen.models.labelled import feature_count
+from lightning_dpgen.models.scattering import Scattering
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.specs.model import MeasuredSpec
 from lightning_dpgen.specs.network import TrainedSpec
@@ -31,9 +33,14 @@ def check_label(spec: TrainedSpec | MeasuredSpec, schema: Schema, share: float |
             f"model.label_sharpness={spec.label_sharpness:g}: is of labels that model.label_share has paid for, and it is "
             "0 here; give it a share, as in model.label_share=0.3, or leave this out"
         )
-    if spec.label_share and not takes_label(schema.layout):
+    if spec.label_share and not can_label(schema):
         raise UsageError(
             f"model.label_share={spec.label_share:g}: expected 0 where there is no label, or nothing besides it"
+        )
+    if share and is_classified(schema) and (count := Scattering(schema.layout, schema.axes).count) > _MOST_FEATURES:
+        raise UsageError(
+            f"model.label_share={share:g}: a record of so many channels has {count:,} features: expected "
+            f"{_MOST_FEATURES:,} or fewer; take fewer channels"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -12,16 +13,18 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.basket_mixture import BasketRecipe
+from lightning_dpgen.measure.classifier import ClassifierRecipe, classifier_sizes
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.products import ProductRecipe, what_to_leave_out
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.series import SeriesRecipe
+from lightning_dpgen.models.classified import can_label
 from lightning_dpgen.models.labelled import takes_label
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.specs.defaults import Defaults, labels_of
 from lightning_dpgen.specs.label import check_label
-from lightning_dpgen.specs.model import MeasuredSpec
+from lightning_dpgen.specs.model import ClassifierSpec, MeasuredSpec
 from lightning_dpgen.specs.spec import shown
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -29,6 +32,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 _MOST_CELLS = 1 << 26
 # Components of series in the largest directions.
 _COMPONENTS = 20
+# The share of a classifier that is what is asked for.
+_CLASSIFIER_SHARE = 0.75
 
 
 def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) -> MeasuredSpec:
@@ -38,14 +43,18 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         UsageError: naming the setting.
     """
     layout = schema.layout
+    if isinstance(spec, ClassifierSpec):
+        spec = _with_classifier(spec, schema)
     if isinstance(schema, SeriesSchema):
-        has = {"waves": defaults.waves_of_series, "components": _COMPONENTS}
+        has = {"waves": defaults.waves_of_series, "components": _COMPONENTS, "label_share": 0.0}
     elif isinstance(schema, ImageSchema):
         radius = default_radius(layout) if spec.radius is None else spec.radius
         has = {"waves": defaults.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
-        has["cells"] = cells = defaults.cells if spec.cells is None else spec.cells
-        if cells > 1:
+        # A classifier tells shapes apart by itself.
+        has["cells"] = 1 if isinstance(spec, ClassifierSpec) else defaults.cells
+        if (has["cells"] if spec.cells is None else spec.cells) > 1:
             has["cells_share"] = defaults.cells_share
+        has["label_share"] = 0.0
     elif isinstance(schema, TableSchema):
         has = {"components": defaults.components, "pairs_share": 0.8, "label_share": 0.0}
         has["label_share"] = defaults.label_share if takes_label(layout) else 0.0
@@ -53,15 +62,16 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
             has["label_sharpness"] = 1.0
         _check_choices(schema)
         _check_cells(schema)
-        check_label(spec, schema, has["label_share"] if spec.label_share is None else spec.label_share)
     else:
         has = {"components": defaults.components, "pairs_share": 0.7}
     if isinstance(schema, BasketSchema) and layout.units < 2:
         raise UsageError("data.items: model=measured asks which items go together, and there is one alone; use model=vae")
+    if "label_share" in has:
+        check_label(spec, schema, has["label_share"] if spec.label_share is None else spec.label_share)
     for name, value in spec.given().items():
         if name not in (*has, "name", "symmetries"):
             raise UsageError(
-                f"model.{name}={shown(value)}: model=measured has no such setting for records of kind {schema.kind}"
+                f"model.{name}={shown(value)}: model={spec.name} has no such setting for records of kind {schema.kind}"
             )
     spec = spec.changed(**has | spec.given(*has), symmetries=_symmetries(spec.symmetries, schema))
     if spec.waves is not None:
@@ -74,6 +84,21 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
                 f"cells are {numbers:.1g} numbers: expected {_MOST_CELLS:.1g} or fewer; set smaller ones"
             )
     return spec
+
+
+def _with_classifier(spec: ClassifierSpec, schema: Schema) -> ClassifierSpec:
+    """Return the settings with the share of the classifier; refuse records of which none is learned."""
+    if schema.layout.label is None:
+        raise UsageError(
+            f"model=classifier: learns the label of a record, and these {schema.kind} have none: declare one, or take "
+            "model=measured"
+        )
+    if not can_label(schema):
+        raise UsageError(
+            f"model=classifier: is of pictures, series, and tables of several columns, and these are {schema.kind}; take "
+            "model=measured"
+        )
+    return spec if spec.label_share is not None else spec.changed(label_share=_CLASSIFIER_SHARE)
 
 
 def _check_choices(schema: TableSchema) -> None:
@@ -112,11 +137,12 @@ def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
     return asdict(found)
 
 
-def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, seed: int) -> Recipe:
+def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, seed: int, strength: float) -> Recipe:
     """Return what is measured, and what is fitted to it.
 
     Args:
         spec: complete.
+        strength: the declared number of records in units of the noise that the budget buys (`Defaults`).
     """
     if isinstance(schema, TableSchema):
         sharpness = 1.0 if spec.label_sharpness is None else spec.label_sharpness
@@ -127,13 +153,18 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, seed: int) -> Rec
     if isinstance(schema, BasketSchema):
         return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)
     if isinstance(schema, SeriesSchema):
-        return SeriesRecipe(schema, n, spec.waves, spec.components, seed=seed)
-    symmetries = None if spec.symmetries is None else Symmetries(**spec.symmetries)
-    of_cells = {} if spec.cells == 1 else spec.given("cells_share")
-    return GaussianRecipe(
-        schema, labels_of(schema.layout), n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries, spec.cells,
-        **of_cells,
-    )  # fmt: skip
+        recipe = SeriesRecipe(schema, n, spec.waves, spec.components, seed=seed)
+    else:
+        symmetries = None if spec.symmetries is None else Symmetries(**spec.symmetries)
+        of_cells = {} if spec.cells == 1 else spec.given("cells_share")
+        recipe = GaussianRecipe(
+            schema, labels_of(schema.layout), n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries,
+            spec.cells, **of_cells,
+        )  # fmt: skip
+    if not spec.label_share:
+        return recipe
+    sizes = classifier_sizes(strength * math.sqrt(spec.label_share))
+    return ClassifierRecipe(recipe, schema, spec.label_share, *sizes, seed)
 
 
 def measured_specs(recipe: Recipe, left: float) -> list[StageSpec]:

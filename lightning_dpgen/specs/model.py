@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from lightning_dpgen.specs.autoencoder import VAESpec
-from lightning_dpgen.specs.network import LABEL_SHARE, LABEL_SHARPNESS, WIDTH, NetworkSpec, TrainedSpec
+from lightning_dpgen.specs.network import CLASSIFIER_SHARE, LABEL_SHARPNESS, WIDTH, NetworkSpec, TrainedSpec
 from lightning_dpgen.specs.spec import Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -161,9 +161,19 @@ class MeasuredSpec(Spec):
         by_default="0.8 of tables, 0.7 of baskets",
     )  # fmt: skip
     label_share: float | None = setting(
-        LABEL_SHARE, ge=0, lt=1, by_default="0.3 where s is at least 200 and at least the number of all choices, else 0"
-    )
+        CLASSIFIER_SHARE, ge=0, lt=1,
+        by_default="of tables 0.3 where s is at least 200 and at least the number of all choices, else 0",
+    )  # fmt: skip
     label_sharpness: float | None = setting(LABEL_SHARPNESS, ge=0.1, le=100, by_default="1")
+
+
+class ClassifierSpec(MeasuredSpec):
+    """A classifier of the label, which most of the budget pays for, beside the measured model that it started from."""
+
+    title: ClassVar[str] = "private classifier, beside noisy statistics, measured once"
+
+    name: Literal["classifier"] = "classifier"
+    label_share: float | None = setting(CLASSIFIER_SHARE, gt=0, lt=1, by_default="0.75")
 
 
 class AutoSpec(Spec):
@@ -172,4 +182,6 @@ class AutoSpec(Spec):
     name: Literal["auto"] = "auto"
 
 
-ModelSpec = Annotated[VAESpec | RBMSpec | WGANSpec | CustomSpec | MeasuredSpec | AutoSpec, Field(discriminator="name")]
+ModelSpec = Annotated[
+    VAESpec | RBMSpec | WGANSpec | CustomSpec | MeasuredSpec | ClassifierSpec | AutoSpec, Field(discriminator="name")
+]

@@ -14,6 +14,7 @@ LABEL_SHARE = (
     "tables: the share of the budget, after the split, for drawing the label given all other columns; 0 leaves it to the "
     "model"
 )
+CLASSIFIER_SHARE = LABEL_SHARE + "; pictures and series: for a classifier beside the model; 0 for none"
 LABEL_SHARPNESS = "with model.label_share: 1 draws labels as real ones are; 4, say, makes them clearer for classifiers"
 
 

@@ -101,7 +101,9 @@ class Settings:
     @cached_property
     def recipe(self) -> Recipe:
         """The statistics that are measured, where nothing is trained."""
-        return make_recipe(self.spec.model, self.schema, n=self.n, seed=self.spec.seed)
+        spec = self.spec
+        strength = strength_of(self.n, _epsilon(spec), spec.privacy.delta, spec.data.most_rows)
+        return make_recipe(spec.model, self.schema, n=self.n, seed=spec.seed, strength=strength)
 
     def module(self, account: Account, clipping: ClippingRule | None = None) -> PrivateMixture:
         """Return the module that is trained on an account, by the settings' clipping rule or another one.

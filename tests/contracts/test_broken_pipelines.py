@@ -91,7 +91,9 @@ from lightning_dpgen.data import discovery, key_owners, value_tree
 from lightning_dpgen.gradients import clipping, engines, factors, privatize, records, scopes
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.measure import labels
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
+from lightning_dpgen.measure.classifier import Spreads
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
@@ -152,6 +154,7 @@ same_release_of_a_network = functools.partial(
     whole_runs.given_the_answers_a_release_is_the_same, "pictures by an autoencoder"
 )
 baskets_cost = functools.partial(whole_runs.no_one_costs_a_run_more_than_its_accesses, "baskets of customers")
+classifiers_cost = functools.partial(whole_runs.no_one_costs_a_run_more_than_its_accesses, "pictures and their classifier")
 persons_cost = functools.partial(whole_runs.no_one_costs_a_run_more_than_its_accesses, "a table of persons")
 persons_add_up = functools.partial(whole_runs.what_a_run_noises_is_a_sum_over_its_records, "a table of persons")
 embedding_adds_up = what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records
@@ -532,6 +535,13 @@ BROKEN = {
         fidelity.measure_fidelity,
         {'"means", sums, sensitivity=radius)': '"means", sums, sensitivity=radius, of_unit=True)'},
         (baskets_cost,),
+    ),
+    "gradients of a classifier that are not shortened": Broken(
+        labels.summed_gradients, {"shortened(u * lengths, bound).T": "(u * lengths).T"}, (classifiers_cost,)
+    ),
+    "squares of a classifier that are not shortened": Broken(
+        Spreads._summed, {"shortened(coordinates.square() / self._expected, self.bound)":
+                          "(coordinates.square() / self._expected)"}, (classifiers_cost,)
     ),
     "mean embedding over the true lot": Broken(
         EmbeddingGradients.given,

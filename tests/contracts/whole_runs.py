@@ -23,7 +23,7 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure import basket_mixture, products
+from lightning_dpgen.measure import basket_mixture, classifier, products
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import SilentReporter
@@ -88,6 +88,7 @@ class Run:
             # The quality of a fit does not matter here.
             for module, name in ((products, "fit_products"), (basket_mixture, "fit_baskets")):
                 patch.setattr(module, name, functools.partial(getattr(module, name), steps=3))
+            patch.setattr(classifier, "_MADE", 100)
             patch.setattr(logging.getLogger("lightning_dpgen"), "disabled", True)
             self.release(data, Path(folder) / "run")
             return {file.name: file.read_bytes() for file in (Path(folder) / "run" / "release").iterdir()}
@@ -207,6 +208,9 @@ MEASURED = {
     "pictures": Run(
         _own("model=measured", "model.cells=2", "model.waves=6", "model.symmetries=small"),
         _pictures, _one_picture_more, _parted_records,
+    ),
+    "pictures and their classifier": Run(
+        _own("model=classifier", "split.k=1", "model.waves=6"), _pictures, _one_picture_more, _parted_records,
     ),
 }  # fmt: skip
 RUNS = MEASURED | {

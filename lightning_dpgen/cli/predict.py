@@ -1,0 +1,67 @@
+"""`dpgen predict`: labels of records, by the classifier of a release. They are private where the records are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from lightning_dpgen.cli.arguments import Parser
+from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.cli.private_table import CSV, PARQUET, private_place
+from lightning_dpgen.cli.real_records import real_source
+from lightning_dpgen.release.description import LABELLED, check_classifier, read_description, schema_in
+from lightning_dpgen.release.files import NotARelease, read_certificate
+from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.specs.usage_error import UsageError
+
+# Settings of how a file is written, by which the training has read it. Rows of a person are not left out here.
+_FORM = ("outside", "form", "separator", "columns", "header", "by", "day", "fit", "high")
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="dpgen predict",
+        description="Write the most probable label of each record, and the probability of every label, by the classifier "
+        "of a release (model=classifier, or model.label_share). The result is private where the records are.",
+    )
+    parser.add_argument("release", type=release_folder, help="the folder of a release, or of the run that made it")
+    parser.add_argument(
+        "data",
+        nargs="*",
+        metavar="FILE",
+        help="the records, in the form that the training has read; the label may be missing, and is not looked at; also "
+        "data=mnist, or data=table data.url=... for other places and forms",
+    )
+    parser.add_argument("-o", dest="output", required=True, help="a new .csv or .parquet file for its owner alone")
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments = make_parser().parse_intermixed_args(argv)
+    # A mistake is told before what classifies records is imported.
+    output = private_place(arguments.output, arguments.release, "predictions for records", (CSV, PARQUET))
+    description = read_description(arguments.release)
+    schema = schema_in(arguments.release, description)
+    try:
+        check_classifier(schema is not None and description.get(LABELLED))
+    except ValueError as error:
+        raise UsageError(f"{arguments.release}: {error}") from None
+    certificate: dict[str, Any] = {}
+    with suppress(NotARelease):  # a model can be used without its certificate
+        certificate = read_certificate(arguments.release)
+    source = real_source(_words(arguments.data, schema.kind), certificate, schema.kind, as_trained=_FORM)
+    return imported("predicting").run(arguments, output, source)
+
+
+def _words(given: Sequence[str], kind: str) -> list[str]:
+    """Return words about the data, with a file named as the program names it elsewhere."""
+    files = [word for word in given if "=" not in word]
+    if len(files) > 1:
+        raise UsageError(f"{files[1]}: expected one file of records, and {files[0]} is one")
+    if not given:
+        raise UsageError("expected the file of the records, as in dpgen predict RELEASE FILE -o labels.csv")
+    words = [word for word in given if word not in files]
+    if files and not any(word.startswith("data=") for word in words):
+        words.append(f"data={kind}")
+    return words + [f"data.path={file}" for file in files]
