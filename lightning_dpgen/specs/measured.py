@@ -74,9 +74,9 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
                 f"model.{name}={shown(value)}: model={spec.name} has no such setting for records of kind {schema.kind}"
             )
     spec = spec.changed(**has | spec.given(*has), symmetries=_symmetries(spec.symmetries, schema))
-    if spec.waves is not None:
-        if spec.waves > layout.units:
-            raise UsageError(f"model.waves={spec.waves}: expected a whole number from 1 to {layout.units:,}")
+    if spec.waves is not None and spec.waves > layout.units:
+        raise UsageError(f"model.waves={spec.waves}: expected a whole number from 1 to {layout.units:,}")
+    if spec.cells is not None:
         components = labels_of(layout) * spec.cells
         if (numbers := components * spec.waves**2) > _MOST_CELLS:
             raise UsageError(

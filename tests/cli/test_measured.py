@@ -293,7 +293,7 @@ BAD = {
     ),
     "symmetries of series": (["data=powercons", "model.symmetries=small"], "are of pictures, and these are series"),
     "a radius of series": (["data=powercons", "model.radius=3"], "no such setting for records of kind series"),
-    "clusters of series": (["data=powercons", "split.k=3"], "split.k=3: model=measured does not split series"),
+    "clusters of series": (["data=powercons", "split.k=3"], "split.k=3: model=measured does not split records"),
     "symmetries of no set": (["model.symmetries=faces"], "faces: expected handwriting, small, null for none"),
     "a symmetry of no set": (["model.symmetries={spin: 1}"], "expected handwriting, small, null for none"),
     "symmetries of a list": (["model.symmetries=[1]"], "model.symmetries=[1]: expected text or names and values"),

@@ -48,7 +48,7 @@ def recipe(n, **changed):
 def measured(records, epsilon, **changed):
     own, kept = recipe(len(records), **changed), []
     account = Account(make_plan(own.specs(1.0), epsilon=epsilon, delta=1e-6), stream=PrivateStream(3))
-    component = label_components(records, torch.zeros(len(records), dtype=torch.int64), 1)
+    component = label_components(records)
     mixture = own.measure(records, component, account, save=kept.append)
     assert account.finished
     account.verify_complete()

@@ -61,7 +61,7 @@ def fitted(records, epsilon, **numbers):
     size = records.schema.layout.units
     own = SeriesRecipe(records.schema, len(records), size, **({"components": 4, "frequencies": 200} | numbers))
     account = Account(make_plan(own.specs(1.0), epsilon=epsilon, delta=1e-5))
-    component = label_components(records, torch.zeros(len(records), dtype=torch.int64), 1)
+    component = label_components(records)
     return own.measure(records, component, account), account
 
 
