@@ -144,9 +144,9 @@ class Defaults:
 
     @property
     def cells(self) -> int:
-        """20; 1 where s / labels is below 400."""
+        """20; 1 where s / labels is below 1500."""
         # The accesses that cells are found from are lost for the cells themselves.
-        return 20 if self.strength >= 400 * labels_of(self.layout) else 1
+        return 20 if self.strength >= 1500 * labels_of(self.layout) else 1
 
     @property
     def cells_share(self) -> float:
