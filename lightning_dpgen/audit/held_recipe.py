@@ -28,7 +28,7 @@ class HeldRecipe(Recipe):
     Args:
         recipe: the recipe.
         state: the measurements of one run.
-        held: the stages whose statistics are slow.
+        held: the stages from the first whose statistics are slow.
     """
 
     def __init__(self, recipe: Recipe, state: State, held: frozenset[str]) -> None:
@@ -37,7 +37,7 @@ class HeldRecipe(Recipe):
 
     @classmethod
     def of(cls, recipe: Recipe, records: Records, component: torch.Tensor, plan: Plan) -> HeldRecipe:
-        """Make one run, and hold the stages whose statistics take long.
+        """Make one run, and hold the stages from the first whose statistics take long, since later ones use the same fit.
 
         Args:
             records, component: made-up records, and the component of each.
@@ -49,7 +49,8 @@ class HeldRecipe(Recipe):
         for workload in recipe.workloads:
             begin = time.perf_counter()
             statistics = recipe.statistics(workload.stage, state)
-            if time.perf_counter() - begin > _SLOW:
+            # A fit that is kept for later stages is slow only once.
+            if held or time.perf_counter() - begin > _SLOW:
                 held.add(workload.stage)
             while account.remaining(workload.stage):
                 found = workload.measure(statistics, records, component, account)

@@ -23,7 +23,7 @@ Exit status: 0 if no claim is refuted, 1 if one is."""
 
 LIMITS = """What it can see: noise that is missing or half as large, a record that counts for more than its bound, noise
 that anybody can draw again, lots that hold a record too often. Whole runs of measurements are attacked at the worst
-neighbours of a search. There the lower bound comes within a tenth of the claim (with a split, within a quarter), and noise,
+neighbours of a search. There the lower bound comes within a tenth of the claim, and noise,
 a bound or an account that makes mu so much larger is seen. At mechanisms and steps of fixed bounds it comes within a half;
 of an adaptive bound, and of one whole training, next to nothing is seen. What it cannot see: a fault that few runs have, or
 records unlike the made-up ones; lots whose records depend on each other; one in what is not run here (the split of a

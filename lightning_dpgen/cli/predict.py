@@ -59,6 +59,8 @@ def _words(given: Sequence[str], kind: str) -> list[str]:
     files = [word for word in given if "=" not in word]
     if len(files) > 1:
         raise UsageError(f"{files[1]}: expected one file of records, and {files[0]} is one")
+    if files and (twice := [word for word in given if word.startswith("data.path=")]):
+        raise UsageError(f"{twice[0]}: expected one file of records, and {files[0]} is one")
     if not given:
         raise UsageError("expected the file of the records, as in dpgen predict RELEASE FILE -o labels.csv")
     words = [word for word in given if word not in files]

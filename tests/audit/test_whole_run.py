@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from contracts.changes import NOISE, change
 
+from lightning_dpgen.audit import held_recipe
 from lightning_dpgen.audit.bound import paired_shift
 from lightning_dpgen.audit.replay import check_replayable
 from lightning_dpgen.audit.whole_run import attack_run
@@ -17,6 +18,7 @@ from lightning_dpgen.measure.statistics import Means, Squares
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.attacked import MeasuredRun
@@ -108,6 +110,17 @@ BROKEN = {
         "labels: agreement", ""),
 }  # fmt: skip
 SOON = ("a bound a tenth too small", "a vector that depends on other records", "a value beside the noise")
+
+
+def test_accesses_that_follow_from_one_fit_are_held_together(tmp_path, monkeypatch):
+    """Else cells would be those of one run in an access, and others in the next."""
+    monkeypatch.setattr(held_recipe, "_SLOW", -1.0)
+    spec = read_audit(["data=digits", "model=measured", "model.cells=3", "model.waves=6", "privacy.epsilon=1"])
+    run = MeasuredRun(spec, source_of(spec.data), 12)
+    pair = next(run.neighbours())
+    assert run.held == {"means", "squares", "cell means", "cell squares"}
+    for data in (pair.without, pair.present):
+        run(Account(run.plan), data)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in SOON else pytest.mark.slow) for case in BROKEN])
