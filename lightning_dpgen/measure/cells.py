@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -191,7 +192,8 @@ def _fewer(split: _Split) -> int:
 
 def _reach(differences: Tensor) -> float:
     # Samples that are all alike have none, and records have one.
-    return max(float(torch.linalg.vector_norm(differences, dim=1).quantile(_WITHIN)), 1e-3)
+    # torch's quantile refuses as many samples as a thousand labels with many cells have.
+    return max(float(np.quantile(torch.linalg.vector_norm(differences, dim=1).numpy(), _WITHIN)), 1e-3)
 
 
 def _samples(basis: Basis, mixture: Mixture, c: int, n: int, generator: torch.Generator) -> Tensor:
