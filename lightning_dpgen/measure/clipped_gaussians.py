@@ -30,7 +30,7 @@ def through_clipping(
     Args:
         centre: (d,) coordinates of the mean.
         factor: (r, d) F of the covariance ``F^T F``.
-        vectors: (d, units), orthonormal rows.
+        vectors: (waves, units), orthonormal rows, from which units follow; coordinates beyond the waves are not cut.
         noise_of_mean, noise_of_moments: standard deviation of the noise of a coordinate, and of a second moment.
         several: number of Gaussians of the mixture; the more there are, the less of each is seen, and the fewer draws it
             takes to fit it.
@@ -53,12 +53,14 @@ def through_clipping(
     own, root, covariance = centre.clone(), torch.diag(lengths), torch.diag(lengths.square())
     best = (math.inf, own, root)
     # float32 takes half of the time, and so few draws do not show the difference.
-    units = vectors.float()
+    units, waves = vectors.float(), len(vectors)
     for turn in range(_ROUNDS):
-        values = (own + z @ root @ directions).float() @ units
+        made = own + z @ root @ directions
+        values = made[:, :waves].float() @ units
         if not turn:
-            left = (units * ((values > 0.0) & (values < 1.0)).float().mean(dim=0) @ units.T).double()
-        made = (values.clamp_(0.0, 1.0) @ units.T).double()
+            left = torch.eye(len(centre), dtype=torch.float64)
+            left[:waves, :waves] = units * ((values > 0.0) & (values < 1.0)).float().mean(dim=0) @ units.T
+        made[:, :waves] = (values.clamp_(0.0, 1.0) @ units.T).double()
         mean = made.mean(dim=0)
         around = (made - mean) @ directions.T
         found = around.T @ around / len(z)

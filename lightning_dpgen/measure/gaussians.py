@@ -5,50 +5,40 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import asdict, dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.cells import Cells, InCells
 from lightning_dpgen.measure.clipped_gaussians import through_clipping
+from lightning_dpgen.measure.posed import TRIAL, Posed, Upright, pays_off, trial
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.shrinkage import factors_of, likely_counts, likely_differences, likely_means
 from lightning_dpgen.measure.statistics import Counts, Histogram, Means, Squares, Statistic, check_radius
 from lightning_dpgen.measure.value_curve import curve
 from lightning_dpgen.measure.workload import State, Workload, check_share
-from lightning_dpgen.models.bases import Basis, cosines, unit_values
+from lightning_dpgen.models.bases import Basis, cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_sizes
-from lightning_dpgen.models.symmetries import Symmetries, upright
+from lightning_dpgen.models.symmetries import Symmetries
 from lightning_dpgen.privacy.plan import Plan
 
-MEANS, SQUARES, CELL_MEANS, CELL_SQUARES = "means", "squares", "cell means", "cell squares"
+POSES, MEANS, SQUARES, CELL_MEANS, CELL_SQUARES = "poses", "means", "squares", "cell means", "cell squares"
+# When pictures are described without their poses.
+Poses = Literal["measured", "always", "never"]
+# The share of the trial of poses.
+_TRIAL = 0.02
 # The parts of the first access's inverse squared noise for counts and for the histogram of values.
 _COUNTS, _VALUES = 0.02, 0.05
 # The part of the cells' budget for their counts and means, and of these for their counts.
 _CELL_MEANS, _CELL_COUNTS = 0.4, 0.05
-# Steps between 0 and 1 of values whose slant is taken away.
-_STEPS = 2.0**12
 # Pieces of the curve of values, where values may lie between its ends.
 _PIECES = 16
-
-
-class _Upright(Basis):
-    """A basis of pictures without their slant, which is a function of each picture alone."""
-
-    def __init__(self, layout: Layout, vectors: Tensor, axes: tuple[int, ...]) -> None:
-        super().__init__(layout, vectors)
-        self._axes = axes
-
-    def values(self, records: Encoded) -> Tensor:
-        # Multiples of a power of two have exact sums, so that no rounding depends on other pictures.
-        units = unit_values(records, self.layout).mul_(_STEPS).round_().div_(_STEPS)
-        return upright(units.view(-1, *self._axes)).reshape(units.shape)
 
 
 @dataclass(frozen=True)
@@ -63,6 +53,9 @@ class GaussianRecipe(Recipe):
     Gaussians then give cells (`Cells`), which are public, and counts, means and second moments of the records of each cell
     are measured about what the samples say of them.
 
+    Where pictures of a label differ by slant and place, a Gaussian of their pixels is blurred. Described without their
+    poses, and beside these, they have one that is sharp (`models/poses.py`); an access before all others tells whether.
+
     Args:
         schema: the schema of pictures or series; public.
         k: number of components that the records' `component` tells apart.
@@ -73,6 +66,8 @@ class GaussianRecipe(Recipe):
         symmetries: symmetries of pictures; declared, so they are public.
         cells: the most cells of a component, of which it has as many as stand out of the noise; 1 for none.
         cells_share: share of the mu^2 of all accesses for those of the cells, where there are several.
+        poses: whether pictures are described without their poses: `measured` where that makes means sharper, which a
+            fiftieth of the budget tells.
 
     Raises:
         ValueError: for a share outside (0, 1), a radius out of range, or components that labels do not share evenly.
@@ -88,6 +83,7 @@ class GaussianRecipe(Recipe):
     symmetries: Symmetries | None = None
     cells: int = 1
     cells_share: float = 0.8
+    poses: Poses = "never"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,17 +99,24 @@ class GaussianRecipe(Recipe):
         classes = 1 if label is None else self.schema.layout.groups[label]
         if not isinstance(self.symmetries, Symmetries | None):
             raise ValueError(f"symmetries={self.symmetries!r}: expected Symmetries (as in models.symmetries.SETS) or None")
+        if self.poses not in get_args(Poses):
+            raise ValueError(f"poses={self.poses!r}: expected {', '.join(get_args(Poses))}")
+        if self.poses != "never" and not (isinstance(self.schema, ImageSchema) and self.symmetries is None):
+            raise ValueError(f"poses={self.poses!r}: expected never, unless for pictures without declared symmetries")
         if self.k % classes:
             raise ValueError(f"k={self.k}: expected as many components for each of the {classes} values of the label")
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
-        """Counts, values and means; second moments; the same of cells, where there are several."""
+        """A trial of poses; counts, values and means; second moments; the same of cells, where there are several."""
         largest, share = self.n / self.k, self.means_share
-        weights = {"counts": _COUNTS} | ({} if self._values is None else {"values": _VALUES})
+        before = (Workload(POSES, TRIAL, largest, _TRIAL),) if self.poses == "measured" else ()
+        left = 1.0 - _TRIAL if before else 1.0
+        weights = {"counts": _COUNTS} | ({"values": _VALUES} if isinstance(self.schema, ImageSchema) else {})
         weights |= {"means": 1.0 - sum(weights.values())}
-        first = 1.0 if self.cells == 1 else 1.0 - self.cells_share
+        first, of_cells = (left, 0.0) if self.cells == 1 else (left * (1.0 - self.cells_share), left * self.cells_share)
         found = (
+            *before,
             Workload(MEANS, weights, largest, first * share),
             Workload(SQUARES, {"squares": 1.0}, largest, first * (1.0 - share)),
         )
@@ -122,8 +125,8 @@ class GaussianRecipe(Recipe):
         weights = {"counts": _CELL_COUNTS, "means": 1.0 - _CELL_COUNTS}
         return (
             *found,
-            Workload(CELL_MEANS, weights, largest, self.cells_share * _CELL_MEANS),
-            Workload(CELL_SQUARES, {"squares": 1.0}, largest, self.cells_share * (1.0 - _CELL_MEANS)),
+            Workload(CELL_MEANS, weights, largest, of_cells * _CELL_MEANS),
+            Workload(CELL_SQUARES, {"squares": 1.0}, largest, of_cells * (1.0 - _CELL_MEANS)),
         )
 
     def statistics(self, stage: str, state: State) -> dict[str, Statistic]:
@@ -131,18 +134,22 @@ class GaussianRecipe(Recipe):
 
         One record changes one count by 1, shares of values by 1 a channel, one sum of records by a vector of the radius,
         one sum of outer products by a matrix of Frobenius norm spread^2; in cells both are as long as `Cells.reach` says.
+        The trial of poses has the same means twice, and a sum of squared lengths.
         """
+        if stage == POSES:
+            return trial(self._waves, self._posed, self.k, self.radius)
+        basis = self._basis(state)
         if stage == MEANS:
-            found = {"counts": Counts(self.k), "means": Means(self._basis, self.k, self.radius)}
-            return found if self._values is None else found | {"values": self._values}
+            found, values = {"counts": Counts(self.k), "means": Means(basis, self.k, self.radius)}, self._values(basis)
+            return found if values is None else found | {"values": values}
         if stage == SQUARES:
-            return {"squares": Squares(self._basis, self._moments(state)[1], self.spread)}
+            return {"squares": Squares(basis, self._moments(state)[1], self.spread)}
         cells = self._cells(state)
         if stage == CELL_MEANS:
             k = len(cells.centres)
-            found = {"counts": Counts(k), "means": Means(self._basis, k, cells.reach, cells.centres)}
+            found = {"counts": Counts(k), "means": Means(basis, k, cells.reach, cells.centres)}
         else:
-            found = {"squares": Squares(self._basis, self._cell_moments(state)[1], cells.reach, cells.shape)}
+            found = {"squares": Squares(basis, self._cell_moments(state)[1], cells.reach, cells.shape)}
         return {name: InCells(cells, statistic) for name, statistic in found.items()}
 
     def warning(self, plan: Plan) -> str | None:
@@ -192,10 +199,11 @@ class GaussianRecipe(Recipe):
         of_sums = torch.zeros(len(squares.sums), dtype=torch.float64).index_add_(0, shape, counts)
         factors = factors_of(squares.sums, of_sums, squares.deviation)[shape]
         noise = torch.stack([noise, squares.deviation / math.sqrt(2.0) / of_sums[shape]], dim=1)
-        network = self._network(means, factors, noise, component)
-        if self._values is not None:
+        basis = self._basis(state)
+        network, histogram = self._network(basis, means, factors, noise, component), self._values(basis)
+        if histogram is not None:
             values = state[MEANS][0]["values"]
-            network.knots.copy_(curve(self._values, values.sums, values.deviation, float(counts.sum()), network, counts))
+            network.knots.copy_(curve(histogram, values.sums, values.deviation, float(counts.sum()), network, counts))
         return Mixture(network, (counts / counts.sum()).float())
 
     def _moments(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
@@ -216,43 +224,57 @@ class GaussianRecipe(Recipe):
         first = [state[stage][0] for stage in (MEANS, SQUARES)]
         if not self._found or not all(kept is own for kept, own in zip(self._found[0], first, strict=True)):
             mixture, counts = self._of_components(state), self._moments(state)[0]
-            of_means, *_, of_cells, of_squares = (own.share * own.noise_shares.get("means", 1.0) for own in self.workloads)
+            shares = {own.stage: own.share * own.noise_shares.get("means", 1.0) for own in self.workloads}
             # A plan gives all accesses noise by their shares.
-            unit = first[0]["means"].deviation / self.radius * math.sqrt(of_means)
-            noise = unit / math.sqrt(of_cells), unit / math.sqrt(of_squares)
-            self._found[:] = first, Cells.of_samples(self._basis, mixture, counts, self.cells, *noise)
+            unit = first[0]["means"].deviation / self.radius * math.sqrt(shares[MEANS])
+            noise = (unit / math.sqrt(shares[stage]) for stage in (CELL_MEANS, CELL_SQUARES))
+            self._found[:] = first, Cells.of_samples(self._basis(state), mixture, counts, self.cells, *noise)
         return self._found[1]
 
     @functools.cached_property
     def _found(self) -> list:
         return []
 
-    @functools.cached_property
-    def _basis(self) -> Basis:
-        """The slow waves of a record, or of it without its slant: a function of the record alone."""
-        layout, axes = self.schema.layout, self.schema.axes
-        waves = cosines(layout, axes, self.size)
-        if self.symmetries is None or not self.symmetries.upright:
-            return waves
-        return _Upright(layout, waves.vectors, axes)
+    def _basis(self, state: State) -> Basis:
+        """Return the basis in which records are described: a function of the record alone."""
+        posed = self.poses == "always" or (self.poses == "measured" and pays_off(state[POSES][0]))
+        return self._posed if posed else self._plain
 
-    @property
-    def _values(self) -> Histogram | None:
-        """The histogram of pictures; None for series, where one curve for all readings would bend the moments."""
+    @functools.cached_property
+    def _waves(self) -> Basis:
+        return cosines(self.schema.layout, self.schema.axes, self.size)
+
+    @functools.cached_property
+    def _plain(self) -> Basis:
+        declared = self.symmetries is not None and self.symmetries.upright
+        return Upright(self._waves, self.schema.axes) if declared else self._waves
+
+    @functools.cached_property
+    def _posed(self) -> Posed:
+        return Posed(self._waves, self.schema.axes, self.radius)
+
+    def _values(self, basis: Basis) -> Histogram | None:
+        """Return the histogram of pictures; None for series, where one curve for all readings would bend the moments."""
         if not isinstance(self.schema, ImageSchema):
             return None
-        levels = self.schema.levels
+        levels, posed = self.schema.levels, isinstance(basis, Posed)
         # A few levels have no shape between them.
-        return Histogram(self.schema.layout, self.schema.channels, _PIECES if levels >= 2 * _PIECES else 1)
+        pieces = _PIECES if levels >= 2 * _PIECES or posed else 1
+        return Histogram(self.schema.layout, self.schema.channels, pieces, basis if posed else None)
 
-    def _network(self, means: Tensor, factors: Tensor, noise: Tensor, component: Tensor) -> StackedGaussians:
+    def _network(self, basis: Basis, means: Tensor, factors: Tensor, noise: Tensor, component: Tensor) -> StackedGaussians:
         layout, k = self.schema.layout, len(means)
         declared = None if self.symmetries is None else asdict(self.symmetries)
-        pieces = 1 if self._values is None else self._values.shape[1] - 2
-        sizes = {"size": self.size, "rank": factors.shape[1], "pieces": pieces}
-        network = StackedGaussians(self.schema, k, **sizes, symmetries=declared)
+        values, posed = self._values(basis), isinstance(basis, Posed)
+        sizes = {"size": self.size, "rank": factors.shape[1], "pieces": 1 if values is None else values.shape[1] - 2}
+        network = StackedGaussians(self.schema, k, **sizes, symmetries=declared, poses=posed)
         for c in range(k):
-            centre, factor = through_clipping(means[c], factors[c], self._basis.vectors, *noise[c].tolist(), several=k)
+            own = means[c], factors[c], basis.vectors, *noise[c].tolist()
+            centre, factor = through_clipping(*own, several=k)
+            if posed:
+                # The network has slants and pixels.
+                centre[self.size :] /= basis.weights
+                factor[:, self.size :] /= basis.weights
             network.centres[c], network.factors[c] = centre, factor
         if layout.label is not None:
             # The components of the first label come first, then those of the next.

@@ -90,6 +90,7 @@ class Histogram(Statistic):
     Args:
         channels: number of channels, to which units belong in turn.
         bins: number of bins between 0 and 1.
+        of: the basis whose values are told apart; None for the units as they are.
 
     Raises:
         ValueError: for a number of channels that does not divide the units, or no bin.
@@ -100,15 +101,16 @@ class Histogram(Statistic):
         tensor([[0.5000, 0.2500, 0.0000, 0.2500]], dtype=torch.float64)
     """
 
-    def __init__(self, layout: Layout, channels: int, bins: int) -> None:
+    def __init__(self, layout: Layout, channels: int, bins: int, of: Basis | None = None) -> None:
         check_sizes(channels=channels, bins=bins)
         if layout.units < 1 or layout.units % channels:
             raise ValueError(f"channels={channels}: expected a number that divides the {layout.units} units of a record")
-        self.layout, self._channels, self._bins = layout, channels, bins
+        self.layout, self._channels, self._bins, self._of = layout, channels, bins, of
         self.shape, self.bound = (channels, bins + 2), math.sqrt(channels)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        return self.of_values(unit_values(records, self.layout))
+        values = unit_values(records, self.layout) if self._of is None else self._of.values(records)
+        return self.of_values(values[:, : self.layout.units])
 
     def of_values(self, units: Tensor) -> Tensor:
         """Sum over values (n, units) of any size: those below 0 count as 0, those above 1 as 1."""

@@ -15,6 +15,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.networks import check_sizes
+from lightning_dpgen.models.poses import POSE, apply_poses
 from lightning_dpgen.models.symmetries import Symmetries
 
 
@@ -25,16 +26,20 @@ class StackedGaussians(nn.Module):
     from 0 at its first knot to 1 at its last, by equal amounts from knot to knot. Groups, such as the label, are drawn by
     each component's shares.
 
+    With poses, waves are those of a picture without its pose (`models/poses.py`), which is drawn with them and put back
+    after the curve.
+
     Args:
         schema: the public description of a record.
         size: number of waves.
         rank: length of z, at most the size.
         pieces: number of pieces of the curve; at first it clamps values to 0 to 1.
         symmetries: numbers of `Symmetries`, by which pictures are changed before the curve, each in its own way.
+        poses: whether ``c + F^T z`` has three numbers more, the pose of a picture.
 
     Raises:
-        ValueError: for a size below 1 or above the units of a record, a rank above the size, no piece, or symmetries of
-            anything but pictures.
+        ValueError: for a size below 1 or above the units of a record, a rank above the length of c, no piece, or symmetries
+            or poses of anything but pictures.
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -54,26 +59,31 @@ class StackedGaussians(nn.Module):
         rank: int,
         pieces: int = 1,
         symmetries: Mapping[str, Any] | None = None,
+        poses: bool = False,
     ) -> None:
         check_sizes(k=k, size=size, rank=rank, pieces=pieces)
         super().__init__()
         layout = schema.layout
-        if not rank <= size <= layout.units:
-            raise ValueError(f"rank={rank}, size={size}: expected at most the size, and at most {layout.units}")
-        if symmetries is not None and not isinstance(schema, ImageSchema):
-            raise ValueError(f"symmetries of records of kind {schema.kind}: expected none, they are of pictures")
-        self.schema, self.k, self.size, self.rank, self.pieces = schema, k, size, rank, pieces
+        if type(poses) is not bool:
+            raise ValueError(f"poses={poses!r}: expected true or false")
+        length = size + POSE * poses
+        if not (rank <= length and size <= layout.units):
+            raise ValueError(f"rank={rank}, size={size}: expected at most {length}, and at most {layout.units}")
+        if (symmetries is not None or poses) and not isinstance(schema, ImageSchema):
+            raise ValueError(f"symmetries or poses of records of kind {schema.kind}: expected none, they are of pictures")
+        self.schema, self.k, self.size, self.rank, self.pieces, self.poses = schema, k, size, rank, pieces, poses
         self.symmetries = None if symmetries is None else Symmetries(**symmetries)
-        self.register_buffer("centres", torch.zeros(k, size))
-        self.register_buffer("factors", torch.zeros(k, rank, size))
+        self.register_buffer("centres", torch.zeros(k, length))
+        self.register_buffer("factors", torch.zeros(k, rank, length))
         self.register_buffer("knots", torch.linspace(0.0, 1.0, pieces + 1).repeat(schema.axes[-1], 1))
         self.register_buffer("shares", torch.zeros(k, layout.width - layout.units))
 
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments of `__init__`, without schema and k."""
-        declared = {} if self.symmetries is None else {"symmetries": asdict(self.symmetries)}
-        return {"size": self.size, "rank": self.rank, "pieces": self.pieces, **declared}
+        more = {} if self.symmetries is None else {"symmetries": asdict(self.symmetries)}
+        more |= {"poses": True} if self.poses else {}
+        return {"size": self.size, "rank": self.rank, "pieces": self.pieces, **more}
 
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Generate units and shares of choices (n, width), for records sorted by component.
@@ -82,16 +92,25 @@ class StackedGaussians(nn.Module):
             offsets: (k + 1,) the beginnings of each component's records, and the end.
             generator: generator of z and of symmetries.
         """
-        shares = self.shares[components(offsets, self.shares.device)]
-        return torch.cat([self._through_curve(self.before_curve(offsets, generator)), shares], dim=1)
+        shares, coordinates = self.shares[components(offsets, self.shares.device)], self._coordinates(offsets, generator)
+        units = self._through_curve(self._values(coordinates, generator))
+        if self.poses:
+            units = apply_poses(units.view(-1, *self.schema.axes), coordinates[:, self.size :]).reshape(units.shape)
+        return torch.cat([units, shares], dim=1)
 
     def before_curve(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Draw values (n, units) of any size, from which units follow; arguments as of `generate`."""
+        return self._values(self._coordinates(offsets, generator), generator)
+
+    def _coordinates(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         z = torch.randn(offsets[-1], self.rank, generator=generator)
-        coordinates = torch.empty(offsets[-1], self.size)
+        coordinates = torch.empty(offsets[-1], self.centres.shape[1])
         for c, own in enumerate(itertools.starmap(slice, itertools.pairwise(offsets))):
             coordinates[own] = self.centres[c] + z[own] @ self.factors[c]
-        values = coordinates @ cosines(self.schema.layout, self.schema.axes, self.size).vectors.float()
+        return coordinates
+
+    def _values(self, coordinates: Tensor, generator: torch.Generator) -> Tensor:
+        values = coordinates[:, : self.size] @ cosines(self.schema.layout, self.schema.axes, self.size).vectors.float()
         if self.symmetries is None:
             return values
         # Symmetries move ink between pixels, and ink is never below none or above all.

@@ -15,8 +15,6 @@ _RANGES = {
     "turn": (0.0, 180.0), "shear": (0.0, 1.0), "scale": (0.0, 1.0), "shift": (0.0, 1.0), "elastic": (0.0, 1.0),
     "smooth": (0.02, 1.0),
 }  # fmt: skip
-# The steepest slant that is taken away, and the smallest height of ink (its variance, in rows) that a slant is divided by.
-_STEEPEST, _FLAT = 1.0, 0.5
 # Waves of a smooth field with less than this part of the largest variance are left out.
 _LEFT_OUT = 1e-3
 
@@ -82,7 +80,7 @@ class Symmetries:
         if self.elastic:
             rows += self.elastic * side * _smooth_fields(n, height, width, self.smooth * side, generator)
             columns += self.elastic * side * _smooth_fields(n, height, width, self.smooth * side, generator)
-        return _taken_from(pictures, rows + (height - 1) / 2, columns + (width - 1) / 2, "border")
+        return _taken_from(pictures, rows + (height - 1) / 2, columns + (width - 1) / 2)
 
 
 # Shipped sets, by name: for handwriting, and for most other pictures.
@@ -92,43 +90,12 @@ SETS = {
 }
 
 
-def upright(pictures: Tensor) -> Tensor:
-    """Shear each picture so that its ink leans neither way: rows are shifted until columns and rows of ink, about their
-    centre, are uncorrelated.
-
-    The result is a continuous function of each picture alone: a little rounding changes it by as little. If values are
-    multiples of a power of two, such as 2^-12, in float64, it is the same to the last bit beside any other pictures. A
-    picture without ink, of one value or of one row stays as it is. From beyond an edge comes 0.
-
-    Args:
-        pictures: (n, height, width, channels), 0 or more, 0 where there is no ink.
-
-    Example:
-        >>> upright(torch.eye(3, dtype=torch.float64)[None, ..., None])[0, ..., 0].round(decimals=9)
-        tensor([[0., 1., 0.],
-                [0., 1., 0.],
-                [0., 1., 0.]], dtype=torch.float64)
-    """
-    ink = pictures.sum(dim=3)
-    y = torch.arange(ink.shape[1], dtype=ink.dtype)[:, None]
-    x = torch.arange(ink.shape[2], dtype=ink.dtype)
-    # Sums come before any division: of multiples of a power of two they are exact, in whatever order they are taken.
-    total, down, across, both, square = (
-        (ink * times).sum(dim=(1, 2), keepdim=True) for times in (torch.ones_like(y), y, x, y * x, y * y)
-    )
-    total = total.clamp(min=torch.finfo(ink.dtype).tiny)
-    down, across = down / total, across / total
-    together, height = both / total - down * across, square / total - down * down
-    slant = (together / height.clamp(min=_FLAT)).clamp(-_STEEPEST, _STEEPEST)
-    return _taken_from(pictures, y.expand_as(ink), x + slant * (y - down), "zeros")
-
-
-def _taken_from(pictures: Tensor, rows: Tensor, columns: Tensor, beyond: str) -> Tensor:
+def _taken_from(pictures: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Read each pixel, between four pixels, at a place (n, height, width) of the old picture."""
     height, width = pictures.shape[1:3]
     places = torch.stack([(2.0 * columns + 1.0) / width - 1.0, (2.0 * rows + 1.0) / height - 1.0], dim=-1)
     channels_first = pictures.permute(0, 3, 1, 2)
-    found = functional.grid_sample(channels_first, places, padding_mode=beyond, align_corners=False)
+    found = functional.grid_sample(channels_first, places, padding_mode="border", align_corners=False)
     return found.permute(0, 2, 3, 1)
 
 

@@ -143,6 +143,12 @@ class Defaults:
         return min(max(self.layout.units, 1), found)
 
     @property
+    def poses(self) -> str:
+        """Measured; never where s / labels is below 400."""
+        # Less does not tell whether they pay off.
+        return "measured" if self.strength >= 400 * labels_of(self.layout) else "never"
+
+    @property
     def cells(self) -> int:
         """20; 1 where s / labels is below 1500."""
         # The accesses that cells are found from are lost for the cells themselves.

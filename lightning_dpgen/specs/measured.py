@@ -50,6 +50,10 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
     elif isinstance(schema, ImageSchema):
         radius = default_radius(layout) if spec.radius is None else spec.radius
         has = {"waves": defaults.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
+        # Declared symmetries say it already.
+        has["poses"] = "never" if isinstance(spec, ClassifierSpec) or spec.symmetries is not None else defaults.poses
+        if spec.symmetries is not None and spec.poses not in (None, "never"):
+            raise UsageError(f"model.poses={spec.poses}: expected never, or no model.symmetries")
         # A classifier tells shapes apart by itself.
         has["cells"] = 1 if isinstance(spec, ClassifierSpec) else defaults.cells
         if (has["cells"] if spec.cells is None else spec.cells) > 1:
@@ -159,7 +163,7 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, seed: int, streng
         of_cells = {} if spec.cells == 1 else spec.given("cells_share")
         recipe = GaussianRecipe(
             schema, labels_of(schema.layout), n, spec.waves, spec.radius, spec.spread, spec.means_share, symmetries,
-            spec.cells, **of_cells,
+            spec.cells, poses=spec.poses, **of_cells,
         )  # fmt: skip
     if not spec.label_share:
         return recipe

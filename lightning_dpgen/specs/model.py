@@ -144,6 +144,10 @@ class MeasuredSpec(Spec):
     symmetries: str | dict[str, Any] | None = setting(
         "pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}", by_default="none"
     )
+    poses: Literal["measured", "always", "never"] | None = setting(
+        "pictures: whether they are described without their slant and place, which are modelled beside them",
+        by_default="measured, or never where s / labels is below 400, of declared symmetries and of a classifier",
+    )  # fmt: skip
     cells: int | None = setting(
         "pictures: the most cells of a label, each with a Gaussian; as many are taken as stand out of the noise", ge=1,
         le=1000, by_default="20; 1 where s / labels is below 1500, and of a classifier",

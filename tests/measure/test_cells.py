@@ -53,9 +53,10 @@ def _measured(own, records, epsilon=50.0):
     [
         (PICTURES, _pictures(400), {}),
         (PICTURES, _pictures(400), {"symmetries": Symmetries(upright=True)}),
+        (PICTURES, _pictures(400), {"poses": "always"}),
         (SERIES, _series(400), {}),
     ],
-    ids=["pictures", "upright pictures", "series"],
+    ids=["pictures", "upright pictures", "pictures without poses", "series"],
 )
 def test_a_record_is_placed_by_itself_and_where_its_nearest_centre_is(schema, records, changed):
     own = _recipe(schema, 400, **changed)

@@ -586,5 +586,5 @@ def test_what_a_plan_does_not_cover_is_refused():
 
 
 def test_a_network_with_more_waves_than_numbers_is_refused():
-    with pytest.raises(ValueError, match="rank=2, size=7: expected at most the size, and at most 6"):
+    with pytest.raises(ValueError, match="rank=2, size=7: expected at most 7, and at most 6"):
         StackedGaussians(SERIES, 1, size=7, rank=2)

@@ -13,7 +13,8 @@ from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.symmetries import SETS, Symmetries, upright
+from lightning_dpgen.models.poses import upright
+from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.sampler import load_release, write_model
 
