@@ -28,6 +28,7 @@ from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
+from lightning_dpgen.models.series_gaussians import SeriesGaussians
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
@@ -77,6 +78,8 @@ def _bundles(folder: Path) -> dict[str, bytes]:
         "rbm_baskets": StackedRBM(items, 2, hidden=4, chains=2),
         "wgan_series": StackedGenerator(series, 2, hidden=4, latent=2),
         "gaussians": StackedGaussians(PICTURES, 2, size=5, rank=2, pieces=2, symmetries={"turn": 5.0, "elastic": 0.02}),
+        "posed_gaussians": StackedGaussians(PICTURES, 2, size=5, rank=7, poses=True),
+        "gaussians_of_series": SeriesGaussians(series, 2, size=3, lead=2, pieces=2),
         "products": StackedProducts(items, 2),
         "labelled": LabelledNetwork(StackedProducts(TABLE, 2)),
     }
