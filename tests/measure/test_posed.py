@@ -58,7 +58,8 @@ def measured(own, records, epsilon=100.0):
 def test_poses_are_taken_away_where_that_makes_means_sharper_and_not_in_noise():
     for records, epsilon, poses, expected in (
         (letters(600), 100.0, "measured", True), (textures(600), 100.0, "measured", False),
-        (letters(600), 0.3, "measured", False), (textures(600), 100.0, "always", True), (letters(600), 100.0, "never", False),
+        (letters(600), 0.3, "measured", False), (textures(600), 100.0, "always", True),
+        (letters(600), 100.0, "never", False),
     ):  # fmt: skip
         own = recipe(600, size=20, poses=poses)
         account = Account(make_plan(own.specs(1.0), epsilon=epsilon, delta=1e-5))
