@@ -11,7 +11,6 @@ from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure import products
 from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
@@ -92,13 +91,13 @@ def test_noise_is_weighed_and_not_fitted():
 
 def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(short_fits):
     records = some_records(500)
-    recipe, mixture, kept = measured(records, 1.0)
-    layout, tables = records.schema.layout, (recipe.statistics("tables"), kept["tables"][0])
-    weights, shares = products.fit_products(layout, *tables, 6, 0)
-    assert torch.equal(shares, mixture.network.means) and torch.equal(weights, mixture.weights)
-    again = recipe.measure(None, None, None, state=kept)
-    assert torch.equal(again.network.means, shares)
-    assert not torch.equal(products.fit_products(layout, *tables, 6, 1)[1], shares)
+    _, mixture, kept = measured(records, 1.0)
+    again, other = (
+        ProductRecipe(records.schema, n=len(records), k=6, seed=seed).measure(None, None, None, state=kept)
+        for seed in (0, 1)
+    )
+    assert torch.equal(again.network.means, mixture.network.means) and torch.equal(again.weights, mixture.weights)
+    assert not torch.equal(other.network.means, mixture.network.means)
 
 
 def test_a_release_is_read_back_as_it_was_written(tmp_path, short_fits):
