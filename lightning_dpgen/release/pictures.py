@@ -1,32 +1,42 @@
-"""A sheet of sampled pictures, one row a component."""
+"""A sheet of sampled pictures, one row a component where these are few."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 from lightning_dpgen.release.mark import marked_picture, text_chunks
 from lightning_dpgen.release.sampler import Release
 
-_PIXELS = 2_000_000
+# The most numbers of a sheet, and the most rows.
+_PIXELS, MOST_ROWS = 2_000_000, 20
 
 
 def sheet(release: Release, columns: int | None = None, seed: int = 0) -> np.ndarray:
     """Draw samples of each component side by side, a pixel between: (rows, columns) in grey or (rows, columns, 3).
 
-    Grey pictures are shown dark on white.
+    Grey pictures are shown dark on white. Of more than `MOST_ROWS` components, as many rows show samples of all, by their
+    weights, sorted by component.
 
     Args:
-        columns: samples of each component; None for 12, or fewer where the page would become too large.
-        seed: seed that repeats the sheet; each component's number is added to it.
+        columns: samples of each row; None for 12, or fewer where the page would become too large.
+        seed: seed that repeats the sheet; each row's number is added to it.
     """
-    schema, rows = release.schema, []
+    schema, down, rows = release.schema, min(release.components, MOST_ROWS), []
     if columns is None:
-        columns = max(1, min(12, _PIXELS // (release.components * schema.height * schema.width)))
-    for component in range(release.components):
-        pictures = schema.pictures(release.sample_component(component, columns, seed + component)) / schema.layout.levels
+        columns = max(1, min(12, _PIXELS // (down * schema.height * schema.width)))
+    if down == release.components:
+        components = torch.arange(down)[:, None].expand(down, columns)
+    else:
+        parts = (torch.arange(down * columns) + 0.5) / (down * columns)
+        weights = release.mixture.weights.cumsum(0)
+        components = torch.searchsorted(weights, parts).clamp(max=release.components - 1).view(down, columns)
+    for row, own in enumerate(components):
+        drawn = release.mixture.sample_components(own, torch.Generator().manual_seed(seed + row))
+        pictures = schema.pictures(drawn) / schema.layout.levels
         edges = ((1, 1), (1, 1), (0, 0))[: pictures[0].ndim]
         rows.append(np.concatenate([np.pad(p, edges, constant_values=float(p.ndim == 3)) for p in pictures], axis=1))
     whole = np.concatenate(rows, axis=0)

@@ -26,7 +26,7 @@ from lightning_dpgen.release.described import described, kept_constraints
 from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
 from lightning_dpgen.release.files import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
-from lightning_dpgen.release.pictures import write_sheet
+from lightning_dpgen.release.pictures import MOST_ROWS, write_sheet
 from lightning_dpgen.release.report import write_pages
 from lightning_dpgen.release.sampler import Release, write_model
 from lightning_dpgen.release.tables import write_table
@@ -95,6 +95,7 @@ class SyntheticContent:
             rows=self.rows,
             components=self.mixture.network.k,
             picture=base64.b64encode((folder / SHEET).read_bytes()).decode() if self._draw is not None else None,
+            most_rows=MOST_ROWS,
             kept=kept_constraints(schema),
             shown=shown(folder / SYNTHETIC, schema),
             where=example_condition(schema),

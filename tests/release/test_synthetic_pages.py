@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from release.released import Page, released
 
@@ -16,8 +17,11 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.models.gaussians import StackedGaussians
+from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.distributions import CHARTS, shown
-from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.release.pictures import sheet
+from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.release.verify import verify
 
 
@@ -294,3 +298,20 @@ def test_distances_have_a_title_without_quotes_and_days_stand_in_one_line(tmp_pa
     page = page_of(tmp_path / "r")
     assert "End date, days after Start date" in page.text and "of 0 to 90 days after Start date" in page.text
     assert (tmp_path / "r" / "report.html").read_text().count('<td class="day">') == 12
+
+
+def test_a_sheet_has_a_row_a_component_or_twenty_of_all():
+    """Components of one grey each; a heavy one has as much of the sheet as it has of the records."""
+    for k, rows in ((3, 3), (20, 20), (40, 20)):
+        network = StackedGaussians(ImageSchema(2, 2, levels=255), k, size=4, rank=1)
+        greys = torch.linspace(0.1, 0.9, k)
+        network.centres[:, 0] = 2.0 * greys
+        weights = torch.ones(k)
+        weights[-1] = k - 1.0
+        drawn = 1.0 - sheet(Release(Mixture(network, weights / weights.sum())), 12)[1::4, 1::4] / 255.0
+        assert drawn.shape == (rows, 12)
+        if k <= rows:
+            np.testing.assert_allclose(drawn, greys[:, None].expand(k, 12), atol=0.01)
+        else:
+            assert (np.diff(drawn.ravel()) >= 0.0).all()
+            assert (drawn > greys[-1].item() - 0.01).mean() == pytest.approx(0.5, abs=0.02)
