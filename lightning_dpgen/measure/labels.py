@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,9 @@ _KEPT = 0.9
 # The largest weight with which labels follow their components, and its prior mean.
 _CLOSEST, _EXPECTED = 8.0, 4.0
 
+# Gives the logits (B, labels) of records, of each by itself.
+Logits = Callable[[Encoded], Tensor]
+
 
 class Gradient(Statistic):
     """Sums of gradients of the softmax regression loss at public weights, each shortened to a bound.
@@ -39,32 +42,37 @@ class Gradient(Statistic):
         features: (features, d) the rows that are added up to those of a record (`added_up`). Public.
         weights: (d, labels), public.
         bound: the length to which gradients are shortened.
+        before: the function that gives the logits (B, labels) of records, a function of each alone, to which weights add;
+            public. None for 0.
     """
 
-    def __init__(self, layout: Layout, features: Tensor, weights: Tensor, bound: float) -> None:
+    def __init__(
+        self, layout: Layout, features: Tensor, weights: Tensor, bound: float, before: Logits | None = None
+    ) -> None:
         check_radius(bound, "bound")
-        self.layout, self._features, self._weights = layout, features, weights
+        self.layout, self._features, self._weights, self._before = layout, features, weights, before
         self.shape, self.bound = tuple(weights.shape), bound
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        u = added_up(records, self.layout, self._features)
-        return summed_gradients(u, labels_of(records, self.layout), self._weights, self.bound)
+        u, before = added_up(records, self.layout, self._features), self._before and self._before(records)
+        return summed_gradients(u, labels_of(records, self.layout), self._weights, self.bound, before)
 
 
 class Agreement(Statistic):
     """Sums of the shares that weights give to the records' own labels: a share is at most 1, so the bound is 1.
 
     Args:
-        layout, features, weights: see `Gradient`.
+        layout, features, weights, before: see `Gradient`.
     """
 
     shape, bound = (1,), 1.0
 
-    def __init__(self, layout: Layout, features: Tensor, weights: Tensor) -> None:
-        self.layout, self._features, self._weights = layout, features, weights
+    def __init__(self, layout: Layout, features: Tensor, weights: Tensor, before: Logits | None = None) -> None:
+        self.layout, self._features, self._weights, self._before = layout, features, weights, before
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        shares = torch.softmax(added_up(records, self.layout, self._features) @ self._weights, dim=1)
+        logits = added_up(records, self.layout, self._features) @ self._weights
+        shares = torch.softmax(logits if self._before is None else logits + self._before(records), dim=1)
         own = shares[torch.arange(len(shares)), labels_of(records, self.layout)]
         return own.nan_to_num(0.0).sum()[None]
 
@@ -106,6 +114,8 @@ class MadeUp:
             evenly, since the units of a network may be more alike than real ones.
         own: (N, labels) logarithms of the shares by which labels were drawn, if labels are to follow them besides the
             columns.
+        before: the function that gives the logits of labels given the other columns, where what the mixture says of labels
+            is kept as it is, and a regression adds to it; None where a regression begins with `given`.
     """
 
     records: Encoded
@@ -113,6 +123,7 @@ class MadeUp:
     shares: Tensor
     design: Encoded
     own: Tensor | None = None
+    before: Logits | None = None
 
 
 def made_up(mixture: Mixture, seed: int, *, follow: bool = False) -> MadeUp:
@@ -137,7 +148,7 @@ def made_up(mixture: Mixture, seed: int, *, follow: bool = False) -> MadeUp:
     return MadeUp(records, shares, shares.mean(dim=0), design, own if follow else None)
 
 
-def summed_gradients(u: Tensor, labels: Tensor, weights: Tensor, bound: float) -> Tensor:
+def summed_gradients(u: Tensor, labels: Tensor, weights: Tensor, bound: float, before: Tensor | None = None) -> Tensor:
     """Sum the gradients (d, labels) of the softmax regression loss of each record, shortened to a bound.
 
     Args:
@@ -145,6 +156,7 @@ def summed_gradients(u: Tensor, labels: Tensor, weights: Tensor, bound: float) -
         labels: (B,) their labels, int64.
         weights: (d, labels).
         bound: the length to which each gradient is shortened.
+        before: (B, labels) logits to which those of the weights add; None for 0.
 
     Example:
         >>> half = summed_gradients(torch.ones(1, 1).double(), torch.tensor([0]), torch.zeros(1, 2).double(), 9.0)
@@ -152,7 +164,8 @@ def summed_gradients(u: Tensor, labels: Tensor, weights: Tensor, bound: float) -
         [[-0.5, 0.5]]
     """
     # Weights that overflow count as if they said nothing.
-    errors = torch.softmax(u @ weights, dim=1).nan_to_num(0.0)
+    logits = u @ weights if before is None else u @ weights + before
+    errors = torch.softmax(logits, dim=1).nan_to_num(0.0)
     errors[torch.arange(len(u)), labels] -= 1.0
     # The length of an outer product is that of its factors, so shortening one shortens it.
     lengths = torch.linalg.vector_norm(errors, dim=1, keepdim=True)
@@ -163,6 +176,9 @@ def summed_gradients(u: Tensor, labels: Tensor, weights: Tensor, bound: float) -
 
 class LabelRegression:
     """Softmax regression that begins with the label of a mixture, and is corrected by noisy gradients of real records.
+
+    It begins with a regression on what the mixture says of its own records, which is smoother than that; where
+    `MadeUp.before` is given, it begins with exactly what the mixture says, and weights are what is added.
 
     Everything but these gradients is public: the start, features in which the loss is about equally curved in all
     directions (so that a few steps suffice, and noise that is alike in all of them hurts least), and the bound follow from
@@ -182,9 +198,13 @@ class LabelRegression:
         others = torch.ones(rows, dtype=torch.bool)
         others[feature_spans(layout)[layout.label]] = False
         written = torch.eye(rows, dtype=torch.float64)[:, others]
-        weights = fit_softmax(added_up(made.records, layout, written), made.given, ridge)
         x = added_up(made.design, layout, written)
-        p = torch.softmax(x @ weights, dim=1)
+        if made.before is None:
+            weights = fit_softmax(added_up(made.records, layout, written), made.given, ridge)
+            p = torch.softmax(x @ weights, dim=1)
+        else:
+            weights = torch.zeros(x.shape[1], made.given.shape[1], dtype=torch.float64)
+            p = torch.softmax(made.before(made.design), dim=1)
         classes = weights.shape[1]
         # The mean curvature of the loss over directions in which weights matter.
         curvature = (1.0 - p.square().sum(dim=1)) / (classes - 1)
@@ -201,10 +221,10 @@ class LabelRegression:
 
     def statistics(self, rounds: Sequence[Mapping[str, Measured]]) -> dict[str, Statistic]:
         """Return the statistics of the next access, after these rounds."""
-        weights = self._corrected(rounds)
-        found: dict[str, Statistic] = {"gradient": Gradient(self._layout, self._features, weights, self._bound)}
+        weights, before = self._corrected(rounds), self._made.before
+        found: dict[str, Statistic] = {"gradient": Gradient(self._layout, self._features, weights, self._bound, before)}
         if self._made.own is not None:
-            found["agreement"] = Agreement(self._layout, self._features, weights)
+            found["agreement"] = Agreement(self._layout, self._features, weights, before)
         return found
 
     def labelled(self, mixture: Mixture, rounds: Sequence[Mapping[str, Measured]], sharpness: float = 1.0) -> Mixture:
@@ -228,6 +248,8 @@ class LabelRegression:
 
     def _closeness(self, rounds: Sequence[Mapping[str, Measured]], weights: Tensor) -> float:
         """Return how closely labels follow the shares by which they were drawn."""
+        if self._made.before is not None:
+            return 1.0
         made = self._shares(weights)
         later = range(len(rounds) // 2, len(rounds))
         gaps = [self._gap(rounds[i]["agreement"], self._corrected(rounds[:i])) for i in later]

@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
 from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.splitting import split_noise
 from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
-from lightning_dpgen.models.labelled import added_up, log_shares, takes_label
+from lightning_dpgen.models.labelled import LEAST, added_up, log_shares, takes_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
 from lightning_dpgen.models.outputs import means
@@ -28,11 +29,16 @@ from lightning_dpgen.privacy.plan import Plan
 TABLES = "tables"
 # The ridge of the label's regression: so many times the variance of a noisy share, and the least.
 _RIDGE, _LEAST = 140.0, 2e-4
+# Columns determine the label where they leave so little of the doubt about it, as the mixture says.
+_DOUBT = 0.1
 # Steps of the fit, and the largest step.
 _STEPS, _LR = 1000, 0.1
-# The weight of the relative entropy that holds columns of components to what all have in common, from which noise would
-# take them, beside squared errors in deviations of the noise.
-_TOGETHER = 10.0
+# Weights of the relative entropy that holds columns of components to what all have in common, from which noise would
+# take them, beside squared errors in deviations of the noise: for columns that hardly tell of each other, and for those
+# that follow from each other.
+_TOGETHER = (10.0, 1.0)
+# One of them is chosen by fits of so many of all steps, to tables with so many deviations of noise more.
+_TRIAL, _PART = 0.4, 0.7
 # The weight of the share of records that have a pair of choices that there is not, in records and deviations of the
 # noise. At ten times as much nothing else would be fitted, at a tenth other columns would move when they are left out.
 _HELD = 100.0
@@ -169,13 +175,27 @@ def what_to_leave_out(schema: Schema) -> str:
 def _made_up(mixture: Mixture, seed: int) -> MadeUp:
     """Let a mixture of products make up records, whose labels follow components besides their columns.
 
-    The shares of labels given the other columns are known, and so are those of all records.
+    The shares of labels given the other columns are known, and so are those of all records. Where the columns determine
+    the label, what the mixture says of it is kept: a regression could not say it.
     """
     layout, weights = mixture.network.schema.layout, mixture.weights.double()
     means, made = mixture.network.means.double(), made_up(mixture, seed, follow=True)
-    likely = added_up(made.records, layout, means.clamp(min=1e-9).log().T) + weights.clamp(min=1e-30).log()
-    given = torch.softmax(likely, dim=1) @ means[:, layout.labels]
-    return replace(made, given=given, shares=weights @ log_shares(means, layout).exp())
+    rows, level = means.clamp(min=1e-9).log().T, weights.clamp(min=1e-30).log()
+
+    def given(records: Encoded) -> Tensor:
+        return torch.softmax(added_up(records, layout, rows) + level, dim=1) @ means[:, layout.labels]
+
+    def before(records: Encoded) -> Tensor:
+        return given(records).clamp(min=LEAST).log()
+
+    found, shares = given(made.records), weights @ log_shares(means, layout).exp()
+    determined = _doubt(found) <= _DOUBT * _doubt(shares[None])
+    return replace(made, given=found, shares=shares, before=before if determined else None)
+
+
+def _doubt(shares: Tensor) -> float:
+    """Return how often two draws from the same shares (N, labels) differ."""
+    return 1.0 - float(shares.square().sum(dim=1).mean())
 
 
 def fit_products(
@@ -191,52 +211,111 @@ def fit_products(
     """Fit weights (k,) and shares (k, width) of the mixture whose tables are nearest to noisy ones. Post-processing.
 
     Least squares over all cells, each divided by the deviation of its noise, by Adam from shares near those of single
-    groups; a cell says as much as its noise lets it. Where tables are by label, the label is one more group.
+    groups; a cell says as much as its noise lets it. Where tables are by label, the label is one more group. How closely
+    components are held together is chosen by short fits to a part of the noise, judged by the rest (`split_noise`).
 
     Args:
         broken: pairs of choices (width, width) that no record has, 1 there and else 0: their share is held down, so that
             leaving such records out moves little else.
     """
     total = total_of(statistics, measured)
-    generator = torch.Generator().manual_seed(seed)
-    # A label alone is a choice like any other.
-    label = layout.label if len(layout.groups) > 1 else None
-    classes = 1 if label is None else layout.groups[label]
-    # The share of records that have both of two numbers, by label, and how sure it is.
-    target = torch.zeros(classes, layout.width, layout.width)
-    weight = torch.zeros(classes, layout.width, layout.width)
-    for name, tables in statistics.items():
-        # Without noise all tables weigh alike.
-        precision = total / max(measured[name].deviation, 1.0)
-        for table, counts in zip(tables.tables, tables.tables_of(measured[name].sums), strict=True):
-            groups = [group for group in table if group != label]
-            cells = (counts / total).float().view(classes, *[layout.groups[group] for group in groups])
-            first, last = layout.spans[groups[0]], layout.spans[groups[-1]]
-            if len(groups) == 1:
-                index = torch.arange(first.start, first.stop)
-                target[:, index, index], weight[:, index, index] = cells, precision
-            else:
-                target[:, first, last], weight[:, first, last] = cells, precision
-    common = means(_common(target, layout, label), layout).log()
+    held_down = None if broken is None else _HELD * total / max(measured["pairs"].deviation, 1.0) / 2.0 * broken
+
+    def cells_of(part: Mapping[str, Measured]) -> _Cells:
+        return _Cells.of(layout, statistics, part, total)
+
+    together = _TOGETHER[0]
+    # Exact tables are not blurred by any of these weights.
+    if all(own.deviation for own in measured.values()):
+        seen, held_out = map(cells_of, split_noise(measured, _PART, seed))
+        trial = max(round(_TRIAL * steps), 1)
+
+        def distance(together: float) -> float:
+            return float(held_out.distance(*_descended(seen, k, seed, trial, together, held_down)))
+
+        together = min(_TOGETHER, key=distance)
+    return _descended(cells_of(measured), k, seed, steps, together, held_down)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """The share of records that have both of two numbers, by label, as noisy tables say, and how sure each is.
+
+    Args:
+        layout: the layout of records.
+        label: the label's group; None where tables are not by label.
+        target, weight: (labels, width, width), singles on the diagonal; 0 where nothing was measured.
+    """
+
+    layout: Layout
+    label: int | None
+    target: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        layout: Layout,
+        statistics: Mapping[str, Marginals],
+        measured: Mapping[str, Measured],
+        total: float,
+    ) -> _Cells:
+        # A label alone is a choice like any other.
+        label = layout.label if len(layout.groups) > 1 else None
+        classes = 1 if label is None else layout.groups[label]
+        target = torch.zeros(classes, layout.width, layout.width)
+        weight = torch.zeros(classes, layout.width, layout.width)
+        for name, tables in statistics.items():
+            # Without noise all tables weigh alike.
+            precision = total / max(measured[name].deviation, 1.0)
+            for table, counts in zip(tables.tables, tables.tables_of(measured[name].sums), strict=True):
+                groups = [group for group in table if group != label]
+                cells = (counts / total).float().view(classes, *[layout.groups[group] for group in groups])
+                first, last = layout.spans[groups[0]], layout.spans[groups[-1]]
+                if len(groups) == 1:
+                    index = torch.arange(first.start, first.stop)
+                    target[:, index, index], weight[:, index, index] = cells, precision
+                else:
+                    target[:, first, last], weight[:, first, last] = cells, precision
+        return cls(layout, label, target, weight)
+
+    def made_by(self, weights: Tensor, shares: Tensor) -> Tensor:
+        """Return the cells (labels, width, width) of a mixture."""
+        by_label = weights[None] if self.label is None else (weights[:, None] * shares[:, self.layout.labels]).T
+        made = torch.einsum("ck,ki,kj->cij", by_label, shares, shares)
+        diagonal = torch.eye(self.layout.width, dtype=torch.bool)
+        return torch.where(diagonal, (by_label @ shares)[:, :, None], made)
+
+    def squared_errors(self, made: Tensor) -> Tensor:
+        """Return the sum of squared errors of cells, in deviations of the noise."""
+        return ((made - self.target) * self.weight).square().sum()
+
+    def distance(self, weights: Tensor, shares: Tensor) -> Tensor:
+        """Return the sum of squared errors of a mixture."""
+        return self.squared_errors(self.made_by(weights, shares))
+
+
+def _descended(
+    cells: _Cells, k: int, seed: int, steps: int, together: float, held_down: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return weights and shares of a mixture that is near to cells, with components held together by a weight."""
+    layout, generator = cells.layout, torch.Generator().manual_seed(seed)
+    common = means(_common(cells.target, layout, cells.label), layout).log()
     logits = (common + torch.randn(k, layout.width, generator=generator)).requires_grad_()
     mixing = torch.zeros(k, requires_grad=True)
     optimizer = torch.optim.Adam([logits, mixing], lr=_LR)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
-    diagonal = torch.eye(layout.width, dtype=torch.bool)
     # Labels are not held: components are there to tell them apart.
     held = torch.ones(layout.width)
     held[layout.labels] = 0.0
     for _ in range(steps):
         optimizer.zero_grad()
         shares, weights = means(logits, layout), torch.softmax(mixing, dim=0)
-        by_label = weights[None] if label is None else (weights[:, None] * shares[:, layout.labels]).T
-        made = torch.einsum("ck,ki,kj->cij", by_label, shares, shares)
-        single = by_label @ shares
-        made = torch.where(diagonal, single[:, :, None], made)
+        made = cells.made_by(weights, shares)
         divergence = (held * shares * (shares.clamp(min=1e-12).log() - common)).sum()
-        loss = ((made - target) * weight).square().sum() + _TOGETHER * divergence
-        if broken is not None:
-            loss = loss + _HELD * total / max(measured["pairs"].deviation, 1.0) * (made.sum(dim=0) * broken).sum() / 2.0
+        loss = cells.squared_errors(made) + together * divergence
+        if held_down is not None:
+            loss = loss + (made.sum(dim=0) * held_down).sum()
         loss.backward()
         optimizer.step()
         schedule.step()

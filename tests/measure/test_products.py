@@ -11,6 +11,7 @@ from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure import products
 from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
@@ -87,6 +88,26 @@ def test_noise_is_weighed_and_not_fitted():
     far = np.mean([distance(mixture, records, pair) for pair in itertools.combinations(range(4), 2)])
     assert far < 0.08
     assert np.mean([distance(mixture, records, (group,)) for group in range(4)]) < 0.04
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_components_are_held_less_where_columns_follow_from_each_other(linked, monkeypatch):
+    """Noise that is held out tells: the weight for columns with nothing in common would blur those that kinds determine."""
+    random = np.random.default_rng(0)
+    of_kinds, kind = random.integers(0, 6, (8, 12)), random.integers(0, 12, 4000)
+    codes = [own[kind] if linked else random.integers(0, 6, 4000) for own in of_kinds]
+    columns = {name: {"type": "category", "values": [f"{name}{i}" for i in range(6)]} for name in "abcdefgh"}
+    encoded = Encoded(np.zeros((4000, 0), np.float32), np.stack(codes, axis=1).astype(np.uint8))
+    descended, held = products._descended, []
+
+    def heard(*arguments):
+        held.append(arguments[4])
+        return descended(*arguments)
+
+    monkeypatch.setattr(products, "_descended", heard)
+    monkeypatch.setattr(products.fit_products, "__defaults__", (200,))
+    measured(Records(schema_of({"columns": columns}), encoded), 1.0, k=12)
+    assert held == [*products._TOGETHER, (min if linked else max)(products._TOGETHER)]
 
 
 def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(short_fits):
