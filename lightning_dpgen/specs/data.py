@@ -196,6 +196,9 @@ class SeriesSpec(_OfFiles):
     header: bool | None = setting("whether the first line is names; null: it is, and numbers are refused there")
     by: Text | None = setting("long: the column that tells series apart")
     day: Text | None = setting("long: the column of time stamps, of which each day is a series")
+    weekdays: Literal["each", "weekend"] | None = setting(
+        "long: the label is the day of the week, or whether it is a weekend"
+    )
 
 
 class CustomDataSpec(_OfPersons):

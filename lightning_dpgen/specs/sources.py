@@ -26,6 +26,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.public_sets import find_public_set, load_public_set, public_set
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series.files import WEEKDAYS
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.open_columns import KEYS, PRIVATE
@@ -49,7 +50,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 # Settings of the form of files of baskets and series.
 _BASKETS = ("form", "separator", "columns", "label")
-_SERIES = (*_BASKETS, "header", "by", "day")
+_SERIES = (*_BASKETS, "header", "by", "day", "weekdays")
 # Settings of a table in a database.
 _DATABASE = ("url", "query", "rows_independent")
 
@@ -260,7 +261,13 @@ class SeriesFile(Source):
     word = "series"
 
     def declare(self, found: dict[str, Any] | None = None) -> SeriesSchema:
-        return SeriesSchema(**self.spec.given("length", "low", "high", "channels", "classes", "decimals"))
+        spec = self.spec
+        described = spec.given("length", "low", "high", "channels", "classes", "decimals")
+        if spec.weekdays is not None:
+            if spec.classes is not None or spec.label is not None:
+                raise UsageError(f"data.weekdays={spec.weekdays}: is the label, so leave out data.label and data.classes")
+            described["classes"] = WEEKDAYS[spec.weekdays][0]
+        return SeriesSchema(**described)
 
     @property
     def record(self) -> str:

@@ -283,6 +283,11 @@ WRITTEN = {
     "an unknown form": (["data.form=square"], "form='square'"),
     "columns of long series": (["data.by=place"], "data.by='place' data.day=null: are of long files"),
     "a separator of two": (["data.separator=ab"], "separator='ab'"),
+    "weekdays without days": (["data.form=long", "data.weekdays=each", "data.by=a"], "data.weekdays='each' data.day=null"),
+    "weekdays and another label": (
+        ["data.form=long", "data.weekdays=each", "data.day=time", "data.label=kind"],
+        "leave out data.label and data.classes",
+    ),
 }  # fmt: skip
 
 

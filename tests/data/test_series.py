@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.series.files import WEEKDAYS
 from lightning_dpgen.data.series.reading import CLAMPED, INCOMPLETE, OTHER_LENGTH, read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.sampling.errors import BadRecords
@@ -256,6 +257,25 @@ def test_days_are_cut_by_their_dates_and_meters():
         read_series(frame, schema, form="long", by="meter", day="time")
     reading = read_series(frame, schema, form="long", by="meter", day="time", outside="clamp")
     assert (reading.encoded.units * 8).tolist() == wanted[1:] and reading.counted == {OTHER_LENGTH: 1}
+
+
+def test_the_day_of_the_week_may_be_the_label():
+    """Ten days from before 1970 on, in any order, beside pandas' own calendar; 1969-12-29 was a Monday."""
+    days = pd.date_range("1969-12-29", periods=10)
+    times = pd.concat([pd.Series(days), pd.Series(days + pd.Timedelta(hours=12))]).sample(frac=1, random_state=0)
+    frame = pd.DataFrame({"time": times, "value": range(20)})
+    for weekdays, expected in (("each", days.day_of_week), ("weekend", days.day_of_week >= 5)):
+        schema = SeriesSchema(2, 0, 20, classes=WEEKDAYS[weekdays][0])
+        reading = read_series(frame, schema, form="long", day="time", weekdays=weekdays)
+        assert reading.encoded.codes[:, 0].tolist() == list(map(int, expected))
+        # Records whose label is to be predicted have none.
+        unlabelled = read_series(frame, SeriesSchema(2, 0, 20), form="long", day="time", weekdays=weekdays)
+        assert np.array_equal(unlabelled.encoded.units, reading.encoded.units) and unlabelled.encoded.codes.shape == (10, 0)
+    with pytest.raises(ValueError, match=r"classes=\['a', 'b'\]: expected those of weekdays=weekend"):
+        read_series(frame, SeriesSchema(2, 0, 20, classes=("a", "b")), form="long", day="time", weekdays="weekend")
+    for wrong in ({"weekdays": "month", "day": "time"}, {"weekdays": "each", "by": "value"}):
+        with pytest.raises(ValueError, match="expected each or weekend, and the column of times, or neither"):
+            read_series(frame, SeriesSchema(2, 0, 20), form="long", **wrong)
 
 
 def test_names_of_columns_may_be_numbers(tmp_path):

@@ -20,6 +20,13 @@ from lightning_dpgen.sampling.errors import BadRecords
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 _NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
 _DAY = 86_400
+# Ways to tell days of the week apart: the names of the classes, and the class of each day from Monday on.
+WEEKDAYS = {
+    "each": (("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"), (0, 1, 2, 3, 4, 5, 6)),
+    "weekend": (("Monday to Friday", "weekend"), (0, 0, 0, 0, 0, 1, 1)),
+}
+# The day of the week, from Monday on, of the first of January 1970.
+_FIRST = 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,6 +65,8 @@ class SeriesForm:
         day: long: a column of time stamps (ISO, without a zone); the readings of one date make a series, ordered by time.
             Without `by`, `day` and `person` each `length` rows make a series, in the order of the file; a person goes
             with at least one of the other two.
+        weekdays: long, with `day`: the label is the day of the week, ``each`` of them or ``weekend`` and all others
+            (`WEEKDAYS` has the classes).
     """
 
     form: str = "wide"
@@ -68,8 +77,14 @@ class SeriesForm:
     person: str | None = None
     by: str | None = None
     day: str | None = None
+    weekdays: str | None = None
 
     def __post_init__(self) -> None:
+        if self.weekdays is not None and (self.weekdays not in WEEKDAYS or self.day is None):
+            raise ValueError(
+                f"weekdays={shown(self.weekdays)} day={shown(self.day)}: expected {' or '.join(WEEKDAYS)}, and the column "
+                "of times, or neither"
+            )
         if self.form not in ("wide", "long"):
             raise ValueError(f"form={shown(self.form)}: expected wide or long")
         columns = () if self.columns is None else self.columns
@@ -118,7 +133,9 @@ def long_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> tupl
         BadRecords: for a column that is not there, a reading that is no number, a time stamp that is none, or a label
             that changes within a series.
     """
-    label = form.label if schema.classes else None
+    label = form.label if schema.classes and form.weekdays is None else None
+    if form.weekdays is not None and schema.classes not in ((), WEEKDAYS[form.weekdays][0]):
+        raise ValueError(f"classes={shown(list(schema.classes))}: expected those of weekdays={form.weekdays}")
     keys = [name for name in (form.by, form.day) if name is not None]
     besides = _besides(file, label, form.person, *keys)
     columns = _columns(file, list(schema.channels), form.columns, besides, "channels")
@@ -134,6 +151,8 @@ def long_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> tupl
         if form.person is not None:
             parts["person"].append(persons.of(block.full_column(form.person)))
     rows = {name: np.concatenate(arrays) if arrays else None for name, arrays in parts.items()}
+    if schema.classes and form.weekdays is not None and rows["times"] is not None:
+        rows["label"] = np.array(WEEKDAYS[form.weekdays][1])[(rows["times"] // _DAY + _FIRST) % 7]
     if rows["readings"] is None:
         return SeriesBlock(np.empty((0, schema.layout.units)), None, None, str), 0, ""
     return _cut(rows, schema, form, list(ids.known), file.where)

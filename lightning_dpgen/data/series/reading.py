@@ -39,6 +39,7 @@ def read_series(
     columns: Sequence[str] | None = None,
     by: str | None = None,
     day: str | None = None,
+    weekdays: str | None = None,
 ) -> Reading:
     """Read and encode series by the declared bounds, a block at a time.
 
@@ -56,7 +57,7 @@ def read_series(
             and all are counted. No value is ever made up.
         person: the column of persons; rows of two are of two series. For arrays one value for each series.
         label: the column of labels, read where the schema has classes; for arrays one value for each series.
-        form, header, separator, columns, by, day: see `SeriesForm`.
+        form, header, separator, columns, by, day, weekdays: see `SeriesForm`.
 
     Returns:
         Reading: units (N, length * channels) float32 in [0, 1]; codes (N, 0), or (N, 1) with a label.
@@ -78,7 +79,7 @@ def read_series(
     kept = _Kept(schema, outside)
     path = Path(source) if isinstance(source, str | Path) else None
     if isinstance(source, np.ndarray) or (path is not None and path.suffix in ENDINGS):
-        in_columns = {"columns": columns, "by": by, "day": day, "separator": separator}
+        in_columns = {"columns": columns, "by": by, "day": day, "weekdays": weekdays, "separator": separator}
         given = [name for name, value in in_columns.items() if value is not None]
         if given or form != "wide":
             raise ValueError(f"{given[0] if given else 'form'}: an array has no columns: leave it out")
@@ -86,7 +87,7 @@ def read_series(
         for block in _array_blocks(array, labels if schema.classes else None, person, schema):
             kept.put(block)
         return kept.reading()
-    shape = SeriesForm(form, header, separator, columns, label, person, by, day)
+    shape = SeriesForm(form, header, separator, columns, label, person, by, day, weekdays)
     names = None if header is not False else ["label"] * bool(schema.classes) + schema.columns
     file = rows_of(source, names, separator, drop_ragged=form == "wide" and outside == "clamp", headless="header=False")
     if form == "wide":
