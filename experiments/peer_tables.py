@@ -226,7 +226,7 @@ class Comparison:
         """Let `dpgen train` make as many synthetic rows as there are real ones; return its seconds."""
         task = TASKS[self.data](self.folder)
         budget = [f"privacy.epsilon={self.epsilon:g}", f"privacy.delta={DELTA}", f"seed={self.run}"]
-        # Of a setting that stands twice the last one holds.
+        # The league leaves bins unpaid; here a row says so where it does.
         data = [word for word in task.settings(self.run) if not word.startswith("data.bins_share")]
         words = [*data, *row.settings, *budget, f"run_dir={place / 'run'}"]
         return timed([sys.executable, "-m", "lightning_dpgen", "train", *words], place)
