@@ -52,8 +52,9 @@ from lightning_dpgen.data.tables.values import TableValues
 
 TASKS = {"adult-balanced": AdultBalanced, "mushroom": Mushroom}
 EPSILONS = (1.0, 3.0)
-COLUMNS = ("forest, bins", "boosting, bins", "forest, raw", "boosting, raw", "SDMetrics")
-OWN = "own answers"
+IN_BINS, RAW = ("forest, bins", "boosting, bins"), ("forest, raw", "boosting, raw")
+QUALITY, OWN = "SDMetrics", "own answers"
+COLUMNS = (*IN_BINS, *RAW, QUALITY, OWN)
 THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # JAX has threads of its own.
 THREADS |= {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1", "JAX_PLATFORMS": "cpu"}
@@ -70,6 +71,7 @@ class Row:
         binned: hand over codes of public bins, not raw values.
         settings: those of the peer, or of `dpgen train`.
         runs: the most that are made, since some take long.
+        data: the tables that it is made for.
     """
 
     name: str
@@ -78,8 +80,11 @@ class Row:
     binned: bool = True
     settings: Any = field(default_factory=dict)
     runs: int = 3
+    data: tuple[str, ...] = tuple(TASKS)
 
 
+# Where all columns are categories a peer has no bins of its own to find.
+NUMBERS = ("adult-balanced",)
 REAL = "real"
 # Peers that answer for test rows, and make no synthetic ones.
 PREDICTORS = ("diffprivlib",)
@@ -91,12 +96,12 @@ ROWS = (
     Row(REAL),
     Row("measured", settings=MEASURED),
     Row("measured with clear labels", settings=[*MEASURED, "model.label_sharpness=4"]),
-    Row("measured in public bins", settings=[*MEASURED, "data.bins_share=0"]),
+    Row("measured in public bins", settings=[*MEASURED, "data.bins_share=0"], data=NUMBERS),
     Row("diffprivlib naive Bayes", "diffprivlib", "GaussianNB", binned=False),
     Row("dpmm PrivBayes", "dpmm", "PrivBayes", settings=STEPS),
-    Row("dpmm PrivBayes with its own bins", "dpmm", "PrivBayes", binned=False, settings=STEPS),
+    Row("dpmm PrivBayes with its own bins", "dpmm", "PrivBayes", binned=False, settings=STEPS, data=NUMBERS),
     Row("dpmm MST", "dpmm", "MST", settings=STEPS),
-    Row("dpmm MST with its own bins", "dpmm", "MST", binned=False, settings=STEPS),
+    Row("dpmm MST with its own bins", "dpmm", "MST", binned=False, settings=STEPS, data=NUMBERS),
     Row("smartnoise MST", "smartnoise", "MST", runs=1),
     # The model size is that of its authors for comparisons. Each fit begins where the one before has ended.
     Row("dpmm AIM", "dpmm", "AIM", settings={"max_model_size": 80, "gen_kwargs": {"n_iters": 250}}, runs=1),
@@ -247,11 +252,11 @@ class Comparison:
 
     def scores(self, made: Made) -> dict[str, float]:
         """Return the scores of rows that stand for the training rows."""
-        found = [
-            *learned(made.binned(), self.test.binned(), self.run)[:2],
-            *learned(made.raw(), self.test.raw(), self.run)[:2],
-        ]
-        return dict(zip(COLUMNS, [*found, self.quality(made)], strict=True))
+        found = dict(zip(IN_BINS, learned(made.binned(), self.test.binned(), self.run), strict=False))
+        # A table of categories alone has the same features in bins.
+        if made.values.of_numbers:
+            found |= dict(zip(RAW, learned(made.raw(), self.test.raw(), self.run), strict=False))
+        return found | {QUALITY: self.quality(made)}
 
     def quality(self, made: Made) -> float:
         """Return the overall score of SDMetrics' quality report, compared with the test rows."""
@@ -313,7 +318,7 @@ def write_csv(path: Path, found: list[Line]) -> None:
         out = csv.writer(file)
         out.writerow(["data", "row", "epsilon", "delta", "score", "mean", "spread", "runs", "seconds"])
         for line in found:
-            for column in (*COLUMNS, OWN):
+            for column in COLUMNS:
                 if (score := line.score(column)) is not None:
                     mean, spread = ("" if value is None else f"{value:.5f}" for value in score)
                     seconds = "" if line.seconds is None else f"{line.seconds:.1f}"
@@ -323,13 +328,14 @@ def write_csv(path: Path, found: list[Line]) -> None:
 
 def markdown(found: list[Line]) -> str:
     text = []
-    head = ["row", "epsilon", *COLUMNS, OWN, "runs", "seconds"]
     for data, task in TASKS.items():
         of_data = [line for line in found if line.data == data]
+        columns = [column for column in COLUMNS if any(line.score(column) for line in of_data)]
+        head = ["row", "epsilon", *columns, "runs", "seconds"]
         if of_data:
             text += ["", f"### {task.title} (delta {DELTA:g})", "", _cells(head), _cells(["---"] * len(head))]
         for line in of_data:
-            scores = [_shown(line.score(column)) for column in (*COLUMNS, OWN)]
+            scores = [_shown(line.score(column)) for column in columns]
             seconds = "" if line.seconds is None else f"{line.seconds:.0f}"
             text.append(_cells([line.row.name, f"{line.epsilon:g}", *scores, str(len(line.cells)), seconds]))
     return "\n".join([*text, ""]).lstrip()
@@ -357,7 +363,7 @@ def main(arguments: list[str] | None = None) -> int:
     kept, failed = Kept(given.folder / "peer_tables.json"), 0
     try:
         for row in (row for row in ROWS if row.name in given.rows):
-            for data in given.data:
+            for data in (data for data in given.data if data in row.data):
                 for epsilon in given.epsilons:
                     for run in range(min(given.runs, row.runs)):
                         said = f"{data}, {row.name}, epsilon {epsilon:g}, run {run}"
