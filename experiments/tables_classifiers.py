@@ -41,7 +41,7 @@ DELTA, LEVELS = 1e-5, ("RF", "HGB", "AUC of HGB", "distance of tables")
 
 
 def tables(data: str, epsilon: float, seed: int) -> tuple[Records, Records]:
-    """Return training and test records."""
+    """Return training and test records, with their values."""
     schema = public_set(data.removesuffix("-balanced")).schema
     n = 15_682 if data == "adult-balanced" else public_set(data).n
     if data == "adult-balanced":
@@ -50,23 +50,33 @@ def tables(data: str, epsilon: float, seed: int) -> tuple[Records, Records]:
     schema = schema.completed(default_bins(n, epsilon if math.isfinite(epsilon) else None, DELTA))
     parts = []
     for held_out, of in ((False, seed), (True, 1000)):
-        encoded = load_public_set(data.removesuffix("-balanced"), schema, held_out=held_out).encoded
+        read = load_public_set(data.removesuffix("-balanced"), schema, held_out=held_out)
+        encoded, values = read.encoded, read.values
         if data == "adult-balanced":
             labels = encoded.codes[:, schema.layout.label]
             few, many = (np.flatnonzero(labels == choice) for choice in (1, 0))
             chosen = np.random.default_rng(of).choice(many, len(few), replace=False)
-            encoded = encoded[np.sort(np.concatenate([few, chosen]))]
-        parts.append(Records(schema, encoded))
+            rows = np.sort(np.concatenate([few, chosen]))
+            encoded, values = encoded[rows], values[rows]
+        parts.append(Records(schema, encoded, values=values))
     return parts[0], parts[1]
 
 
 def scores(train: Encoded, test: Encoded, label: int, seed: int) -> list[float]:
-    x, asked = (np.delete(part.codes, label, axis=1) for part in (train, test))
-    y, answers = train.codes[:, label], test.codes[:, label]
-    forest = RandomForestClassifier(100, random_state=seed).fit(x, y)
-    boosting = HistGradientBoostingClassifier(random_state=seed).fit(x, y)
-    auc = roc_auc_score(answers, boosting.predict_proba(asked)[:, 1])
-    return [forest.score(asked, answers), boosting.score(asked, answers), float(auc), distance(train, test, label)]
+    parts = ((np.delete(part.codes, label, axis=1), part.codes[:, label]) for part in (train, test))
+    return [*learned(*parts, seed), distance(train, test, label)]
+
+
+def learned(train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray], seed: int) -> list[float]:
+    """Return accuracies of a forest and of boosting, and the AUC of boosting.
+
+    Args:
+        train, test: (N, columns) features and (N,) labels.
+    """
+    forest = RandomForestClassifier(100, random_state=seed).fit(*train)
+    boosting = HistGradientBoostingClassifier(random_state=seed).fit(*train)
+    auc = roc_auc_score(test[1], boosting.predict_proba(test[0])[:, 1])
+    return [forest.score(*test), boosting.score(*test), float(auc)]
 
 
 def distance(one: Encoded, other: Encoded, label: int) -> float:

@@ -1,7 +1,6 @@
 """The league table is made cell by cell, can go on, and says what it holds; its files record its protocol."""
 
 import csv
-import gzip
 import math
 import os
 import sys
@@ -14,7 +13,6 @@ import pytest
 from tables_classifiers import tables
 
 from lightning_dpgen.cli.main import main as dpgen
-from lightning_dpgen.data.public_sets import public_set
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import read_schema
 
@@ -148,28 +146,8 @@ def test_rows_have_names_of_their_own_without_commas():
         assert task.shown in task.columns and list(task.epsilons) == sorted(task.epsilons)
 
 
-def _person(random, income):
-    schema = public_set("adult").schema
-    choice = {column.name: column for column in schema.modelled}
-    values = {"income": income, "age": random.integers(17, 91), "fnlwgt": random.integers(1, 10**6)}
-    values |= {"education-num": random.integers(1, 17), "capital-gain": 0, "capital-loss": 0}
-    values |= {"hours-per-week": random.integers(1, 100)}
-    for name in choice.keys() - values.keys():
-        values[name] = random.choice(["?" if value == "missing" else value for value in choice[name].choice_names])
-    return ", ".join(str(values[column.name]) for column in schema.columns)
-
-
 @pytest.fixture
-def adult(tmp_path, monkeypatch):
-    random = np.random.default_rng(0)
-    folder = tmp_path / "data" / "adult"
-    folder.mkdir(parents=True)
-    for name, head, stop in (("adult.data", "", ""), ("adult.test", "|1x3 Cross validator\n", ".")):
-        incomes = random.choice([">50K", "<=50K"], 200, p=[0.25, 0.75])
-        text = head + "\n".join(_person(random, income) + stop for income in incomes) + "\n\n"
-        with gzip.open(folder / f"{name}.gz", "wt", encoding="utf-8") as file:
-            file.write(text)
-    monkeypatch.setenv("DPGEN_DATA", str(folder.parent))
+def adult(made_up_adult, tmp_path):
     return league_tasks.AdultBalanced(tmp_path)
 
 

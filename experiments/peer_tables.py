@@ -1,0 +1,392 @@
+"""Models of tables by other projects beside `dpgen train model=measured`, on the same rows, bins and budgets.
+
+    python experiments/peer_tables.py FOLDER
+    python experiments/peer_tables.py FOLDER --data adult-balanced --rows "dpmm AIM" --epsilons 3 --runs 1
+
+Each peer runs in an environment of its own, FOLDER/environments/NAME, which is made from PyPI when it is first needed;
+`experiments/peers/` has its requirements and the program that runs there. The rows of a table, its test rows and the bins
+are those of `tables_classifiers.py`. A forest and boosting learn from as many synthetic rows as there are real ones, and
+answer for real test rows: on the codes of public bins, and on raw values. Peers get the codes, and raw values are drawn
+within a bin, as `dpgen` does; those with bins of their own get raw values in another row. The quality report of SDMetrics
+compares raw rows with the test rows. Seconds are those of processor of the whole command, from its start to the synthetic
+rows; each runs on one thread.
+
+A cell is kept in FOLDER/peer_tables.json as soon as it is there, and synthetic rows in a folder of their own, so the
+command can be stopped and given again, with other parts or more runs. It writes peer_tables.csv and peer_tables.md of all
+that FOLDER holds by then, with the spread (standard deviation) over runs. DPGEN_DATA names the folder of the public sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from environments import installed, program
+from kept import Kept
+from league_tasks import AdultBalanced, Mushroom
+from tables_classifiers import DELTA, learned, tables
+
+from lightning_dpgen.data.layout import Encoded, smallest_integer
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.values import TableValues
+
+TASKS = {"adult-balanced": AdultBalanced, "mushroom": Mushroom}
+EPSILONS = (1.0, 3.0)
+IN_BINS, RAW = ("forest, bins", "boosting, bins"), ("forest, raw", "boosting, raw")
+QUALITY, OWN = "SDMetrics", "own answers"
+COLUMNS = (*IN_BINS, *RAW, QUALITY, OWN)
+THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# JAX has threads of its own.
+THREADS |= {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1", "JAX_PLATFORMS": "cpu"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Args:
+        name: the name in the table; it holds no comma.
+        peer: the environment, with the program `peers/tables_<peer>.py`; None for `dpgen` and for real rows.
+        mechanism: the name that the peer has for it.
+        binned: hand over codes of public bins, not raw values.
+        settings: those of the peer, or of `dpgen train`.
+        runs: the most that are made, since some take long.
+        data: the tables that it is made for.
+    """
+
+    name: str
+    peer: str | None = None
+    mechanism: str = ""
+    binned: bool = True
+    settings: Any = field(default_factory=dict)
+    runs: int = 3
+    data: tuple[str, ...] = tuple(TASKS)
+
+
+# Where all columns are categories a peer has no bins of its own to find.
+NUMBERS = ("adult-balanced",)
+REAL = "real"
+# Peers that answer for test rows, and make no synthetic ones.
+PREDICTORS = ("diffprivlib",)
+MEASURED = ["model=measured"]
+# Fits go on after they have converged, with 25 halvings a step, for 5,000 steps by default.
+STEPS = {"gen_kwargs": {"n_iters": 1000}}
+# The cheapest first.
+ROWS = (
+    Row(REAL),
+    Row("measured", settings=MEASURED),
+    Row("measured with clear labels", settings=[*MEASURED, "model.label_sharpness=4"]),
+    Row("measured in public bins", settings=[*MEASURED, "data.bins_share=0"], data=NUMBERS),
+    Row("diffprivlib naive Bayes", "diffprivlib", "GaussianNB", binned=False),
+    Row("dpmm PrivBayes", "dpmm", "PrivBayes", settings=STEPS),
+    Row("dpmm PrivBayes with its own bins", "dpmm", "PrivBayes", binned=False, settings=STEPS, data=NUMBERS),
+    Row("dpmm MST", "dpmm", "MST", settings=STEPS),
+    Row("dpmm MST with its own bins", "dpmm", "MST", binned=False, settings=STEPS, data=NUMBERS),
+    Row("smartnoise MST", "smartnoise", "MST", runs=1),
+    # The model size is that of its authors for comparisons. Each fit begins where the one before has ended.
+    Row("dpmm AIM", "dpmm", "AIM", settings={"max_model_size": 80, "gen_kwargs": {"n_iters": 250}}, runs=1),
+    Row("smartnoise AIM", "smartnoise", "AIM", runs=1),
+)
+
+
+class Made:
+    """Rows of a table: in public bins, and by their values."""
+
+    def __init__(self, encoded: Encoded, values: TableValues) -> None:
+        self.encoded, self.values = encoded, values
+
+    @classmethod
+    def of_codes(cls, codes: pd.DataFrame, schema: TableSchema, seed: int) -> Made:
+        """Draw the values of each bin, as `dpgen` does."""
+        dtype = smallest_integer(max(schema.layout.groups))
+        encoded = Encoded(np.empty((len(codes), 0), np.float32), codes.to_numpy(dtype))
+        return cls(encoded, TableValues.drawn(schema, encoded, seed))
+
+    @classmethod
+    def of_values(cls, frame: pd.DataFrame, schema: TableSchema) -> Made:
+        """Put values into the bins of a schema, those outside of its bounds into the nearest."""
+        read = read_table(frame, schema, outside="clamp", values=True)
+        return cls(read.encoded, read.values)
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.values.schema
+
+    def binned(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (N, columns) codes of public bins without the label, and (N,) labels."""
+        label = self.schema.layout.label
+        return np.delete(self.encoded.codes, label, axis=1), self.encoded.codes[:, label]
+
+    def raw(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (N, columns) numbers, categories as codes, without the label, and (N,) labels."""
+        names = [column.name for column in self.schema.recorded if column.name != self.schema.label]
+        return np.stack([self.values.column(name) for name in names], axis=1), self.values.column(self.schema.label)
+
+    def codes(self) -> pd.DataFrame:
+        names = [column.name for column in self.schema.modelled if column.choices]
+        return pd.DataFrame(self.encoded.codes, columns=names)
+
+    def frame(self) -> pd.DataFrame:
+        """Return the values, those of categories as words."""
+        found = {}
+        for column in self.schema.recorded:
+            own = self.values.column(column.name)
+            if isinstance(column, Numeric):
+                found[column.name] = own.astype(np.int64)
+            else:
+                found[column.name] = np.array(words(column), dtype=object)[own]
+        return pd.DataFrame(found)
+
+
+def words(column: Category) -> list[str]:
+    """Return the values of a column of categories, a missing one as it is in the file."""
+    return [*map(str, column.present_names), *(column.missing_values[:1] if column.missing else ())]
+
+
+def described(schema: TableSchema, binned: bool) -> dict[str, dict]:
+    """Return what is public of the columns, as peers are told."""
+    if binned:
+        names = [column.name for column in schema.modelled if column.choices]
+        return {name: {"values": list(range(size))} for name, size in zip(names, schema.layout.groups, strict=True)}
+    return {
+        column.name: {"low": column.low, "high": column.high} if isinstance(column, Numeric) else {"values": words(column)}
+        for column in schema.recorded
+    }
+
+
+def timed(command: list, folder: Path) -> float:
+    """Run a command and return its seconds of processor.
+
+    Raises:
+        RuntimeError: if it fails; with its last lines.
+    """
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    log = folder / "log.txt"
+    with log.open("w", encoding="utf-8") as out:
+        done = subprocess.run(command, env=os.environ | THREADS, stdout=out, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise RuntimeError(f"exit status {done.returncode}: {log.read_text(encoding='utf-8')[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+class Comparison:
+    """One table at one budget, with the rows of one run.
+
+    Args:
+        folder: the folder of environments, and of synthetic rows.
+        data: a name of `TASKS`.
+    """
+
+    def __init__(self, folder: Path, data: str, epsilon: float, run: int) -> None:
+        self.folder, self.data, self.epsilon, self.run = folder, data, epsilon, run
+        train, test = tables(data, epsilon, run)
+        self.train, self.test = (Made(part.encoded, part.values) for part in (train, test))
+
+    def cell(self, row: Row) -> dict[str, Any]:
+        """Return scores by column, and seconds of processor where a model was trained."""
+        if row.name == REAL:
+            return {"scores": self.scores(self.train)}
+        place = (
+            self.folder / "made" / re.sub(r"[^a-z0-9]+", "_", f"{self.data} {row.name} {self.epsilon:g} {self.run}".lower())
+        )
+        # A command that was interrupted has no time of its own.
+        if not (place / "seconds.json").is_file():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            seconds = self.peer(row, place) if row.peer else self.measured(row, place)
+            (place / "seconds.json").write_text(json.dumps(seconds), encoding="utf-8")
+        seconds = json.loads((place / "seconds.json").read_text(encoding="utf-8"))
+        if row.peer is None:
+            made = Made.of_values(pd.read_parquet(place / "run" / "release" / "synthetic.parquet"), self.test.schema)
+        else:
+            made = pd.read_csv(place / "made.csv", keep_default_na=False)
+            if row.peer in PREDICTORS:
+                right = made[self.test.schema.label].astype(str) == self.test.frame()[self.test.schema.label]
+                return {"scores": {OWN: float(right.mean())}, "seconds": seconds}
+            made = Made.of_codes(made, self.test.schema, self.run) if row.binned else Made.of_values(made, self.test.schema)
+        return {"scores": self.scores(made), "seconds": seconds}
+
+    def measured(self, row: Row, place: Path) -> float:
+        """Let `dpgen train` make as many synthetic rows as there are real ones; return its seconds."""
+        task = TASKS[self.data](self.folder)
+        budget = [f"privacy.epsilon={self.epsilon:g}", f"privacy.delta={DELTA}", f"seed={self.run}"]
+        # The league leaves bins unpaid; here a row says so where it does.
+        data = [word for word in task.settings(self.run) if not word.startswith("data.bins_share")]
+        words = [*data, *row.settings, *budget, f"run_dir={place / 'run'}"]
+        return timed([sys.executable, "-m", "lightning_dpgen", "train", *words], place)
+
+    def peer(self, row: Row, place: Path) -> float:
+        """Let a peer make as many synthetic rows as there are real ones, or answers; return its seconds."""
+        python = installed(row.peer, self.folder / "environments")
+        asked = {
+            "mechanism": row.mechanism, "settings": row.settings, "binned": row.binned, "epsilon": self.epsilon,
+            "delta": DELTA, "n": len(self.train.values), "label": self.train.schema.label,
+            "columns": described(self.train.schema, row.binned),
+        }  # fmt: skip
+        (place / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
+        for name, part in (("table", self.train), ("test", self.test)):
+            if name == "table" or row.peer in PREDICTORS:
+                (part.codes() if row.binned else part.frame()).to_csv(place / f"{name}.csv", index=False)
+        return timed([python, program(f"tables_{row.peer}"), place], place)
+
+    def scores(self, made: Made) -> dict[str, float]:
+        """Return the scores of rows that stand for the training rows."""
+        found = dict(zip(IN_BINS, learned(made.binned(), self.test.binned(), self.run), strict=False))
+        # A table of categories alone has the same features in bins.
+        if made.values.of_numbers:
+            found |= dict(zip(RAW, learned(made.raw(), self.test.raw(), self.run), strict=False))
+        return found | {QUALITY: self.quality(made)}
+
+    def quality(self, made: Made) -> float:
+        """Return the overall score of SDMetrics' quality report, compared with the test rows."""
+        python = installed("sdmetrics", self.folder / "environments")
+        kinds = {c.name: "numerical" if isinstance(c, Numeric) else "categorical" for c in made.schema.recorded}
+        with tempfile.TemporaryDirectory() as name:
+            place = Path(name)
+            (place / "columns.json").write_text(json.dumps(kinds), encoding="utf-8")
+            self.test.frame().to_csv(place / "real.csv", index=False)
+            made.frame().to_csv(place / "synthetic.csv", index=False)
+            done = subprocess.run(
+                [python, program("quality_sdmetrics"), place], env=os.environ | THREADS, capture_output=True, text=True
+            )
+        if done.returncode:
+            raise RuntimeError(f"SDMetrics: exit status {done.returncode}: {done.stderr[-2000:]}")
+        return float(done.stdout)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The cells of one or more runs of a row at an epsilon."""
+
+    data: str
+    row: Row
+    epsilon: float
+    cells: list[dict]
+
+    def score(self, column: str) -> tuple[float, float | None] | None:
+        """Return mean and standard deviation, which is not known for one run; None where the row has no such score."""
+        found = [cell["scores"][column] for cell in self.cells if column in cell["scores"]]
+        if not found:
+            return None
+        return statistics.mean(found), statistics.stdev(found) if len(found) > 1 else None
+
+    @property
+    def seconds(self) -> float | None:
+        return statistics.mean(cell["seconds"] for cell in self.cells) if "seconds" in self.cells[0] else None
+
+
+def key(data: str, row: Row, epsilon: float, run: int) -> dict:
+    """Return the key of a cell."""
+    about = [row.peer, row.mechanism, row.binned, row.settings]
+    return {"data": data, "row": row.name, "about": about, "epsilon": f"{epsilon:g}", "run": run}
+
+
+def lines(kept: Kept) -> Iterator[Line]:
+    """Return all that was kept, whichever command has made it."""
+    runs = sorted({json.loads(text)["run"] for text in kept.found})
+    for data in TASKS:
+        for row in ROWS:
+            for epsilon in EPSILONS:
+                cells = [kept.look(key(data, row, epsilon, run)) for run in runs]
+                if found := [cell for cell in cells if cell is not None]:
+                    yield Line(data, row, epsilon, found)
+
+
+def write_csv(path: Path, found: list[Line]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file)
+        out.writerow(["data", "row", "epsilon", "delta", "score", "mean", "spread", "runs", "seconds"])
+        for line in found:
+            for column in COLUMNS:
+                if (score := line.score(column)) is not None:
+                    mean, spread = ("" if value is None else f"{value:.5f}" for value in score)
+                    seconds = "" if line.seconds is None else f"{line.seconds:.1f}"
+                    about = [line.data, line.row.name, f"{line.epsilon:g}", DELTA]
+                    out.writerow([*about, column, mean, spread, len(line.cells), seconds])
+
+
+def markdown(found: list[Line]) -> str:
+    text = []
+    for data, task in TASKS.items():
+        of_data = [line for line in found if line.data == data]
+        columns = [column for column in COLUMNS if any(line.score(column) for line in of_data)]
+        head = ["row", "epsilon", *columns, "runs", "seconds"]
+        if of_data:
+            text += ["", f"### {task.title} (delta {DELTA:g})", "", _cells(head), _cells(["---"] * len(head))]
+        for line in of_data:
+            scores = [_shown(line.score(column)) for column in columns]
+            seconds = "" if line.seconds is None else f"{line.seconds:.0f}"
+            text.append(_cells([line.row.name, f"{line.epsilon:g}", *scores, str(len(line.cells)), seconds]))
+    return "\n".join([*text, ""]).lstrip()
+
+
+def _shown(score: tuple[float, float | None] | None) -> str:
+    if score is None:
+        return ""
+    return f"{score[0]:.3f}" + ("" if score[1] is None else f" ({score[1]:.3f})")
+
+
+def _cells(values: list[str]) -> str:
+    return f"| {' | '.join(values)} |"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
+    parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=list(EPSILONS))
+    parser.add_argument("--runs", type=int, default=3, help="some rows have fewer, since they take long")
+    given = parser.parse_args(arguments)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    kept, failed = Kept(given.folder / "peer_tables.json"), 0
+    try:
+        for row in (row for row in ROWS if row.name in given.rows):
+            for data in (data for data in given.data if data in row.data):
+                for epsilon in given.epsilons:
+                    for run in range(min(given.runs, row.runs)):
+                        said = f"{data}, {row.name}, epsilon {epsilon:g}, run {run}"
+                        try:
+                            compared = partial(made_cell, given.folder.resolve(), data, row, epsilon, run)
+                            cell = kept.get(key(data, row, epsilon, run), compared)
+                            print(f"{said}: {json.dumps(cell)}", flush=True)
+                        except Exception:
+                            # A cell that cannot be made does not stop a night's work.
+                            failed += 1
+                            print(f"{said}: failed", file=sys.stderr)
+                            traceback.print_exc()
+    finally:
+        # The table is written also when the command is stopped.
+        if found := list(lines(kept)):
+            write_csv(given.folder / "peer_tables.csv", found)
+            (given.folder / "peer_tables.md").write_text(markdown(found), encoding="utf-8")
+    return 1 if failed else 0
+
+
+def made_cell(folder: Path, data: str, row: Row, epsilon: float, run: int) -> dict[str, Any]:
+    return Comparison(folder, data, epsilon, run).cell(row)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
