@@ -144,9 +144,9 @@ class Defaults:
 
     @property
     def poses(self) -> str:
-        """Measured; never where s / labels is below 400."""
-        # Less does not tell whether they pay off.
-        return "measured" if self.strength >= 400 * labels_of(self.layout) else "never"
+        """Measured; never where s / labels is below 600."""
+        # There the noise of what poses gain is half of what they have to gain.
+        return "measured" if self.strength >= 600 * labels_of(self.layout) else "never"
 
     @property
     def cells(self) -> int:

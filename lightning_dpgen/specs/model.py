@@ -146,7 +146,7 @@ class MeasuredSpec(Spec):
     )
     poses: Literal["measured", "always", "never"] | None = setting(
         "pictures: whether they are described without their slant and place, which are modelled beside them",
-        by_default="measured, or never where s / labels is below 400, of declared symmetries and of a classifier",
+        by_default="measured, or never where s / labels is below 600, of declared symmetries and of a classifier",
     )  # fmt: skip
     cells: int | None = setting(
         "pictures: the most cells of a label, each with a Gaussian; as many are taken as stand out of the noise", ge=1,

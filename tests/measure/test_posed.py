@@ -58,7 +58,7 @@ def measured(own, records, epsilon=100.0):
 def test_poses_are_taken_away_where_that_makes_means_sharper_and_not_in_noise():
     for records, epsilon, poses, expected in (
         (letters(600), 100.0, "measured", True), (textures(600), 100.0, "measured", False),
-        (letters(600), 0.3, "measured", False), (textures(600), 100.0, "always", True),
+        (textures(600), 100.0, "always", True),
         (letters(600), 100.0, "never", False),
     ):  # fmt: skip
         own = recipe(600, size=20, poses=poses)
@@ -69,7 +69,8 @@ def test_poses_are_taken_away_where_that_makes_means_sharper_and_not_in_noise():
 
 
 def test_the_gain_is_what_it_is_by_hand_and_noise_does_not_bend_it():
-    """Noise lets a gain that is hardly too small pass in 1 of 44 draws: in more than 6 of 50 by a chance of 1 in 5,000."""
+    """Without noise the border is where it is; with it, half of 100 draws pass there, less or more by 20 with a chance of
+    1 in 15,000, and none far from it."""
     records, own = letters(500), recipe(500)
     component, waves = label_components(records), cosines(SCHEMA.layout, SCHEMA.axes, 60)
     found = {name: Measured(one.of_all(records, component), 0.0) for name, one in own.statistics(POSES, {}).items()}
@@ -86,9 +87,10 @@ def test_the_gain_is_what_it_is_by_hand_and_noise_does_not_bend_it():
     length, noise = float(found["lengths"].sums), torch.Generator().manual_seed(0)
     for deviation, worth, fewest, most in (
         (0.0, 0.099, 0, 0),
-        (0.0, 0.101, 50, 50),
-        (3.0, 0.099, 0, 6),
-        (3.0, 0.3, 50, 50),
+        (0.0, 0.101, 100, 100),
+        (3.0, 0.01, 0, 0),
+        (3.0, 0.1, 30, 70),
+        (3.0, 0.5, 100, 100),
     ):
         sums = torch.tensor([length + within * (gain / worth - 1.0)], dtype=torch.float64)
         draws = [
@@ -96,7 +98,7 @@ def test_the_gain_is_what_it_is_by_hand_and_noise_does_not_bend_it():
                 name: Measured(found[name].sums + deviation * torch.randn(
                     found[name].sums.shape, generator=noise, dtype=torch.float64), deviation) for name in ("plain", "posed")
             }
-            for _ in range(50)
+            for _ in range(100)
         ]  # fmt: skip
         assert fewest <= sum(map(pays_off, draws)) <= most, (deviation, worth)
 
