@@ -73,7 +73,7 @@ class Posed(Basis):
     def _values(self, records: Encoded) -> Tensor:
         pictures = _on_grid(records, self.layout, self._axes)
         poses = find_poses(pictures)
-        # A side of three pixels or fewer leaves nowhere to move.
+        # A side of two pixels or fewer leaves nowhere to move.
         return torch.cat([remove_poses(pictures, poses).flatten(1), 0.5 + 0.5 * poses / self._most.clamp(min=1.0)], dim=1)
 
 

@@ -1,11 +1,13 @@
 """The pose of a picture: how its ink slants, and where it lies, in whole pixels. It can be taken away and put back.
 
-All of it is a function of each picture alone. If values are multiples of a power of two, such as 2^-12, in float64, it is
-the same to the last bit beside any other pictures: sums of such multiples are exact in any order, and all that follows is
-rounded number by number.
+The ground is the median of the pixels at the edges, in each channel, and ink is what differs from it. All of it is a
+function of each picture alone: in float64 the same to the last bit beside any other pictures, since sums are of multiples
+of a power of two, which are exact in any order, and all that follows is rounded number by number.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ POSE = 3
 # The steepest slant, the smallest height of ink (its variance, in rows) that a slant is divided by, and how far from the
 # middle ink lies at most, as a part of the side.
 STEEPEST, _FLAT, _FARTHEST = 1.0, 0.5, 0.25
+# Bits of whole numbers that float64 adds up exactly.
+_EXACT = 52
 
 
 def upright(pictures: Tensor) -> Tensor:
@@ -22,10 +26,10 @@ def upright(pictures: Tensor) -> Tensor:
     centre, are uncorrelated.
 
     The result is a continuous function of each picture: a little rounding changes it by as little. A picture without ink,
-    of one value or of one row stays as it is. From beyond an edge comes 0.
+    of one value or of one row stays as it is. From beyond an edge comes the ground.
 
     Args:
-        pictures: (n, height, width, channels), 0 or more, 0 where there is no ink.
+        pictures: (n, height, width, channels), from 0 to 1.
 
     Example:
         >>> upright(torch.eye(3, dtype=torch.float64)[None, ..., None])[0, ..., 0].round(decimals=9)
@@ -53,8 +57,7 @@ def find_poses(pictures: Tensor) -> Tensor:
     height, width = pictures.shape[1:3]
     slant, down, across = _ink(pictures)
     middle = torch.cat([down - (height - 1) / 2, across - (width - 1) / 2], dim=1)
-    # Halves are rounded to even numbers; without ink there is nothing to move.
-    return _within(torch.cat([slant, middle], dim=1), height, width) * (pictures.flatten(1) > 0.0).any(dim=1, keepdim=True)
+    return _within(torch.cat([slant, middle], dim=1), height, width)
 
 
 def longest_pose(height: int, width: int) -> tuple[float, float, float]:
@@ -63,7 +66,7 @@ def longest_pose(height: int, width: int) -> tuple[float, float, float]:
 
 
 def remove_poses(pictures: Tensor, poses: Tensor) -> Tensor:
-    """Move each picture's ink to the middle and take its slant away. From beyond an edge comes 0.
+    """Move each picture's ink to the middle and take its slant away. From beyond an edge comes the ground.
 
     Args:
         pictures: (n, height, width, channels).
@@ -96,17 +99,29 @@ def apply_poses(pictures: Tensor, poses: Tensor) -> Tensor:
 
 
 def _ink(pictures: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the slant (n, 1) of each picture's ink, and the row and the column (n, 1) of its centre."""
-    ink = pictures.sum(dim=3)
-    y = torch.arange(ink.shape[1], dtype=ink.dtype)[:, None].expand(ink.shape[1:])
-    x = torch.arange(ink.shape[2], dtype=ink.dtype).expand(ink.shape[1:])
+    """Return the slant (n, 1) of each picture's ink, and the row and the column (n, 1) of its centre, which without ink is
+    the middle."""
+    _, height, width, channels = pictures.shape
+    # Rows and columns from the middle, in halves.
+    y, x = (torch.arange(1 - length, length, 2, dtype=pictures.dtype) for length in (height, width))
+    y, x = y[:, None].expand(height, width), x.expand(height, width)
     # Sums come before any division: of multiples of a power of two they are exact, in whatever order they are taken.
+    bits = _EXACT - math.ceil(math.log2(channels * height * width * max(height, width) ** 2))
+    ink = (pictures - _ground(pictures)).abs().sum(dim=3).mul(2.0**bits).round().flatten(1)
     moments = torch.stack([torch.ones_like(y), y, x, y * x, y * y], dim=2)
-    total, down, across, both, square = (ink.flatten(1) @ moments.flatten(0, 1)).split(1, dim=1)
-    total = total.clamp(min=torch.finfo(ink.dtype).tiny)
+    total, down, across, both, square = (ink @ moments.flatten(0, 1)).split(1, dim=1)
+    total = total.clamp(min=1.0)
     down, across = down / total, across / total
     together, tall = both / total - down * across, square / total - down * down
-    return (together / tall.clamp(min=_FLAT)).clamp(-STEEPEST, STEEPEST), down, across
+    slant = (together / tall.clamp(min=4.0 * _FLAT)).clamp(-STEEPEST, STEEPEST)
+    return slant, (down + (height - 1)) / 2.0, (across + (width - 1)) / 2.0
+
+
+def _ground(pictures: Tensor) -> Tensor:
+    """Return the median (n, 1, 1, channels) of the pixels at the edges."""
+    n, _, _, channels = pictures.shape
+    edges = [pictures[:, [0, -1]].reshape(n, -1, channels), pictures[:, :, [0, -1]].reshape(n, -1, channels)]
+    return torch.cat(edges, dim=1).median(dim=1).values[:, None, None]
 
 
 def _within(poses: Tensor, height: int, width: int) -> Tensor:
@@ -117,7 +132,7 @@ def _within(poses: Tensor, height: int, width: int) -> Tensor:
 
 
 def _read_rows(pictures: Tensor, rows: Tensor, shifts: Tensor) -> Tensor:
-    """Read each row, between two pixels, from a row of the old picture, so many columns to the right; beyond it is 0.
+    """Read each row, between two pixels, from a row of the old picture, so many columns to the right; beyond is the ground.
 
     Args:
         pictures: (n, height, width, channels).
@@ -127,9 +142,10 @@ def _read_rows(pictures: Tensor, rows: Tensor, shifts: Tensor) -> Tensor:
     n, height, width, channels = pictures.shape
     whole = shifts.floor()
     part = (shifts - whole).to(pictures.dtype)[..., None]
+    ground = _ground(pictures)
     # A row without ink lies below the others, and beside each there is room for whatever it is shifted by.
     wide = torch.zeros(n, height + 1, 3 * width + 2, channels, dtype=pictures.dtype)
-    wide[:, :height, width + 1 : 2 * width + 1] = pictures
+    wide[:, :height, width + 1 : 2 * width + 1] = pictures - ground
     rows = rows.where((rows >= 0) & (rows < height), height)
     first = (torch.arange(n)[:, None] * (height + 1) + rows) * wide.shape[2]
     first = (first + whole.long().clamp(-width - 1, width) + width + 1) * channels
@@ -138,4 +154,4 @@ def _read_rows(pictures: Tensor, rows: Tensor, shifts: Tensor) -> Tensor:
     read = pieces.index_select(0, first.view(-1)).view(n, height, -1)
     # Two products and a sum, each rounded by itself: `lerp` may round a number by its place in memory.
     between = read[..., :-channels] * (1.0 - part) + read[..., channels:] * part
-    return between.view(n, height, width, channels)
+    return (between.view(n, height, width, channels) + ground).clamp(0.0, 1.0)

@@ -74,3 +74,20 @@ def test_extreme_pictures_and_poses_stay_within_range():
     assert torch.equal(apply_poses(corners, far), apply_poses(corners, far.clamp(-most, most)))
     # A picture of one pixel has nowhere to go.
     assert torch.equal(find_poses(torch.ones(1, 1, 1, 1)), torch.zeros(1, 3))
+
+
+def test_ink_is_what_differs_from_the_ground():
+    """Ink on grey, and dark ink on white, have the poses of the same ink on black, and nothing else beyond the edges."""
+    pictures = strokes(50)
+    poses = find_poses(pictures)
+    without = remove_poses(pictures, poses)
+    for changed in (lambda x: 0.25 + 0.5 * x, lambda x: 1.0 - x):
+        assert torch.equal(find_poses(changed(pictures)), poses)
+        torch.testing.assert_close(remove_poses(changed(pictures), poses), changed(without), atol=1e-12, rtol=0.0)
+        torch.testing.assert_close(apply_poses(changed(without), poses), changed(apply_poses(without, poses)))
+
+
+def test_sums_of_ink_are_exact_in_tall_pictures_too():
+    pictures = torch.rand(3, 4096, 64, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    alone = [find_poses(picture[None]) for picture in pictures]
+    assert torch.equal(find_poses(pictures), torch.cat(alone))
