@@ -12,6 +12,7 @@ from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.splitting import split_noise
 from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
 from lightning_dpgen.models.mixture import Mixture
@@ -28,8 +29,14 @@ _WIDER = 1.6
 _SMALL = 8
 # A count of baskets that is below so many deviations of its noise counts as 0.
 _FEWEST = 2.5
-# The fit: its steps, the largest step, how far components are apart at first, and the weight that holds them together.
-_STEPS, _LR, _APART, _TOGETHER = 400, 0.2, 0.3, 1.0
+# The fit: its steps, the largest step, and how far components are apart at first.
+_STEPS, _LR, _APART = 400, 0.2, 0.3
+# Weights that hold components together, beside squared errors in deviations of the noise: for baskets of which many are
+# alike in part, and for those in which a few items always go together.
+_TOGETHER = (1.0, 0.2)
+# The second is chosen where it lowers the error of pairs that is not noise by so much, in fits of so many of all steps to
+# sums with so many deviations of noise more.
+_GAIN, _TRIAL, _PART = 0.06, 0.4, 0.7
 
 
 @dataclass(frozen=True)
@@ -155,6 +162,11 @@ class _Sizes:
     roots: Tensor
     pair_roots: Tensor
 
+    @property
+    def live(self) -> Tensor:
+        """Return which strata have baskets (strata,)."""
+        return self.roots.sum(dim=0) > 0.0
+
     @classmethod
     def of(cls, layout: Layout, measured: Measured) -> _Sizes:
         bins = len(layout.sizes)
@@ -185,62 +197,134 @@ def fit_baskets(
     a race of exponential arrivals, stopped when s are there: an item of rate r is among them with chance
     ``p = 1 - exp(-r t)`` nearly, where t is when s are expected, and two with a chance in proportion to the product of
     theirs. Least squares over all sums, each divided by the deviation of its noise, by Adam from where the noisy pairs of
-    some item point. A prior holds components to what all have in common, since noise would set them apart.
+    some item point. A prior holds components to what all have in common, since noise would set them apart. How closely
+    is chosen by short fits to a part of the noise, judged by the rest (`split_noise`).
     """
-    labels, (strata_, units) = len(sizes.counts), (len(sizes.size), items.sums.shape[1])
-    live = sizes.roots.sum(dim=0) > 0.0
-    generator = torch.Generator().manual_seed(seed)
-    common = _shares(items.sums.sum(dim=0))
-    by_item, by_pair = max(items.deviation, 1.0), max(pairs.deviation, 1.0)
-    target = items.sums.view(labels, strata_, units)[:, live]
-    # The items that are not frequent become one more item, which stands for so many alike.
-    rare = torch.ones(units, dtype=torch.bool)
-    rare[often] = False
-    some, many, deviation = common[often], torch.ones(len(often)), torch.full((len(often),), by_item)
-    rest = target[..., rare].sum(dim=2, keepdim=True)
-    target = target[..., often]
-    if rare.any():
-        some, target = torch.cat([some, common[rare].sum()[None]]), torch.cat([target, rest], dim=2)
-        many = torch.cat([many, (some[-1].square() / common[rare].square().sum())[None].float()])
-        deviation = torch.cat([deviation, torch.tensor([by_item * math.sqrt(int(rare.sum()))])])
-    some, target = some.float(), target.float()
-    together = _symmetric(pairs.sums.float(), len(often))
-    beside = 1.0 - torch.eye(len(often))
-    size, half = sizes.size[live].float(), sizes.half[live]
-    roots, pair_roots = (sizes.roots[:, live] / sizes.size[live]).float(), sizes.pair_roots[:, live].float()
+    together = _TOGETHER[0]
+    # Without noise there is nothing to be judged by.
+    if items.deviation and pairs.deviation:
+        parts = split_noise({"items": items, "pairs": pairs}, _PART, seed)
+        seen, held_out = (_Sums.of(sizes, part["items"], part["pairs"], often) for part in parts)
+        together = _chosen(seen, held_out, k, seed, max(round(_TRIAL * steps), 1))
+    found = _Sums.of(sizes, items, pairs, often)
+    theta, mixing, _ = _descended(found, k, seed, steps, together)
+    common, rare = found.common, found.rare
+    own = torch.softmax(theta, dim=1)
+    rates = own[:, -1:] * (common / common[rare].sum().clamp(min=1e-30)).float()
+    rates[:, often] = own[:, : len(often)]
+    # In strata without baskets components are alike.
+    shares = torch.full((len(sizes.counts), len(sizes.size), k), 1.0 / k)
+    shares[:, sizes.live] = torch.softmax(mixing, dim=2)
+    return rates, shares[:, sizes.stratum].transpose(1, 2)
 
-    theta = _starts(some, together, by_pair, k, generator).requires_grad_()
-    mixing = torch.zeros(labels, len(size), k, requires_grad=True)
+
+@dataclass(frozen=True)
+class _Sums:
+    """Noisy sums of the frequent items and their pairs, and of one more item, which stands for all others alike.
+
+    Args:
+        common: (units,) shares of all items.
+        rare: (units,) those that are not frequent.
+        some: (items,) shares of the frequent items and of the others together.
+        many: (items,) how many items each stands for.
+        target, deviation: (labels, strata, items) sums of items, and (items,) the noise of each.
+        together, by_pair: (halves, frequent, frequent) sums of pairs, and the noise of each.
+        size, half: (strata,) mean size, and half of the pairs.
+        roots, pair_roots: (labels, strata) what made-up chances are multiplied by to be sums.
+    """
+
+    common: Tensor
+    rare: Tensor
+    some: Tensor
+    many: Tensor
+    target: Tensor
+    deviation: Tensor
+    together: Tensor
+    by_pair: float
+    size: Tensor
+    half: Tensor
+    roots: Tensor
+    pair_roots: Tensor
+
+    @classmethod
+    def of(cls, sizes: _Sizes, items: Measured, pairs: Measured, often: Tensor) -> _Sums:
+        labels, (strata_, units), live = len(sizes.counts), (len(sizes.size), items.sums.shape[1]), sizes.live
+        common = _shares(items.sums.sum(dim=0))
+        by_item, by_pair = max(items.deviation, 1.0), max(pairs.deviation, 1.0)
+        target = items.sums.view(labels, strata_, units)[:, live]
+        rare = torch.ones(units, dtype=torch.bool)
+        rare[often] = False
+        some, many, deviation = common[often], torch.ones(len(often)), torch.full((len(often),), by_item)
+        rest = target[..., rare].sum(dim=2, keepdim=True)
+        target = target[..., often]
+        if rare.any():
+            some, target = torch.cat([some, common[rare].sum()[None]]), torch.cat([target, rest], dim=2)
+            many = torch.cat([many, (some[-1].square() / common[rare].square().sum())[None].float()])
+            deviation = torch.cat([deviation, torch.tensor([by_item * math.sqrt(int(rare.sum()))])])
+        together = _symmetric(pairs.sums.float(), len(often))
+        size, half = sizes.size[live].float(), sizes.half[live]
+        roots, pair_roots = (sizes.roots[:, live] / sizes.size[live]).float(), sizes.pair_roots[:, live].float()
+        return cls(
+            common, rare, some.float(), many, target.float(), deviation, together, by_pair, size, half, roots, pair_roots
+        )
+
+    def made_by(self, theta: Tensor, mixing: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums of items (labels, strata, items) and of pairs (halves, frequent, frequent) of a mixture."""
+        rates, shares = torch.softmax(theta, dim=1), torch.softmax(mixing, dim=2)
+        # The last step has a gradient: that of the time at which so many are expected.
+        held = _held(rates, _later(rates, time, self.size, self.many), self.many)
+        frequent = held[..., : self.together.shape[1]]
+        whole = (held.sum(dim=2).square() - (held.square() / self.many).sum(dim=2)).clamp(min=1e-6) / 2.0
+        weight = torch.einsum("ls,lsk->sk", self.pair_roots, shares) / whole
+        pairs = []
+        for own in range(len(self.together)):
+            rows = frequent[self.half == own].flatten(0, 1)
+            pairs.append(rows.T @ (weight[self.half == own].reshape(-1, 1) * rows))
+        return torch.einsum("ls,lsk,skm->lsm", self.roots, shares, held), torch.stack(pairs)
+
+    def squared_errors(self, items: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums of squared errors of items and of pairs, in deviations of the noise."""
+        beside = 1.0 - torch.eye(pairs.shape[1])
+        of_pairs = ((pairs - self.together) * beside / self.by_pair).square().sum()
+        return ((items - self.target) / self.deviation).square().sum(), 0.5 * of_pairs
+
+
+def _chosen(seen: _Sums, held_out: _Sums, k: int, seed: int, steps: int) -> float:
+    """Return the weight whose short fit to sums is nearer to pairs with other noise.
+
+    The first is kept where there is little between them: of many sums with small errors the second may fit a few large
+    ones better, and the rest worse.
+    """
+    first, second = (
+        float(held_out.squared_errors(*seen.made_by(*_descended(seen, k, seed, steps, weight)))[1]) for weight in _TOGETHER
+    )
+    # Noise makes so much of an error, give or take a deviation.
+    halves_, frequent = held_out.together.shape[:2]
+    noise = halves_ * frequent * (frequent - 1) / 2.0
+    return _TOGETHER[first - second > _GAIN * max(first - noise, math.sqrt(2.0 * noise))]
+
+
+def _descended(sums: _Sums, k: int, seed: int, steps: int, together: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Fit a mixture that is near to sums, with components held together by a weight.
+
+    Returns:
+        Logarithms of rates (k, items) and of shares (labels, strata, k), and the times (strata, k) that go with them.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    theta = _starts(sums.some, sums.together, sums.by_pair, k, generator).requires_grad_()
+    mixing = torch.zeros(len(sums.roots), len(sums.size), k, requires_grad=True)
     optimizer = torch.optim.Adam([theta, mixing], lr=_LR)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
-    time = size[:, None].expand(-1, k)
-    for _ in range(steps if len(size) else 0):
+    time = sums.size[:, None].expand(-1, k)
+    for _ in range(steps if len(sums.size) else 0):
         optimizer.zero_grad()
-        rates, shares = torch.softmax(theta, dim=1), torch.softmax(mixing, dim=2)
         with torch.no_grad():
-            time = _later(rates, time, size, many)
-        # Once more with a gradient: that of the time at which so many are expected.
-        held = _held(rates, _later(rates, time, size, many), many)
-        made = torch.einsum("ls,lsk,skm->lsm", roots, shares, held)
-        loss = ((made - target) / deviation).square().sum()
-        frequent = held[..., : len(often)]
-        whole = (held.sum(dim=2).square() - (held.square() / many).sum(dim=2)).clamp(min=1e-6) / 2.0
-        weight = torch.einsum("ls,lsk->sk", pair_roots, shares) / whole
-        for own in range(len(together)):
-            rows = frequent[half == own].flatten(0, 1)
-            found = rows.T @ (weight[half == own].reshape(-1, 1) * rows)
-            loss = loss + 0.5 * ((found - together[own]) * beside / by_pair).square().sum()
-        (loss + _TOGETHER * (theta - some.log()).square().sum()).backward()
+            time = _later(torch.softmax(theta, dim=1), time, sums.size, sums.many)
+        of_items, of_pairs = sums.squared_errors(*sums.made_by(theta, mixing, time))
+        (of_items + of_pairs + together * (theta - sums.some.log()).square().sum()).backward()
         optimizer.step()
         schedule.step()
-    with torch.no_grad():
-        own = torch.softmax(theta, dim=1)
-        rates = own[:, -1:] * (common / common[rare].sum().clamp(min=1e-30)).float()
-        rates[:, often] = own[:, : len(often)]
-        # In strata without baskets components are alike.
-        shares = torch.full((labels, strata_, k), 1.0 / k)
-        shares[:, live] = torch.softmax(mixing, dim=2)
-        return rates, shares[:, sizes.stratum].transpose(1, 2)
+    return theta.detach(), mixing.detach(), time
 
 
 def _later(rates: Tensor, time: Tensor, size: Tensor, many: Tensor) -> Tensor:

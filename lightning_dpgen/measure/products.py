@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,10 +35,10 @@ _DOUBT = 0.1
 # Steps of the fit, and the largest step.
 _STEPS, _LR = 1000, 0.1
 # Weights of the relative entropy that holds columns of components to what all have in common, from which noise would
-# take them, beside squared errors in deviations of the noise: for columns that hardly tell of each other, and for those
-# that follow from each other.
-_TOGETHER = (10.0, 1.0)
-# One of them is chosen by fits of so many of all steps, to tables with so many deviations of noise more.
+# take them, beside squared errors in deviations of the noise: from tables with hardly any noise, of which the chance of
+# sampling is not to be repeated, to columns that follow from each other in much noise; and the one to begin with.
+_TOGETHER, _USUAL = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0), 10.0
+# One of them is chosen by fits of so many of all steps, to tables with so many deviations more.
 _TRIAL, _PART = 0.4, 0.7
 # The weight of the share of records that have a pair of choices that there is not, in records and deviations of the
 # noise. At ten times as much nothing else would be fitted, at a tenth other columns would move when they are left out.
@@ -212,7 +213,8 @@ def fit_products(
 
     Least squares over all cells, each divided by the deviation of its noise, by Adam from shares near those of single
     groups; a cell says as much as its noise lets it. Where tables are by label, the label is one more group. How closely
-    components are held together is chosen by short fits to a part of the noise, judged by the rest (`split_noise`).
+    components are held together is chosen by short fits to a part of noise and chance, judged by the rest
+    (`split_noise`).
 
     Args:
         broken: pairs of choices (width, width) that no record has, 1 there and else 0: their share is held down, so that
@@ -224,17 +226,35 @@ def fit_products(
     def cells_of(part: Mapping[str, Measured]) -> _Cells:
         return _Cells.of(layout, statistics, part, total)
 
-    together = _TOGETHER[0]
-    # Exact tables are not blurred by any of these weights.
-    if all(own.deviation for own in measured.values()):
-        seen, held_out = map(cells_of, split_noise(measured, _PART, seed))
-        trial = max(round(_TRIAL * steps), 1)
+    # Records are a sample of those that might have been: a count has about the variance of a binomial one.
+    shares = {name: (own.sums / total).clamp(0.0, 1.0) for name, own in measured.items()}
+    chance = {name: total * share * (1.0 - share) for name, share in shares.items()}
 
+    def distances(chance: Mapping[str, Tensor] | None) -> Callable[[float], float]:
+        """Return how far fits to one part are from the other, by their weight."""
+        seen, held_out = map(cells_of, split_noise(measured, _PART, seed, chance))
+
+        @functools.cache
         def distance(together: float) -> float:
-            return float(held_out.distance(*_descended(seen, k, seed, trial, together, held_down)))
+            made = _descended(seen, k, seed, max(round(_TRIAL * steps), 1), together, held_down)
+            return float(held_out.distance(*made))
 
-        together = min(_TOGETHER, key=distance)
+        return distance
+
+    # Columns that follow from each other share their chance, which is split in each cell alone: where components may be
+    # told apart more, noise alone is judged.
+    together = _lowest(distances(chance), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
+    if together == _USUAL and all(own.deviation for own in measured.values()):
+        together = _lowest(distances(None), _TOGETHER[_TOGETHER.index(_USUAL) :])
     return _descended(cells_of(measured), k, seed, steps, together, held_down)
+
+
+def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> float:
+    """Return the weight before the first from which the distance grows."""
+    for weight, after in itertools.pairwise(weights):
+        if not distance(after) < distance(weight):
+            return weight
+    return weights[-1]
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from lightning_dpgen.measure.workload import Measured
 
 
 def split_noise(
-    measured: Mapping[str, Measured], part: float, seed: int
+    measured: Mapping[str, Measured], part: float, seed: int, chance: Mapping[str, Tensor] | None = None
 ) -> tuple[dict[str, Measured], dict[str, Measured]]:
     """Split noisy sums into two of the same records, whose noise is independent. Post-processing.
 
@@ -22,6 +23,8 @@ def split_noise(
         measured: noisy sums by name; those without noise are in both as they are.
         part: the deviation that is added to the first, in units of d.
         seed: public.
+        chance: variances of the sums beside that of their noise, by name, where these are to be split, too: records are a
+            sample, and a fit that repeats its chance is not better. Chance that several sums share is split in each alone.
 
     Returns:
         Measurements of deviation ``d sqrt(1 + part^2)``, and of ``d sqrt(1 + part^-2)``.
@@ -34,7 +37,8 @@ def split_noise(
     generator = torch.Generator().manual_seed(seed)
     seen, held_out = {}, {}
     for name, own in measured.items():
-        drawn = own.deviation * torch.randn(own.sums.shape, dtype=torch.float64, generator=generator)
+        variance = own.deviation**2 + (0.0 if chance is None else chance[name])
+        drawn = variance**0.5 * torch.randn(own.sums.shape, dtype=torch.float64, generator=generator)
         seen[name] = Measured(own.sums + part * drawn, own.deviation * (1.0 + part**2) ** 0.5, own.run)
         held_out[name] = Measured(own.sums - drawn / part, own.deviation * (1.0 + part**-2) ** 0.5, own.run)
     return seen, held_out

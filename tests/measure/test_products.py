@@ -92,7 +92,8 @@ def test_noise_is_weighed_and_not_fitted():
 
 @pytest.mark.parametrize("linked", [True, False])
 def test_components_are_held_less_where_columns_follow_from_each_other(linked, monkeypatch):
-    """Noise that is held out tells: the weight for columns with nothing in common would blur those that kinds determine."""
+    """Noise and chance that are held out tell: the weight for columns with nothing in common would blur those that kinds
+    determine."""
     random = np.random.default_rng(0)
     of_kinds, kind = random.integers(0, 6, (8, 12)), random.integers(0, 12, 4000)
     codes = [own[kind] if linked else random.integers(0, 6, 4000) for own in of_kinds]
@@ -107,7 +108,24 @@ def test_components_are_held_less_where_columns_follow_from_each_other(linked, m
     monkeypatch.setattr(products, "_descended", heard)
     monkeypatch.setattr(products.fit_products, "__defaults__", (200,))
     measured(Records(schema_of({"columns": columns}), encoded), 1.0, k=12)
-    assert held == [*products._TOGETHER, (min if linked else max)(products._TOGETHER)]
+    *tried, chosen = held
+    assert chosen in tried and (chosen < products._USUAL if linked else chosen >= products._USUAL)
+
+
+def test_more_records_than_noise_hold_components_together(monkeypatch):
+    """Kinds that chance alone makes are not repeated where hardly any noise hides them: all rows are as likely as any."""
+    random = np.random.default_rng(0)
+    drawn, every = random.integers(0, 4, (4000, 6)), np.array(list(itertools.product(range(4), repeat=6)))
+    drawn, every = (Encoded(np.zeros((len(own), 0), np.float32), own.astype(np.uint8)) for own in (drawn, every))
+    columns = {name: {"type": "category", "values": [f"{name}{i}" for i in range(4)]} for name in "abcdef"}
+    schema, pairs = schema_of({"columns": columns}), list(itertools.combinations(range(6), 2))
+    monkeypatch.setattr(products.fit_products, "__defaults__", (200,))
+    far = {}
+    for weights in (products._TOGETHER, (products._USUAL,)):
+        monkeypatch.setattr(products, "_TOGETHER", weights)
+        _, mixture, _ = measured(Records(schema, drawn), 16.0, k=30)
+        far[len(weights)] = np.mean([distance(mixture, Records(schema, every), pair) for pair in pairs])
+    assert far[7] < 0.85 * far[1]
 
 
 def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(short_fits):

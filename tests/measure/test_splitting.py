@@ -39,3 +39,15 @@ def test_sums_without_noise_are_in_both():
     exact = Measured(torch.arange(3.0, dtype=torch.float64), 0.0)
     for own in split_noise({"a": exact}, 0.7, seed=0):
         assert torch.equal(own["a"].sums, exact.sums) and own["a"].deviation == 0.0
+
+
+def test_chance_is_split_beside_noise():
+    """Counts of records are off from what was expected by chance, which no noise has hidden; both parts share none of it.
+    Bounds of five deviations."""
+    expected = torch.full((N,), 50.0, dtype=torch.float64)
+    counts = torch.poisson(expected, generator=torch.Generator().manual_seed(3))
+    noisy = counts + 4.0 * torch.randn(N, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    for chance, apart in (({"items": expected}, True), (None, False)):
+        one, other = (own["items"].sums - expected for own in split_noise({"items": Measured(noisy, 4.0)}, 0.7, 5, chance))
+        correlation = float(torch.corrcoef(torch.stack([one, other]))[0, 1])
+        assert (abs(correlation) < 5.0 / math.sqrt(N)) is apart
