@@ -32,7 +32,7 @@ POSES, MEANS, SQUARES, CELL_MEANS, CELL_SQUARES = "poses", "means", "squares", "
 # When pictures are described without their poses.
 Poses = Literal["measured", "always", "never"]
 # The share of the trial of poses.
-_TRIAL = 0.02
+_TRIAL = 0.03
 # The parts of the first access's inverse squared noise for counts and for the histogram of values.
 _COUNTS, _VALUES = 0.02, 0.05
 # The part of the cells' budget for their counts and means, and of these for their counts.
@@ -66,8 +66,8 @@ class GaussianRecipe(Recipe):
         symmetries: symmetries of pictures; declared, so they are public.
         cells: the most cells of a component, of which it has as many as stand out of the noise; 1 for none.
         cells_share: share of the mu^2 of all accesses for those of the cells, where there are several.
-        poses: whether pictures are described without their poses: `measured` where that makes means sharper, which a
-            fiftieth of the budget tells.
+        poses: whether pictures are described without their poses: `measured` where that makes means sharper, which three
+            hundredths of the budget tell.
 
     Raises:
         ValueError: for a share outside (0, 1), a radius out of range, or components that labels do not share evenly.

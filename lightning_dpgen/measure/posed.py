@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -20,8 +21,8 @@ TRIAL = {"counts": 0.05, "plain": 0.45, "posed": 0.45, "lengths": 0.05}
 _STEPS = 2.0**12
 # Coordinates of a slant of 1, and of a move by a whole side, as parts of the radius: about what they change in a picture.
 _SLANT, _SIDE = 0.24, 1.5
-# The part of the variance within labels by which means have to gain.
-_WORTH = 0.1
+# The part of the variance within labels by which means have to gain, and by how many deviations of the noise more.
+_WORTH, _CERTAIN = 0.1, 1.5
 
 
 class Upright(Basis):
@@ -95,24 +96,26 @@ def trial(plain: Basis, posed: Posed, k: int, radius: float) -> dict[str, Statis
 
 
 def pays_off(found: Mapping[str, Measured]) -> bool:
-    """Return whether the means of components are sharper without poses. Post-processing.
+    """Return whether the means of components are clearly sharper without poses. Post-processing.
 
     A mean is longer, the more its pictures are alike: squared, by what their variance is smaller. Interpolation makes
-    pictures alike, too, and shorter, so that means do not gain by it. Together they have to gain a tenth of the variance
-    within components. Handwritten digits gain .18 of it, letters of many fonts .46, filled shapes .30; clothes .03;
-    photographs, noise, and digits of eight pixels a side lose.
+    pictures alike, too, and shorter, so that means do not gain by it. Together they have to gain a tenth of the
+    variance within components, and somewhat more in more noise. Handwritten digits gain .18 of it, letters of many
+    fonts .46, filled shapes .30; clothes .03; photographs, noise, and digits of eight pixels a side lose.
 
     Args:
         found: what was measured of `trial`.
     """
-    counts, squares = likely_counts(found["counts"].sums, found["counts"].deviation), {}
+    counts, squares, variance = likely_counts(found["counts"].sums, found["counts"].deviation), {}, 0.0
     waves = found["plain"].sums.shape[1]
     for name in ("plain", "posed"):
         sums, noise = found[name].sums[:, :waves], found[name].deviation ** 2
+        own = sums.square().sum(dim=1) / counts
         # Noise makes a sum longer by an amount that is known.
-        squares[name] = float(((sums.square().sum(dim=1) - waves * noise) / counts).sum())
+        squares[name] = float((own - waves * noise / counts).sum())
+        variance += float((4.0 * noise * own / counts + 2.0 * waves * noise**2 / counts.square()).sum())
     within = max(float(found["lengths"].sums) - squares["plain"], 0.0)
-    return squares["posed"] - squares["plain"] > _WORTH * within
+    return squares["posed"] - squares["plain"] - _CERTAIN * math.sqrt(variance) > _WORTH * within
 
 
 def _on_grid(records: Encoded, layout: Layout, axes: tuple[int, ...]) -> Tensor:

@@ -145,7 +145,7 @@ class Defaults:
     @property
     def poses(self) -> str:
         """Measured; never where s / labels is below 600."""
-        # There the noise of what poses gain is half of what they have to gain.
+        # There the noise of what poses gain is a third of what they have to gain.
         return "measured" if self.strength >= 600 * labels_of(self.layout) else "never"
 
     @property

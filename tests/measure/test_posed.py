@@ -57,7 +57,7 @@ def measured(own, records, epsilon=100.0):
 
 def test_poses_are_taken_away_where_that_makes_means_sharper_and_not_in_noise():
     for records, epsilon, poses, expected in (
-        (letters(600), 100.0, "measured", True), (textures(600), 100.0, "measured", False),
+        (letters(600), 100.0, "measured", True), (textures(600), 1000.0, "measured", False),
         (textures(600), 100.0, "always", True),
         (letters(600), 100.0, "never", False),
     ):  # fmt: skip
@@ -69,8 +69,8 @@ def test_poses_are_taken_away_where_that_makes_means_sharper_and_not_in_noise():
 
 
 def test_the_gain_is_what_it_is_by_hand_and_noise_does_not_bend_it():
-    """Without noise the border is where it is; with it, half of 100 draws pass there, less or more by 20 with a chance of
-    1 in 15,000, and none far from it."""
+    """Without noise the border is where it is; with it, 1 draw in 15 passes there, more than 22 of 100 with a chance of
+    1 in 10^6, and far from it all or none."""
     records, own = letters(500), recipe(500)
     component, waves = label_components(records), cosines(SCHEMA.layout, SCHEMA.axes, 60)
     found = {name: Measured(one.of_all(records, component), 0.0) for name, one in own.statistics(POSES, {}).items()}
@@ -89,7 +89,7 @@ def test_the_gain_is_what_it_is_by_hand_and_noise_does_not_bend_it():
         (0.0, 0.099, 0, 0),
         (0.0, 0.101, 100, 100),
         (3.0, 0.01, 0, 0),
-        (3.0, 0.1, 30, 70),
+        (3.0, 0.1, 0, 22),
         (3.0, 0.5, 100, 100),
     ):
         sums = torch.tensor([length + within * (gain / worth - 1.0)], dtype=torch.float64)
@@ -169,9 +169,9 @@ def test_recipes_refuse_what_poses_are_not_of(changed, said):
         recipe(100, **changed)
 
 
-def test_the_trial_takes_a_fiftieth_and_the_others_the_rest():
+def test_the_trial_takes_three_hundredths_and_the_others_the_rest():
     for cells in (1, 3):
         with_trial, without = (recipe(100, cells=cells, poses=poses).workloads for poses in ("measured", "always"))
-        assert math.isclose(sum(own.share for own in with_trial), 1.0) and with_trial[0].share == 0.02
+        assert math.isclose(sum(own.share for own in with_trial), 1.0) and with_trial[0].share == 0.03
         for own, other in zip(with_trial[1:], without, strict=True):
-            assert math.isclose(own.share, 0.98 * other.share)
+            assert math.isclose(own.share, 0.97 * other.share)
