@@ -20,7 +20,7 @@ _SLOW = 0.1
 
 
 class HeldRecipe(Recipe):
-    """A recipe whose stages after a slow fit take the outcome of earlier stages from one run.
+    """A recipe with held stages: those after a slow fit start from the outcome of one run.
 
     Such a fit is post-processing, and a bound has to hold for any of its results, so those accesses are as private as they
     were; a stage's own rounds still follow from each other.

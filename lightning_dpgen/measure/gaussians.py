@@ -43,11 +43,11 @@ _PIECES = 16
 
 @dataclass(frozen=True)
 class GaussianRecipe(Recipe):
-    """Two accesses, or four, and a mixture of Gaussians that is fitted to them without another look at a record.
+    """Two to five accesses, and a mixture of Gaussians that is fitted to them without another look at a record.
 
-    The first measures counts and means of the components, and for pictures a histogram of values. Second moments about
-    these means, public by then, are small, and so is the radius to which differences are shortened; their noise is in
-    proportion to the squared radius.
+    The first of two measures counts and means of the components, and for pictures a histogram of values. Second moments
+    about these means, public by then, are small, and so is the radius to which differences are shortened; their noise is
+    in proportion to the squared radius.
 
     Where records of a component have several shapes, one Gaussian is wrong however little noise it has. Samples of these
     Gaussians then give cells (`Cells`), which are public, and counts, means and second moments of the records of each cell
@@ -220,7 +220,7 @@ class GaussianRecipe(Recipe):
         return counts, cells.centres + differences, noise
 
     def _cells(self, state: State) -> Cells:
-        """Find the cells that follow from the first two accesses; it takes seconds, so they are kept for the next call."""
+        """Find the cells that follow from means and second moments; it takes seconds, so they are kept."""
         first = [state[stage][0] for stage in (MEANS, SQUARES)]
         if not self._found or not all(kept is own for kept, own in zip(self._found[0], first, strict=True)):
             mixture, counts = self._of_components(state), self._moments(state)[0]

@@ -230,9 +230,9 @@ def fit_products(
     shares = {name: (own.sums / total).clamp(0.0, 1.0) for name, own in measured.items()}
     chance = {name: total * share * (1.0 - share) for name, share in shares.items()}
 
-    def distances(chance: Mapping[str, Tensor] | None) -> Callable[[float], float]:
-        """Return how far fits to one part are from the other, by their weight."""
-        seen, held_out = map(cells_of, split_noise(measured, _PART, seed, chance))
+    def distances(beside: Mapping[str, Tensor] | None) -> Callable[[float], float]:
+        """Return how far fits to one part are from the other, by their weight; parts of noise and of what is beside it."""
+        seen, held_out = map(cells_of, split_noise(measured, _PART, seed, beside))
 
         @functools.cache
         def distance(together: float) -> float:
