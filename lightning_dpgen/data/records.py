@@ -81,6 +81,26 @@ class Records(Store):
     def __len__(self) -> int:
         return len(self.encoded)
 
+    def parts(self, most: int) -> Iterator[tuple[slice, Encoded]]:
+        """Yield the encoded records, so many at a time, with their rows.
+
+        Dense ones are the same objects each time they are asked for, by which something that follows from them can be kept
+        in a `WeakKeyDictionary`: it is gone with the records.
+        """
+        if scipy.sparse.issparse(self.encoded.units):
+            yield from ((rows, self.encoded[rows]) for rows in self._cut(most))
+            return
+        if most not in self._parts:
+            self._parts[most] = [(rows, self.encoded[rows]) for rows in self._cut(most)]
+        yield from self._parts[most]
+
+    def _cut(self, most: int) -> Iterator[slice]:
+        return (slice(start, min(start + most, len(self))) for start in range(0, len(self), most))
+
+    @cached_property
+    def _parts(self) -> dict[int, list[tuple[slice, Encoded]]]:
+        return {}
+
     @cached_property
     def _units(self) -> Store:
         units, levels = self.encoded.units, self.schema.layout.levels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -85,19 +86,29 @@ class Cells:
     def places(self, records: Encoded, component: Tensor) -> Tensor:
         """Return the cell (B,) of each record: that of its component with the nearest centre, the first of several.
 
-        It is an exact function of the record alone, since all of it is in whole numbers (`fixed_point.Highest`).
+        It is an exact function of the record alone, since all of it is in whole numbers (`fixed_point.Highest`). Those of
+        records that are asked for again are kept.
 
         Args:
             records: private.
             component: (B,) the component of each; private.
         """
+        kept = self._kept.get(records)
+        if kept is not None and kept[0].equal(component):
+            return kept[1]
         whole = _GRID(self.basis.values(records))
         found = torch.zeros(len(component), dtype=torch.int64)
         for c in component.unique().tolist():
             own = component == c
             first, search = self._searches[c]
             found[own] = first + search.exact(whole[own])
+        self._kept[records] = component, found
         return found
+
+    @cached_property
+    def _kept(self) -> weakref.WeakKeyDictionary[Encoded, tuple[Tensor, Tensor]]:
+        """Private: components and cells of the parts of records, which go with them."""
+        return weakref.WeakKeyDictionary()
 
     @cached_property
     def _searches(self) -> list[tuple[int, Highest]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -73,8 +74,8 @@ class Directions:
     def __init__(self, layout: Layout, features: Callable[[Encoded], Tensor], centre: Tensor, vectors: Tensor) -> None:
         self.layout, self.centre, self.vectors, self.size = layout, centre, vectors, vectors.shape[1]
         self._features = features
-        # Private: the records that were asked for last, and their coordinates by their first row.
-        self._kept: tuple[Records | None, dict[int, Tensor]] = (None, {})
+        # Private: coordinates of the parts of records, which go with them.
+        self._kept: weakref.WeakKeyDictionary[Encoded, Tensor] = weakref.WeakKeyDictionary()
 
     def coordinates(self, records: Encoded) -> Tensor:
         """Return the coordinates (B, d) of records, in float64: those of each are a function of it alone."""
@@ -82,14 +83,12 @@ class Directions:
 
     def parts(self, records: Records) -> Iterator[tuple[slice, Tensor]]:
         """Yield the coordinates of all records, a few at a time, with their rows; up to 1 GiB are kept. Private."""
-        if self._kept[0] is not records:
-            self._kept = (records, {})
-        kept = self._kept[1]
-        for start in range(0, len(records), _AT_ONCE):
-            rows = slice(start, min(start + _AT_ONCE, len(records)))
-            found = kept[start] if start in kept else self.coordinates(records.encoded[rows])
-            if rows.stop * self.size <= _MOST_KEPT:
-                kept[start] = found
+        for rows, encoded in records.parts(_AT_ONCE):
+            found = self._kept.get(encoded)
+            if found is None:
+                found = self.coordinates(encoded)
+                if rows.stop * self.size <= _MOST_KEPT:
+                    self._kept[encoded] = found
             yield rows, found
 
 

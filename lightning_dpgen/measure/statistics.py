@@ -54,9 +54,8 @@ class Statistic(ABC):
         """Sum over all records, a few at a time."""
         total = torch.zeros(self.shape, dtype=torch.float64)
         step = max(1, _AT_ONCE // max(1, records.schema.layout.width))
-        for start in range(0, len(records), step):
-            rows = slice(start, min(start + step, len(records)))
-            part = self.sums(records.encoded[rows], component[rows])
+        for rows, encoded in records.parts(step):
+            part = self.sums(encoded, component[rows])
             if part.shape != total.shape:
                 raise ValueError(f"sums of shape {tuple(part.shape)}: expected {tuple(total.shape)}, that of the statistic")
             total += part

@@ -1,8 +1,8 @@
 """The pose of a picture: how its ink slants, and where it lies, in whole pixels. It can be taken away and put back.
 
 The ground is the median of the pixels at the edges, in each channel, and ink is what differs from it. All of it is a
-function of each picture alone: in float64 the same to the last bit beside any other pictures, since sums are of multiples
-of a power of two, which are exact in any order, and all that follows is rounded number by number.
+function of each picture alone: the same to the last bit beside any other pictures, since sums are of multiples of a power
+of two, in float64, which are exact in any order, and all that follows is rounded number by number.
 """
 
 from __future__ import annotations
@@ -103,18 +103,19 @@ def _ink(pictures: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     the middle."""
     _, height, width, channels = pictures.shape
     # Rows and columns from the middle, in halves.
-    y, x = (torch.arange(1 - length, length, 2, dtype=pictures.dtype) for length in (height, width))
+    y, x = (torch.arange(1 - length, length, 2, dtype=torch.float64) for length in (height, width))
     y, x = y[:, None].expand(height, width), x.expand(height, width)
     # Sums come before any division: of multiples of a power of two they are exact, in whatever order they are taken.
     bits = _EXACT - math.ceil(math.log2(channels * height * width * max(height, width) ** 2))
-    ink = (pictures - _ground(pictures)).abs().sum(dim=3).mul(2.0**bits).round().flatten(1)
+    ink = (pictures - _ground(pictures)).abs_().sum(dim=3, dtype=torch.float64).mul_(2.0**bits).round_().flatten(1)
     moments = torch.stack([torch.ones_like(y), y, x, y * x, y * y], dim=2)
     total, down, across, both, square = (ink @ moments.flatten(0, 1)).split(1, dim=1)
     total = total.clamp(min=1.0)
     down, across = down / total, across / total
     together, tall = both / total - down * across, square / total - down * down
     slant = (together / tall.clamp(min=4.0 * _FLAT)).clamp(-STEEPEST, STEEPEST)
-    return slant, (down + (height - 1)) / 2.0, (across + (width - 1)) / 2.0
+    found = slant, (down + (height - 1)) / 2.0, (across + (width - 1)) / 2.0
+    return tuple(own.to(pictures.dtype) for own in found)
 
 
 def _ground(pictures: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ def test_components_are_held_less_where_columns_follow_from_each_other(linked, m
 
     monkeypatch.setattr(products, "_descended", heard)
     monkeypatch.setattr(products.fit_products, "__defaults__", (200,))
-    measured(Records(schema_of({"columns": columns}), encoded), 1.0, k=30)
+    measured(Records(schema_of({"columns": columns}), encoded), 0.5, k=30)
     *tried, chosen = held
     assert chosen in tried and (chosen <= products._USUAL if linked else chosen >= products._USUAL)
 
