@@ -9,7 +9,7 @@ from torch import Tensor
 
 # Draws for all Gaussians of a mixture together, turns of the fit, and how much of what is missing each turn adds, since
 # cutting takes a part of it away again.
-_DRAWS, _ROUNDS, _PART = 20_000, 7, 2.25
+_DRAWS, _ROUNDS, _PART = 20_000, 12, 1.5
 
 
 def through_clipping(
@@ -24,7 +24,7 @@ def through_clipping(
 
     Post-processing. Most pixels of a picture are at one of the two ends, where a Gaussian is cut, loses variance and moves
     its mean. The measured moments are those of records, so the generated ones are brought there by turns: generate from
-    fixed draws, cut, and add what is missing, and more than as much again, to mean and covariance, as long as that brings
+    fixed draws, cut, and add what is missing, and half as much again, to mean and covariance, as long as that brings
     them nearer. Cutting also takes away noise, which is not to be put back: only what is missing beyond it is added.
 
     Args:
