@@ -150,7 +150,7 @@ class MeasuredSpec(Spec):
     )  # fmt: skip
     cells: int | None = setting(
         "pictures: the most cells of a label, each with a Gaussian; as many are taken as stand out of the noise", ge=1,
-        le=1000, by_default="20; 1 where s / labels is below 1500, and of a classifier",
+        le=100, by_default="20; 1 where s / labels is below 1500, and of a classifier",
     )  # fmt: skip
     cells_share: float | None = setting(
         "pictures: the share of what cells measure, where there are several", gt=0, lt=1,

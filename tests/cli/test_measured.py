@@ -324,8 +324,8 @@ BAD = {
     "a spread of nothing": (["model.spread=-1"], "model.spread=-1"),
     "nothing left for second moments": (["model.means_share=1"], "model.means_share=1"),
     "more cells than fit anywhere": (
-        ["data=mnist", "model.cells=900", "model.waves=700"],
-        "model.cells=900, model.waves=700: the second moments",
+        ["data=mnist", "model.cells=100", "model.waves=700"],
+        "model.cells=100, model.waves=700: the second moments",
     ),
     "clusters of pictures": (["split.k=3"], "split.k=3: model=measured does not split records; model.cells says"),
     "no cell": (["model.cells=0"], "model.cells=0"),
