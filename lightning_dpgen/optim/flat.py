@@ -90,7 +90,8 @@ class FlatGroups:
 
     def apart(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the `state_dict` of an optimizer of the parameters themselves, from that of one parameter a group."""
-        found, groups = {}, []
+        found: dict[int, dict[str, Any]] = {}
+        groups = []
         for i, (group, places) in enumerate(zip(state["param_groups"], self._places(), strict=True)):
             groups.append(group | {"params": [place for place, _ in places]})
             trained = [(place, p) for place, p in places if p.requires_grad]
@@ -111,7 +112,8 @@ class FlatGroups:
         )
         if sizes != own:
             raise ValueError(f"state_dict: of groups of {sizes} parameters, expected {own}, as this optimizer has them")
-        found, groups = {}, []
+        found: dict[int, dict[str, Any]] = {}
+        groups = []
         for i, (group, places) in enumerate(zip(state["param_groups"], self._places(), strict=True)):
             trained = [there for there, (_, p) in zip(group["params"], places, strict=True) if p.requires_grad]
             held = [state["state"][there] for there in trained if there in state["state"]]
