@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import expected_lot_size
 from lightning_dpgen.sampling.lots import Lot, LotBlock
 
 
@@ -34,9 +36,10 @@ class StepOptions:
     """The way in which gradients of an adopted module are computed, and what is kept of its steps.
 
     Args:
-        micro_batch: the number of records whose gradients are computed at a time, so that larger lots fit into memory;
-            ``auto`` takes as many as half of what is free holds. A rule that follows the lot's norms (DPNorm) looks at a
-            lot in parts twice. None takes it in one piece.
+        micro_batch: about how many records' gradients are computed at a time, so that larger lots fit into memory: each lot
+            is divided into as many parts as one of the expected size has. ``auto`` takes as many records as half of what is
+            free holds. A rule that follows the lot's norms (DPNorm) looks at a lot in parts twice. None takes it in one
+            piece.
         views: augmented views of each record, whose mean loss is its loss.
         averaging: the part of the average of parameters that stays in a step, from 0, below 1; 0 keeps none.
 
@@ -95,8 +98,8 @@ class AutomaticModule:
         self._module, self._account, self._stage, self._engine = module, account, stage, engine
         options = options or StepOptions()
         self._options, self._after_last = options, after_last
-        # The number of records of a part, once it is known.
-        self._part_size = None if options.micro_batch == "auto" else options.micro_batch
+        # The number of parts of a lot, which is public: else a training step could count them.
+        self._parts = self._parts_of(options.micro_batch) if isinstance(options.micro_batch, int) else 1
         trained = [p for p in module.parameters() if p.requires_grad]
         self.average = ParameterAverage(trained, options.averaging) if options.averaging else None
         self._own = type(module).training_step.__get__(module)
@@ -236,10 +239,16 @@ class AutomaticModule:
 
     def _gradients(self, term: PerRecord | PerGroup, lot: Lot) -> RecordGradients | MicroBatches:
         """Return the gradients of a term, in parts where the lot is larger than those."""
-        size = self._part_size
-        if size is None or len(lot) <= size:
+        if self._parts == 1:
             return self._of_part(term, lot, 0)
-        return MicroBatches(lambda: (self._of_part(term, part, i) for i, part in enumerate(lot.cut(size))), lot.draw)
+        return MicroBatches(
+            lambda: (self._of_part(term, part, i) for i, part in enumerate(lot.divided(self._parts))), lot.draw
+        )
+
+    def _parts_of(self, size: int) -> int:
+        """Return the number of parts of so many records that an expected lot has."""
+        expected = expected_lot_size(self._account.plan, self._stage, None) / self._account.ranks.size
+        return math.ceil(expected / size)
 
     def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> RecordGradients:
         self._part = number, len(lot)
@@ -258,7 +267,7 @@ class AutomaticModule:
                     found = ENGINES[self._engine](self._module, term, lot, noise)
                     found.weighted_sum(found.norms().to(some), {p: torch.zeros_like(p) for p in found.parameters})
 
-        self._part_size = records_that_fit(compute, some.device)
+        self._parts = self._parts_of(records_that_fit(compute, some.device))
 
     def _check_terms(self, terms: list) -> None:
         """Refuse terms for which a setting of this fit has no meaning.

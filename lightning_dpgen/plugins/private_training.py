@@ -54,9 +54,8 @@ class PrivateTraining:
         persons: (N,) the person of each record, where one person has several.
         max_rows: the largest number of records of a person.
         engine: the per-record gradients; ``func`` takes any network, a record at a time.
-        micro_batch: the number of records whose gradients are computed at a time, so that larger lots fit into memory:
-            ``auto`` takes as many as half of what is free holds. A rule that follows the lot's norms (DPNorm) looks at a
-            lot in parts twice. None takes it in one piece.
+        micro_batch: about how many records' gradients are computed at a time, so that larger lots fit into memory;
+            ``auto`` finds it (`StepOptions`). None takes a lot in one piece.
         augment: a function that returns as many augmented views as it is given copies of a record (`Views`).
         multiplicity: the number of views of a record, whose mean loss is its loss; its gradient is clipped after that.
         averaging: the part of the average of parameters that stays in a step, from 0, below 1: `release` writes the

@@ -76,7 +76,9 @@ def test_lots_are_taken_in_parts(rule, monkeypatch):
     monkeypatch.setattr(automatic_module, "term_gradients", counted)
     private = _private(clipping=rule, micro_batch=7)
     _fitted(private)
-    assert private.account.finished and max(sizes) == 7 and sum(sizes) > 0.15 * N * STEPS
+    assert private.account.finished and max(sizes) < 15 and sum(sizes) > 0.15 * N * STEPS
+    # Lots differ in size, and each takes as many calls: a training step that counts them learns nothing.
+    assert len(sizes) >= 6 * STEPS and len(sizes) % STEPS == 0
 
 
 def test_parts_of_a_lot_are_the_lot():
