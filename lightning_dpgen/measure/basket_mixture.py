@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.basket_sizes import BasketSizes, halves, strata
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.splitting import split_noise
@@ -23,12 +23,6 @@ from lightning_dpgen.privacy.plan import Plan
 ITEMS, PAIRS = "items", "pairs"
 # The sizes' part of the first access's inverse squared noise.
 _SIZES = 0.4
-# The sizes of a stratum are at most so many times its smallest.
-_WIDER = 1.6
-# Pairs of baskets in strata that begin at this size or below are summed apart from those of larger baskets.
-_SMALL = 8
-# A count of baskets that is below so many deviations of its noise counts as 0.
-_FEWEST = 2.5
 # The fit: its steps, the largest step, and how far components are apart at first.
 _STEPS, _LR, _APART = 400, 0.2, 0.3
 # Weights that hold components together, beside squared errors in deviations of the noise: for baskets of which many are
@@ -104,7 +98,9 @@ class BasketRecipe(Recipe):
         """Fit the mixture to these sizes, items and pairs."""
         often = torch.from_numpy(self.statistics(PAIRS, state)["pairs"].of)
         first, pairs = state[ITEMS][0], state[PAIRS][0]["pairs"]
-        sizes = _Sizes.of(self.schema.layout, first["sizes"])
+        # Items that are not paired would be missing from the total.
+        of_all = pairs if len(often) == self.schema.layout.units else None
+        sizes = BasketSizes.of(self.schema.layout, first["sizes"], first["items"], of_all)
         network = StackedProducts(self.schema, self.k * len(sizes.counts))
         rates, mixing = fit_baskets(sizes, first["items"], pairs, often, self.k, self.seed)
         shares = (sizes.counts[:, None] * mixing.double()).flatten(0, 1)
@@ -117,79 +113,8 @@ class BasketRecipe(Recipe):
         return Mixture(network, (shares.sum(dim=1) / shares.sum()).float())
 
 
-def strata(layout: Layout) -> list[int]:
-    """Return the stratum of each bin of sizes: empty baskets, those of one item, then wider and wider strata.
-
-    Example:
-        >>> strata(Layout(9, levels=1, groups=(10,), most=9, sizes=tuple(range(10))))
-        [0, 1, 2, 2, 3, 3, 3, 4, 4, 4]
-    """
-    found, first = [], -1.0
-    for size in layout.sizes:
-        if size > _WIDER * first or size < 2:
-            found.append(len(set(found)))
-            first = size
-        else:
-            found.append(found[-1])
-    return found
-
-
-def halves(layout: Layout) -> list[int]:
-    """Return for each bin 0 if its stratum begins at a small size, else 1."""
-    first: dict[int, int] = {}
-    for size, stratum in zip(layout.sizes, strata(layout), strict=True):
-        first.setdefault(stratum, size)
-    return [int(first[stratum] > _SMALL) for stratum in strata(layout)]
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """Counts of baskets by size, as noise leaves them.
-
-    Args:
-        counts: (labels, bins) 0 or more.
-        stratum: (bins,) the stratum of each bin.
-        half: (strata,) the half of the pairs that each stratum belongs to.
-        size: (strata,) mean size.
-        roots: (labels, strata) sums over baskets of the root of their size.
-        pair_roots: (labels, strata) sums over baskets of the root of how many pairs they hold.
-    """
-
-    counts: Tensor
-    stratum: Tensor
-    half: Tensor
-    size: Tensor
-    roots: Tensor
-    pair_roots: Tensor
-
-    @property
-    def live(self) -> Tensor:
-        """Return which strata have baskets (strata,)."""
-        return self.roots.sum(dim=0) > 0.0
-
-    @classmethod
-    def of(cls, layout: Layout, measured: Measured) -> _Sizes:
-        bins = len(layout.sizes)
-        counts = measured.sums.view(-1, bins)
-        # The largest count is kept, however few baskets there are.
-        least = min(_FEWEST * measured.deviation, float(counts.max()))
-        counts = torch.where(counts < least, 0.0, counts.clamp(min=1.0 if measured.deviation else 0.0))
-        ends = [*layout.sizes[1:], layout.most + 1]
-        sizes = [torch.arange(a, b, dtype=torch.float64) for a, b in zip(layout.sizes, ends, strict=True)]
-        mean = torch.stack([own.mean() for own in sizes])
-        root = torch.stack([own.sqrt().mean() for own in sizes])
-        pair_root = torch.stack([(own * (own - 1.0) / 2.0).sqrt().mean() for own in sizes])
-        stratum = torch.tensor(strata(layout))
-        member = torch.nn.functional.one_hot(stratum).double()
-        of_all = counts.sum(dim=0)
-        # Any size is fine for a stratum without baskets.
-        size = ((of_all * mean) @ member + 1e-9 * (mean @ member) / member.sum(dim=0)) / (of_all @ member + 1e-9)
-        half = torch.zeros(len(size), dtype=torch.int64).scatter_(0, stratum, torch.tensor(halves(layout)))
-        return cls(counts, stratum, half, size, (counts * root) @ member, (counts * pair_root) @ member)
-
-
 def fit_baskets(
-    sizes: _Sizes, items: Measured, pairs: Measured, often: Tensor, k: int, seed: int, steps: int = _STEPS
+    sizes: BasketSizes, items: Measured, pairs: Measured, often: Tensor, k: int, seed: int, steps: int = _STEPS
 ) -> tuple[Tensor, Tensor]:
     """Return rates (k, units) and shares (labels, k, bins) whose sums are nearest to noisy ones. Post-processing.
 
@@ -247,7 +172,7 @@ class _Sums:
     pair_roots: Tensor
 
     @classmethod
-    def of(cls, sizes: _Sizes, items: Measured, pairs: Measured, often: Tensor) -> _Sums:
+    def of(cls, sizes: BasketSizes, items: Measured, pairs: Measured, often: Tensor) -> _Sums:
         labels, (strata_, units), live = len(sizes.counts), (len(sizes.size), items.sums.shape[1]), sizes.live
         common = _shares(items.sums.sum(dim=0))
         by_item, by_pair = max(items.deviation, 1.0), max(pairs.deviation, 1.0)

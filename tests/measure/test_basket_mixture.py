@@ -10,7 +10,8 @@ import torch
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure import basket_mixture
-from lightning_dpgen.measure.basket_mixture import BasketRecipe, halves, strata
+from lightning_dpgen.measure.basket_mixture import BasketRecipe
+from lightning_dpgen.measure.basket_sizes import halves, strata
 from lightning_dpgen.measure.baskets import PairsBySize
 from lightning_dpgen.models.successive import successive_sample
 from lightning_dpgen.privacy.account import Account
