@@ -23,14 +23,14 @@ from lightning_dpgen.privacy.plan import Plan
 ITEMS, PAIRS = "items", "pairs"
 # The sizes' part of the first access's inverse squared noise.
 _SIZES = 0.4
-# The fit: its steps, the largest step, and how far components are apart at first.
-_STEPS, _LR, _APART = 400, 0.2, 0.3
+# The fits: how many are put together, their steps, the largest step, and how far components are apart at first.
+_FITS, _STEPS, _LR, _APART = 4, 150, 0.2, 0.3
 # Weights that hold components together, beside squared errors in deviations of the noise: for baskets of which many are
 # alike in part, and for those in which a few items always go together.
 _TOGETHER = (1.0, 0.2)
-# The second is chosen where it lowers the error of pairs that is not noise by so much, in fits of so many of all steps to
-# sums with so many deviations of noise more.
-_GAIN, _TRIAL, _PART = 0.06, 0.4, 0.7
+# The second is chosen where it lowers the error of pairs that is not noise by so much, in fits to sums with so many
+# deviations of noise more.
+_GAIN, _PART = 0.06, 0.7
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class BasketRecipe(Recipe):
 
     Args:
         schema: of baskets; public.
-        k: number of components; as many for each value of the label, where there is one.
+        k: number of components of a fit; the mixture has those of four, for each value of the label, where there is one.
         n: the declared number of baskets.
         pairs_share: of the mu^2 of both accesses; the first gets the rest.
         most: the number of items whose pairs are measured: those that the first access found most often.
@@ -101,46 +101,54 @@ class BasketRecipe(Recipe):
         # Items that are not paired would be missing from the total.
         of_all = pairs if len(often) == self.schema.layout.units else None
         sizes = BasketSizes.of(self.schema.layout, first["sizes"], first["items"], of_all)
-        network = StackedProducts(self.schema, self.k * len(sizes.counts))
         rates, mixing = fit_baskets(sizes, first["items"], pairs, often, self.k, self.seed)
         shares = (sizes.counts[:, None] * mixing.double()).flatten(0, 1)
         units, bins = self.schema.layout.units, len(sizes.stratum)
+        network = StackedProducts(self.schema, len(shares))
         # `draw` turns a mean p into the rate -log(1 - p) again.
         network.means[:, :units] = -torch.expm1(-rates).repeat(len(sizes.counts), 1)
         network.means[:, -bins:] = shares / shares.sum(dim=1, keepdim=True).clamp(min=1e-30)
         if self.schema.layout.label is not None:
-            network.means[:, self.schema.layout.labels] = torch.eye(len(sizes.counts)).repeat_interleave(self.k, dim=0)
+            network.means[:, self.schema.layout.labels] = torch.eye(len(sizes.counts)).repeat_interleave(len(rates), dim=0)
         return Mixture(network, (shares.sum(dim=1) / shares.sum()).float())
 
 
 def fit_baskets(
     sizes: BasketSizes, items: Measured, pairs: Measured, often: Tensor, k: int, seed: int, steps: int = _STEPS
 ) -> tuple[Tensor, Tensor]:
-    """Return rates (k, units) and shares (labels, k, bins) whose sums are nearest to noisy ones. Post-processing.
+    """Return rates (4 k, units) and shares (labels, 4 k, bins) whose sums are nearest to noisy ones. Post-processing.
 
     A basket of s items is drawn one item after the other, each in proportion to its rate among those still there. That is
     a race of exponential arrivals, stopped when s are there: an item of rate r is among them with chance
     ``p = 1 - exp(-r t)`` nearly, where t is when s are expected, and two with a chance in proportion to the product of
     theirs. Least squares over all sums, each divided by the deviation of its noise, by Adam from where the noisy pairs of
     some item point. A prior holds components to what all have in common, since noise would set them apart. How closely
-    is chosen by short fits to a part of the noise, judged by the rest (`split_noise`).
+    is chosen by fits to a part of the noise, judged by the rest (`split_noise`). Four short fits from different starts
+    are put together: each repeats noise in its own way, and their mean less of it.
     """
     together = _TOGETHER[0]
     # Without noise there is nothing to be judged by.
     if items.deviation and pairs.deviation:
         parts = split_noise({"items": items, "pairs": pairs}, _PART, seed)
         seen, held_out = (_Sums.of(sizes, part["items"], part["pairs"], often) for part in parts)
-        together = _chosen(seen, held_out, k, seed, max(round(_TRIAL * steps), 1))
+        together = _chosen(seen, held_out, k, seed, steps)
     found = _Sums.of(sizes, items, pairs, often)
-    theta, mixing, _ = _descended(found, k, seed, steps, together)
     common, rare = found.common, found.rare
-    own = torch.softmax(theta, dim=1)
-    rates = own[:, -1:] * (common / common[rare].sum().clamp(min=1e-30)).float()
-    rates[:, often] = own[:, : len(often)]
-    # In strata without baskets components are alike.
-    shares = torch.full((len(sizes.counts), len(sizes.size), k), 1.0 / k)
-    shares[:, sizes.live] = torch.softmax(mixing, dim=2)
-    return rates, shares[:, sizes.stratum].transpose(1, 2)
+    rates, shares = [], []
+    for start in _seeds(seed):
+        theta, mixing, _ = _descended(found, k, start, steps, together)
+        own = torch.softmax(theta, dim=1)
+        rates.append(own[:, -1:] * (common / common[rare].sum().clamp(min=1e-30)).float())
+        rates[-1][:, often] = own[:, : len(often)]
+        # In strata without baskets components are alike.
+        shares.append(torch.full((len(sizes.counts), len(sizes.size), k), 1.0 / k))
+        shares[-1][:, sizes.live] = torch.softmax(mixing, dim=2)
+    return torch.cat(rates), torch.cat(shares, dim=2)[:, sizes.stratum].transpose(1, 2) / _FITS
+
+
+def _seeds(seed: int) -> list[int]:
+    """Return the seeds of the fits that are put together."""
+    return torch.randint(2**62, (_FITS,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 @dataclass(frozen=True)
@@ -215,7 +223,7 @@ class _Sums:
 
 
 def _chosen(seen: _Sums, held_out: _Sums, k: int, seed: int, steps: int) -> float:
-    """Return the weight whose short fit to sums is nearer to pairs with other noise.
+    """Return the weight whose fit to sums is nearer to pairs with other noise.
 
     The first is kept where there is little between them: of many sums with small errors the second may fit a few large
     ones better, and the rest worse.

@@ -102,7 +102,7 @@ def test_pairs_are_measured_of_the_most_frequent_alone():
 def test_each_label_has_its_own_items():
     records = some_baskets(30_000, classes=("a", "b"))
     _, mixture, _ = fitted(records, 3.0)
-    assert mixture.network.k == 20
+    assert mixture.network.k == 2 * 10 * basket_mixture._FITS
     drawn = mixture.sample(30_000, torch.Generator().manual_seed(1))
     for label in (0, 1):
         real = pairs_of(records.encoded[records.encoded.codes[:, 0] == label])
@@ -191,9 +191,10 @@ def test_components_are_held_less_where_items_go_together(linked, monkeypatch):
         return descended(*arguments)
 
     monkeypatch.setattr(basket_mixture, "_descended", heard)
-    monkeypatch.setattr(basket_mixture.fit_baskets, "__defaults__", (100,))
+    monkeypatch.setattr(basket_mixture.fit_baskets, "__defaults__", (60,))
     fitted(records, 2.0, k=40)
-    assert held == [*basket_mixture._TOGETHER, (min if linked else max)(basket_mixture._TOGETHER)]
+    chosen = (min if linked else max)(basket_mixture._TOGETHER)
+    assert held == [*basket_mixture._TOGETHER, *[chosen] * basket_mixture._FITS]
 
 
 def test_nothing_is_chosen_without_noise(short_fits, monkeypatch):
