@@ -24,7 +24,7 @@ ITEMS, PAIRS = "items", "pairs"
 # The sizes' part of the first access's inverse squared noise.
 _SIZES = 0.4
 # The fits: how many are put together, their steps, the largest step, and how far components are apart at first.
-_FITS, _STEPS, _LR, _APART = 4, 150, 0.2, 0.3
+_FITS, _STEPS, _LR, _APART = 4, 250, 0.2, 0.3
 # Weights that hold components together, beside squared errors in deviations of the noise: for baskets of which many are
 # alike in part, and for those in which a few items always go together.
 _TOGETHER = (1.0, 0.2)
@@ -123,7 +123,7 @@ def fit_baskets(
     ``p = 1 - exp(-r t)`` nearly, where t is when s are expected, and two with a chance in proportion to the product of
     theirs. Least squares over all sums, each divided by the deviation of its noise, by Adam from where the noisy pairs of
     some item point. A prior holds components to what all have in common, since noise would set them apart. How closely
-    is chosen by fits to a part of the noise, judged by the rest (`split_noise`). Four short fits from different starts
+    is chosen by fits to a part of the noise, judged by the rest (`split_noise`). Four fits from different starts
     are put together: each repeats noise in its own way, and their mean less of it.
     """
     together = _TOGETHER[0]

@@ -19,6 +19,12 @@ from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.release.sampler import load_release, write_model
 
 
+@pytest.fixture(autouse=True)
+def _fewer_steps(monkeypatch):
+    """Half as many steps are enough for baskets that differ as much as these."""
+    monkeypatch.setattr(basket_mixture.fit_baskets, "__defaults__", (120,))
+
+
 def some_baskets(n, items=30, kinds=3, classes=(), seed=0, times=10.0):
     """Draw baskets of kinds: a part of the items is ten times as frequent in a kind as others; larger ones mix."""
     random = np.random.default_rng(seed)
