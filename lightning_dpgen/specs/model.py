@@ -157,8 +157,8 @@ class MeasuredSpec(Spec):
         by_default="0.8; 0.9 where s / labels is at least 5000",
     )  # fmt: skip
     components: int | None = setting(
-        "tables, baskets and series: components of the mixture that is fitted", ge=1, le=10_000,
-        by_default="s / 25, 10 to 100; of series 20",
+        "tables, baskets and series: components of the mixture that is fitted; of baskets, of each of four",
+        ge=1, le=10_000, by_default="s / 25, 10 to 100; of series 20",
     )  # fmt: skip
     pairs_share: float | None = setting(
         "tables and baskets: the share of tables of two columns, or of pairs of items", gt=0, lt=1,
