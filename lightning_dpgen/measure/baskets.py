@@ -12,7 +12,6 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.statistics import Statistic
 
-
 # Rounding of a basket's weights stays within the bound.
 _WITHIN = 1.0 - 2.0**-40
 
