@@ -16,6 +16,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOptions, check_optimizers, check_overrides
 from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.lot_log import PUBLIC
+from lightning_dpgen.plugins.private_logs import restore_logs, withhold_private_logs
 from lightning_dpgen.plugins.rank_consistency import broadcast_start, check_ranks_agree
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy.account import Account
@@ -51,6 +52,8 @@ class MomentsAccountant(pl.Callback):
         engine: the gradients of an adopted module; ``func`` takes any network, a record at a time.
         stage: the plan's stage that the steps belong to, as for the optimizer and the loader.
         options: how the gradients of an adopted module are computed, and what is kept of its steps.
+        share_private_logs: let loggers of services (Weights & Biases, MLflow) have numbers under ``private/``, too, which
+            are exact functions of a few records. Loggers that write files (CSV, TensorBoard) get them in any case.
 
     Raises:
         ValueError: if the plan has no such stage.
@@ -71,9 +74,10 @@ class MomentsAccountant(pl.Callback):
         *,
         stage: str = "training",
         options: StepOptions | None = None,
+        share_private_logs: bool = False,
     ) -> None:
         self.account, self._engine, self.stage = account, engine, account.plan.stage(stage).name
-        self._options = options or StepOptions()
+        self._options, self._share_logs = options or StepOptions(), share_private_logs
         self.average: ParameterAverage | None = None
         self.complete = False
         self._adopted: AutomaticModule | None = None
@@ -87,6 +91,8 @@ class MomentsAccountant(pl.Callback):
             self.account.join(Ranks.joined())
         except (LedgerError, NotInstalled, RanksDiffer) as error:
             raise MisconfigurationException(str(error)) from None
+        if not self._share_logs:
+            withhold_private_logs(trainer.loggers)
         if module.automatic_optimization:
             self._adopted = AutomaticModule(
                 module, self.account, self.stage, self._engine, self._options, lambda: self.after_last_step(module)
@@ -101,10 +107,19 @@ class MomentsAccountant(pl.Callback):
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":
-            self._restore(module)
+            self._give_back(trainer, module)
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         # Lightning calls no teardown then.
+        self._give_back(trainer, module)
+
+    def _give_back(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self._adopted is not None:
+            # Lightning looks for the steps of a module with automatic optimization there.
+            loop = trainer.fit_loop.epoch_loop
+            steps = loop.manual_optimization.optim_step_progress.total.completed
+            loop.automatic_optimization.optim_progress.optimizer.step.total.completed = steps
+        restore_logs(trainer.loggers)
         self._restore(module)
 
     def _restore(self, module: pl.LightningModule) -> None:
@@ -159,6 +174,9 @@ class MomentsAccountant(pl.Callback):
             )
         self._began = time.monotonic()
         if self._adopted is not None:
+            # A fit that goes on counts from where it was.
+            steps = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total
+            steps.ready = steps.completed = self.account.done.get(self.stage, 0)
             self._adopted.rehearse(trainer.train_dataloader.empty)
 
     def epsilon_at(self, step: int) -> float | None:

@@ -13,6 +13,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
@@ -67,7 +68,9 @@ class AutomaticModule:
     """The private stand-in for a module's `training_step` during one fit: gradients, one access and one step for each lot.
 
     It calls the module's own `training_step` once for each lot, with a batch that looks like one record
-    (`gradients/isolation.py`), and the number of the lot as `batch_idx` where the step takes one. That gives one loss a
+    (`gradients/isolation.py`), and the number of the lot as `batch_idx` where the step takes one. `on_train_batch_start`
+    and `on_train_batch_end` get None for batch and outputs. A scheduler by epoch steps once in as many lots as a record is
+    expected in once. The training step gives one loss a
     record (a tensor (B,), as ``reduction='none'`` leaves it, summed over everything but the record), or a term, or a list
     of terms. What the training step logs goes to the Trainer's loggers as private means over the lot, and not to
     `trainer.callback_metrics`, where code that trains would find it. Other hooks log as ever, under ``private/``.
@@ -84,7 +87,7 @@ class AutomaticModule:
     """
 
     # Attributes of the instance that hide those of its class for the time of a fit.
-    _REPLACED = ("training_step", "log", "log_dict")
+    _REPLACED = ("training_step", "log", "log_dict", "on_train_batch_start", "on_train_batch_end")
 
     def __init__(
         self,
@@ -114,8 +117,12 @@ class AutomaticModule:
         module.automatic_optimization = False
         instance: Any = module
         instance.log, instance.log_dict = self._log, self._log_all
-        # A function, since Lightning compares its code with that of its own class.
+        # Functions, since Lightning compares their code with that of its own class.
         instance.training_step = lambda batch, batch_idx: self(batch)
+        # They are called for each lot, without its records.
+        self._before, self._after = module.on_train_batch_start, module.on_train_batch_end
+        instance.on_train_batch_start = lambda *_: None
+        instance.on_train_batch_end = lambda *_: None
 
     def restore(self) -> None:
         """Give the module back as it was: its next fit, with or without privacy, begins anew."""
@@ -128,19 +135,40 @@ class AutomaticModule:
         wrapped = module.optimizers()
         # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
         optimizer = wrapped.optimizer
-        for i, lot in enumerate(block, start=1):
+        for lot in block:
             self._values, self._index = {}, self._account.done.get(self._stage, 0)
+            if self._before(None, self._index) == -1:
+                raise MisconfigurationException(
+                    "on_train_batch_start returned -1, which ends an epoch: a fit ends with the last planned step, or with "
+                    "Trainer(max_steps=...)"
+                )
             private, free = self._terms(lot.to(module.device, module.dtype))
             optimizer.set_gradients(*private, data_free=free)
-            # The last step of a block goes through the wrapper, so that Lightning counts blocks.
-            (wrapped if i == len(block) else optimizer).step()
+            # Through the wrapper, so that Lightning counts steps.
+            wrapped.step()
             if self.average is not None:
                 self.average.update()
             if not self._account.remaining(self._stage):
                 self._after_last()
-            for config in module.trainer.lr_scheduler_configs:
-                config.scheduler.step()
+            self._step_schedulers()
             self._write_logs()
+            self._after(None, None, self._index)
+            # A block ends where the Trainer ends the fit: a lot that is not drawn costs nothing.
+            if 0 <= module.trainer.max_steps <= module.trainer.global_step:
+                break
+
+    def _step_schedulers(self) -> None:
+        """Step each scheduler that is due: once in so many lots, or in as many as look at the declared n records."""
+        done = self._account.done[self._stage]
+        for config in self._module.trainer.lr_scheduler_configs:
+            lots = 1 if config.interval == "step" else self._lots_of_an_epoch
+            if done % (lots * config.frequency) == 0:
+                config.scheduler.step()
+
+    @property
+    def _lots_of_an_epoch(self) -> int:
+        """The number of lots in which a record is expected once."""
+        return max(1, round(1.0 / self._account.plan.stage(self._stage).access.sample_rate))
 
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
         if self._values is not None:
@@ -350,19 +378,19 @@ def check_overrides(module: pl.LightningModule, trainer: pl.Trainer) -> None:
     ignored = [name for name in _NOT_CALLED if getattr(type(module), name) is not getattr(pl.LightningModule, name)]
     if ignored:
         raise MisconfigurationException(
-            f"{ignored[0]} is overridden, and is not called (or is handed a block of lots) where a step is private: leave "
-            "it out, or step the module yourself (automatic_optimization=False; term_gradients, set_gradients and step)"
+            f"{ignored[0]} is overridden, and is not called (or is handed many records) where a step is private: leave it "
+            "out, or step the module yourself (automatic_optimization=False; term_gradients, set_gradients and step)"
         )
     for config in trainer.lr_scheduler_configs:
-        if config.interval != "step" or config.frequency != 1 or config.reduce_on_plateau:
+        if isinstance(config.scheduler, ReduceLROnPlateau):
             raise MisconfigurationException(
-                "learning rate schedulers step once a lot here: expected {'scheduler': ..., 'interval': 'step'}, since "
-                "epochs are not counted and a plateau would be one of private numbers"
+                "a learning rate that follows a plateau (ReduceLROnPlateau) would follow private numbers, whose cost is in "
+                "no plan: take a schedule of steps"
             )
 
 
 _NOT_CALLED = (
     "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping", "backward", "on_before_zero_grad",
-    "on_after_backward", "on_before_optimizer_step", "on_train_batch_start", "on_train_batch_end",
-    "on_after_batch_transfer", "on_before_batch_transfer", "transfer_batch_to_device",
+    "on_after_backward", "on_before_optimizer_step", "on_after_batch_transfer", "on_before_batch_transfer",
+    "transfer_batch_to_device",
 )  # fmt: skip

@@ -31,7 +31,7 @@ from lightning_dpgen.release.weights import release_weights
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, block_of, persons_of
+from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, persons_of
 
 
 class PrivateTraining:
@@ -60,6 +60,7 @@ class PrivateTraining:
         multiplicity: the number of views of a record, whose mean loss is its loss; its gradient is clipped after that.
         averaging: the part of the average of parameters that stays in a step, from 0, below 1: `release` writes the
             average, and `averaged` puts it into the module. 0 keeps none.
+        share_private_logs: let loggers of services have numbers under ``private/``, too (`MomentsAccountant`).
         stream: the private stream; None makes one keyed by the operating system.
         study: the study that the training belongs to, with a total for all its runs.
 
@@ -102,6 +103,7 @@ class PrivateTraining:
         augment: Callable[[Any], Any] | None = None,
         multiplicity: int = 1,
         averaging: float = 0.0,
+        share_private_logs: bool = False,
         stream: PrivateStream | None = None,
         study: Study | None = None,
     ) -> None:
@@ -124,7 +126,7 @@ class PrivateTraining:
         self.account = open_account(plan, ledger, stream, study, store, persons)
         self.plan = self.account.plan
         self._lots = PoissonLots(store, self.account, persons=persons)
-        self._callback = _Accountant(self.account, clipping, engine, options)
+        self._callback = _Accountant(self.account, clipping, engine, options, share_private_logs)
         self._released: Path | None = None
 
     @property
@@ -139,15 +141,16 @@ class PrivateTraining:
             f"{stage.count - self.account.remaining('training')} of {stage.count} steps made)"
         )
 
-    def loader(self, block: int | None = None) -> LotBlocks:
+    def loader(self, block: int = 1) -> LotBlocks:
         """Return the lots of the fit, for `Trainer.fit`.
 
         Args:
-            block: lots in a batch that the Trainer sees; None takes `block_of` of the steps.
+            block: lots in a batch that the Trainer sees. With 1 all that it counts are steps (`max_steps`,
+                `every_n_train_steps`, `val_check_interval`). More save a tiny network up to a sixth of its time: the
+                Trainer looks at checkpoints and validation after each block alone.
         """
-        _check("block", block, block is None or (type(block) is int and block >= 1), "a whole number (int), 1 or more")
-        steps = self.account.remaining("training")
-        return _Lots(self._lots, steps, block or block_of(steps), self._callback)
+        _check("block", block, type(block) is int and block >= 1, "a whole number (int), 1 or more")
+        return _Lots(self._lots, self.account.remaining("training"), block, self._callback)
 
     def callback(self) -> MomentsAccountant:
         """Return the callback that makes the module's optimizer private, for the Trainer; always the same one."""
@@ -259,9 +262,14 @@ class _Accountant(MomentsAccountant):
     """The accountant of one training, which makes the optimizer of the module private when the fit starts."""
 
     def __init__(
-        self, account: Account, clipping: ClippingRule | Sequence[ClippingRule], engine: str, options: StepOptions
+        self,
+        account: Account,
+        clipping: ClippingRule | Sequence[ClippingRule],
+        engine: str,
+        options: StepOptions,
+        share_private_logs: bool,
     ) -> None:
-        super().__init__(account, engine, options=options)
+        super().__init__(account, engine, options=options, share_private_logs=share_private_logs)
         self._clipping = clipping
         self.fitted: pl.LightningModule | None = None
         self.fitting = self._under_way = False

@@ -67,10 +67,10 @@ def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "traini
             f"min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}: a fit ends with the last planned step; leave "
             "both out"
         )
-    if trainer.max_steps != -1 and not trainer_.fast_dev_run:
+    if trainer.max_steps != -1 and not trainer_.fast_dev_run and not module.automatic_optimization:
         raise MisconfigurationException(
-            f"max_steps={trainer.max_steps}: a Trainer counts blocks of lots and not steps, and a fit ends with the last "
-            "planned step: leave it out, and plan as many steps as you want"
+            f"max_steps={trainer.max_steps}: of a module that steps itself a Trainer counts blocks of lots and not steps, "
+            "and a fit ends with the last planned step: leave it out, and plan as many steps as you want"
         )
     for callback in callbacks:
         monitor = getattr(callback, "monitor", None)

@@ -15,6 +15,7 @@ from lightning_dpgen import DPNorm, Fixed, PerGroup, PerRecord, PrivateTraining,
 from lightning_dpgen.gradients import lot_memory
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.plugins import automatic_module
+from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -42,6 +43,8 @@ class Plain(pl.LightningModule):
 
 
 class Logs(pl.loggers.logger.DummyLogger):
+    """The logger of a service."""
+
     def __init__(self):
         super().__init__()
         self.lines = []
@@ -85,7 +88,9 @@ def test_parts_of_a_lot_are_the_lot():
     """Without privacy and sampling, since parts draw more from the private stream, so that all after them is another."""
     logs = Logs(), Logs()
     whole, parts = (
-        _numbers(_fitted(_private(epsilon=math.inf, sample_rate=1.0, micro_batch=size), logger=log))
+        _numbers(
+            _fitted(_private(epsilon=math.inf, sample_rate=1.0, micro_batch=size, share_private_logs=True), logger=log)
+        )
         for size, log in zip((None, 7), logs, strict=True)
     )
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
@@ -243,3 +248,78 @@ def test_a_run_without_an_average_does_not_go_on_with_one(tmp_path):
     with pytest.raises(MisconfigurationException, match="the checkpoint holds no average"):
         _gone_on(again, tmp_path)
     again.account.ledger.close()
+
+
+def test_a_service_is_told_no_private_number_unless_that_is_allowed(tmp_path):
+    service, file = Logs(), pl.loggers.CSVLogger(tmp_path)
+    with pytest.warns(UserWarning, match="Logs is told no number under private/.*share_private_logs=True"):
+        _fitted(_private(), logger=[service, file])
+    assert not any(name.startswith("private/") for line in service.lines for name in line)
+    assert "private/loss" in (tmp_path / "lightning_logs/version_0/metrics.csv").read_text()
+    # It is given back as it was.
+    service.log_metrics({"private/x": 1.0})
+    assert service.lines[-1] == {"private/x": 1.0}
+
+
+class Counting(Plain):
+    """Writes down what Lightning says at each step."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        assert batch is None
+        self.seen.append(("start", batch_idx, self.global_step))
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        assert outputs is None and batch is None
+        self.seen.append(("end", batch_idx, self.global_step))
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
+
+
+def test_lightning_counts_steps(tmp_path):
+    """Checkpoints, hooks and schedules come when they say; an epoch is five lots at a rate of a fifth."""
+    private, model = _private(), Counting()
+    checkpoints = pl.callbacks.ModelCheckpoint(dirpath=tmp_path, save_top_k=-1, every_n_train_steps=3, filename="{step}")
+    trainer = pl.Trainer(
+        callbacks=[private.callback(), checkpoints], accelerator="cpu", **QUIET | {"enable_checkpointing": True}
+    )
+    trainer.fit(model, private.loader())
+    assert trainer.global_step == STEPS
+    assert model.seen == [each for i in range(STEPS) for each in (("start", i, i), ("end", i, i + 1))]
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["step=3.ckpt", "step=6.ckpt"]
+    assert trainer.optimizers[0].param_groups[0]["lr"] == 1e-2 * 0.5 ** (STEPS // 5)
+
+
+@pytest.mark.parametrize("block", [1, 3])
+def test_a_fit_ends_where_the_trainer_says(block, tmp_path):
+    private, model = _private(), Counting()
+    trainer = pl.Trainer(callbacks=[private.callback()], accelerator="cpu", max_steps=5, **QUIET)
+    trainer.fit(model, private.loader(block))
+    assert trainer.global_step == 5 and private.account.remaining("training") == STEPS - 5
+    assert len(model.seen) == 10
+    with pytest.raises(PlanMismatch, match="5 of 8 steps were made"):
+        private.release(model, tmp_path / "release")
+
+
+def test_a_fit_that_goes_on_counts_on(tmp_path):
+    given = {"ledger": tmp_path / "ledger"}
+    _crashed(_private(**given), tmp_path)
+    private, model = _private(**given), Counting()
+    trainer = pl.Trainer(callbacks=[private.callback()], accelerator="cpu", max_steps=STEPS - 1, **QUIET)
+    trainer.fit(model, private.loader(), ckpt_path=tmp_path / "half.ckpt")
+    private.account.ledger.close()
+    assert model.seen[0] == ("start", STEPS // 2, STEPS // 2) and trainer.global_step == STEPS - 1
+    assert private.account.remaining("training") == 1
+
+
+class Skipping(Plain):
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1
+
+
+def test_a_hook_that_ends_an_epoch_is_refused():
+    private = _private()
+    with pytest.raises(MisconfigurationException, match="on_train_batch_start returned -1"):
+        _fitted(private, Skipping())
+    assert not private.account.ledger.accesses

@@ -1,0 +1,61 @@
+"""Loggers that send what they are told to a service get no private number, unless that is allowed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger
+
+from lightning_dpgen.plugins.events import PublicEvents
+from lightning_dpgen.plugins.lot_log import PRIVATE
+
+# Those that write to a disk of the curator's own.
+_LOCAL = (CSVLogger, TensorBoardLogger, PublicEvents)
+
+
+def withhold_private_logs(loggers: Iterable[Logger]) -> None:
+    """Let loggers of services (Weights & Biases, MLflow) have all but numbers under ``private/``, until `restore_logs`.
+
+    Such a number is an exact function of a few records. Loggers that write files (CSV, TensorBoard) get it.
+
+    Example:
+        >>> class Service(Logger):
+        ...     name = version = "service"
+        ...     def log_hyperparams(self, params): ...
+        ...     def log_metrics(self, metrics, step=None):
+        ...         print(metrics)
+        >>> service = Service()
+        >>> withhold_private_logs([service])
+        >>> service.log_metrics({"public/epsilon": 1.0, "private/loss": 0.1})
+        {'public/epsilon': 1.0}
+        >>> restore_logs([service])
+    """
+    for logger in loggers:
+        if not isinstance(logger, _LOCAL):
+            vars(logger)["log_metrics"] = _public_only(logger)
+
+
+def restore_logs(loggers: Iterable[Logger]) -> None:
+    """Let loggers have all numbers again."""
+    for logger in loggers:
+        vars(logger).pop("log_metrics", None)
+
+
+def _public_only(logger: Logger) -> Any:
+    write, said = logger.log_metrics, []
+
+    def log_metrics(metrics: dict[str, Any], step: int | None = None) -> None:
+        public = {name: value for name, value in metrics.items() if not name.startswith(PRIVATE)}
+        if len(public) < len(metrics) and not said:
+            said.append(True)
+            warnings.warn(
+                f"{type(logger).__name__} is told no number under {PRIVATE}, which may leave this machine with it: use a "
+                "CSVLogger or TensorBoardLogger, or allow it with share_private_logs=True",
+                stacklevel=2,
+            )
+        if public:
+            write(public, step)
+
+    return log_metrics
