@@ -160,7 +160,8 @@ class AutomaticModule:
     def _step_schedulers(self) -> None:
         """Step each scheduler that is due: once in so many lots, or in as many as look at the declared n records."""
         done = self._account.done[self._stage]
-        for config in self._module.trainer.lr_scheduler_configs:
+        trainer: Any = self._module.trainer
+        for config in trainer.lr_scheduler_configs:
             lots = 1 if config.interval == "step" else self._lots_of_an_epoch
             if done % (lots * config.frequency) == 0:
                 config.scheduler.step()

@@ -28,7 +28,8 @@ def withhold_private_logs(loggers: Iterable[Logger]) -> None:
         ...         print(metrics)
         >>> service = Service()
         >>> withhold_private_logs([service])
-        >>> service.log_metrics({"public/epsilon": 1.0, "private/loss": 0.1})
+        >>> with warnings.catch_warnings(record=True) as said:
+        ...     service.log_metrics({"public/epsilon": 1.0, "private/loss": 0.1})
         {'public/epsilon': 1.0}
         >>> restore_logs([service])
     """
@@ -44,7 +45,8 @@ def restore_logs(loggers: Iterable[Logger]) -> None:
 
 
 def _public_only(logger: Logger) -> Any:
-    write, said = logger.log_metrics, []
+    write = logger.log_metrics
+    said: list[bool] = []
 
     def log_metrics(metrics: dict[str, Any], step: int | None = None) -> None:
         public = {name: value for name, value in metrics.items() if not name.startswith(PRIVATE)}
