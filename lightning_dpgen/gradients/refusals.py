@@ -1,4 +1,4 @@
-"""Refusals in terms of the loss: of what torch refuses under vmap, and of code that no mode of torch sees."""
+"""Refusals in terms of the loss, or of a layer: of what torch refuses under vmap, and of code that no mode sees."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import functools
 import multiprocessing.pool
 import multiprocessing.process
 import os
+import re
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from lightning_dpgen.gradients.hidden import is_hidden
 
+_LOSS = "the loss"
 _WRITES = (
     "writes a value computed from a record into a tensor that outlives the call (a buffer, say): what is kept from lot to "
     "lot must follow from parameters alone, or be released with noise of its own (EmbeddingGradients releases the mean of "
@@ -31,10 +35,12 @@ _FUNCTIONS = (
     "setup_context, and set generate_vmap_rule = True in the class"
 )
 _HOOKS = "puts a hook on a tensor, which would be handed the gradients of all records: change the loss"
-_NO_RULE = "calls a function for which torch.vmap has no rule: compute it with other functions"
-# Words of torch where it refuses an operation on one record of many, and the reason in terms of the loss.
+_NO_RULE = "calls a function for which torch.vmap has no rule{}: compute it with other functions"
+_LOOKS = "data-dependent control flow"
+_GIVEN = ", or give the layer what it need not look at (a model of language takes an attention mask of four dimensions so)"
+# Words of torch where it refuses an operation on one record of many, and the reason: braces hold the operator's name.
 _REASONS = {
-    "data-dependent control flow": "looks at a value computed from a record (if, bool): use torch.where",
+    _LOOKS: "looks at a value computed from a record (if, bool): use torch.where",
     ".item()": "looks at a value computed from a record (item, float, int): compute with tensors",
     "masked_select": "makes a shape that follows from a record (masked_select): use torch.where",
     "Batch norm got a batched tensor": "normalises by running statistics, into which records would be written: use "
@@ -65,12 +71,34 @@ _REASONS = {
 
 
 def explained(error: Exception) -> Exception:
-    """Say in terms of the loss why torch refused an operation; return the error itself if it has another reason."""
+    """Say in terms of the loss, or of the layer that it calls, why torch refused an operation.
+
+    An error that has another reason is returned as it is.
+    """
     said = str(error)
     for words, reason in _REASONS.items():
         if words in said:
-            return ValueError(f"the loss {reason}{_line(error)}")
+            subject = _subject(error)
+            given = _GIVEN if words == _LOOKS and subject != _LOSS else ""
+            return ValueError(f"{subject} {reason.format(_operator(said))}{given}{_line(error)}")
     return error
+
+
+def _subject(error: Exception) -> str:
+    """Name the layer in which the error arose, where torch or another installed package has made it, or else the loss."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [x for frame in frames if isinstance(x := frame.f_locals.get("self"), nn.Module)]
+    if not modules:
+        return _LOSS
+    file = getattr(sys.modules.get(type(modules[-1]).__module__), "__file__", None)
+    installed = file is not None and "site-packages" in Path(file).parts
+    return f"the layer {type(modules[-1]).__name__}" if installed else _LOSS
+
+
+def _operator(said: str) -> str:
+    """Return the operator of torch that an error names, in brackets."""
+    found = re.search(r"aten::\w+", said)
+    return f" ({found[0]})" if found else ""
 
 
 def _line(error: Exception) -> str:

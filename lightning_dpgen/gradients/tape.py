@@ -22,6 +22,7 @@ from lightning_dpgen.gradients.component_factors import sum_factors
 from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.sampling.own_randomness import generator_states
 
 # A note turns the gradient of an output, one row a record, into gradients with respect to some sources.
 Note = Callable[[Tensor], Iterable[tuple[Tensor, GradientFactors]]]
@@ -163,14 +164,31 @@ class Tape:
         if any(map(is_hidden, args)) or any(map(is_hidden, tree_leaves((args, kwargs)))):
             if function not in self._rules:
                 self._say(getattr(function, "__name__", str(function)))
-            copies = tree_map(lambda x: self.copied(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
-            return self.isolation.call(function, *copies)
-        args, kwargs = tree_map(lambda x: x.source if isinstance(x, TracedParameter) else x, (args, kwargs))
+            return self._with_copies(function, args, kwargs)
+        return self._of_parameters(function, args, kwargs)
+
+    def _with_copies(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function with a copy of each parameter for each record."""
+        copies = tree_map(lambda x: self.copied(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
+        return self.isolation.call(function, *copies)
+
+    def _of_parameters(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function of parameters alone once for all records; one that draws (their dropout) once for each record."""
+        own = [x.source for x in tree_leaves((args, kwargs)) if isinstance(x, TracedParameter)]
+        versions, states = [x._version for x in own], generator_states()
+        plain = tree_map(lambda x: x.source if isinstance(x, TracedParameter) else x, (args, kwargs))
         with self.isolation.outside():
-            result = function(*args, **kwargs)
-            return tree_map(
-                lambda x: TracedParameter.of(x, self) if isinstance(x, Tensor) and x.requires_grad else x, result
+            result = function(*plain[0], **plain[1])
+            if generator_states() == states:
+                return tree_map(
+                    lambda x: TracedParameter.of(x, self) if isinstance(x, Tensor) and x.requires_grad else x, result
+                )
+        if [x._version for x in own] != versions:
+            raise RuntimeError(
+                f"{getattr(function, '__name__', function)} writes random numbers into what was computed from parameters, "
+                "which all records would share: leave inplace out"
             )
+        return self._with_copies(function, args, kwargs)
 
     def copied(self, parameter: TracedParameter) -> Tensor:
         """Give each record a copy of a parameter, without memory of its own: a copy's gradient is that of its record."""
