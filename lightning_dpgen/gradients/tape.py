@@ -24,8 +24,9 @@ from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import Isolation
 from lightning_dpgen.sampling.own_randomness import generator_states
 
-# A note turns the gradient of an output, one row a record, into gradients with respect to some sources.
-Note = Callable[[Tensor], Iterable[tuple[Tensor, GradientFactors]]]
+# A note turns the gradient of an output, one row a record, into gradients with respect to some sources. (A recurrent layer
+# hands it the gradients of its gates.)
+Note = Callable[[Any], Iterable[tuple[Tensor, GradientFactors]]]
 # A rule takes the tape and the function's arguments, and returns the result, or NotImplemented.
 Rule = Callable[..., Any]
 
@@ -41,15 +42,15 @@ class _Noted(torch.autograd.Function):
     """A function that passes a result on and tells the tape its gradient, also if the result is later changed in place."""
 
     @staticmethod
-    def forward(ctx, output, seed, tape, place):
-        ctx.tape, ctx.place = tape, place
+    def forward(ctx, output, seed, receive):
+        ctx.receive = receive
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
     def backward(ctx, gradient):
-        ctx.tape.receive(ctx.place, gradient)
-        return gradient, gradient.new_zeros(()), None, None
+        ctx.receive(gradient)
+        return gradient, gradient.new_zeros(()), None
 
 
 class TracedParameter(Tensor):
@@ -98,7 +99,7 @@ class Tape:
         # All noted results lead to the seed, so gradients are taken with respect to it.
         self._seed = torch.zeros((), requires_grad=True)
         self._notes: list[Note] = []
-        self._received: dict[int, Tensor] | None = None
+        self._received: dict[int, Any] | None = None
         self._copies: list[tuple[Tensor, Tensor]] = []
         self._leaves: dict[nn.Parameter, TracedParameter] = {}
         # Tensors that share a parameter's memory or are copies of one, and their versions then.
@@ -124,12 +125,16 @@ class Tape:
             seen: reshapes the result to (B, ...), where it has another shape.
         """
         with self.isolation.outside():
-            self._notes.append(note)
-            output = _Noted.apply(compute(), self._seed, self, len(self._notes) - 1)
+            output = _Noted.apply(compute(), *self.expect(note))
             output = output if seen is None else seen(output)
         return self.isolation.hide(output)
 
-    def receive(self, place: int, gradient: Tensor) -> None:
+    def expect(self, note: Note) -> tuple[Tensor, Callable[[Any], None]]:
+        """Return the seed that a function of autograd is to take, and what it is to call with a gradient for `note`."""
+        self._notes.append(note)
+        return self._seed, functools.partial(self._receive, len(self._notes) - 1)
+
+    def _receive(self, place: int, gradient: Any) -> None:
         """Take the gradient of a noted result; the backward pass calls this."""
         if self._received is None:
             raise RuntimeError(

@@ -246,8 +246,14 @@ def _guarded(own: type[Function]) -> type[Function]:
 
 
 def _recurrent(watch: Watch, function: Callable, input, hidden, *rest: Any, **options: Any) -> Any:
-    """Compute a recurrent network or cell of records, or of parameters that are each record's own."""
-    if options or not _any_hidden(input, hidden, rest):
+    """Compute a recurrent network or cell of records, or of parameters that are each record's own.
+
+    Traced parameters have rules of their own, but under autocast.
+    """
+    leaves = tree_leaves((input, hidden, rest))
+    kinds = {type(x) for x in leaves if isinstance(x, Tensor)}
+    has_rule = not kinds <= {Tensor, nn.Parameter} and not torch.is_autocast_enabled(input.device.type)
+    if options or has_rule or not any(map(is_hidden, leaves)):
         return NotImplemented
     return run_recurrent(function, input, hidden, *rest)
 

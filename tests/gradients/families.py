@@ -172,15 +172,45 @@ class _Cell(nn.Module):
 
 
 class _Last(nn.Module):
-    """All results of an LSTM: outputs, and last states."""
+    """All results of an LSTM: outputs, and last states. Its first state is learned."""
 
     def __init__(self):
         super().__init__()
-        self.layer = nn.LSTM(2, 3, batch_first=True)
+        self.layer, self.first = nn.LSTM(2, 3, batch_first=True), nn.Parameter(torch.full((2, 1, 1, 3), 0.3))
 
     def forward(self, x):
-        outputs, (hidden, cell) = self.layer(x)
-        return outputs[:, 0] * hidden[0] + cell[0]
+        outputs, (hidden, cell) = self.layer(x, tuple(self.first.expand(-1, -1, len(x), -1)))
+        return outputs[:, 0].exp() * hidden[0] + cell[0]
+
+
+class _Rows(nn.Module):
+    """A GRU that reads each row of a picture by itself, and an Elman layer over each record without a dimension of lots."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.layer = nn.GRU(2, 3), nn.RNN(3, 2, nonlinearity="relu")
+        # No rectifier is closed at all times.
+        nn.init.constant_(self.layer.bias_ih_l0, 2.0)
+
+    def forward(self, x):
+        each = self.rows(x.flatten(0, 1).transpose(0, 1))[1][0].unflatten(0, x.shape[:2])
+        return torch.stack([self.layer(one)[0] for one in each])
+
+
+class _Frozen(nn.Module):
+    """A recurrent network over embeddings, in which some parameters are frozen, one is shared and one is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(ENTRIES, 3)
+        self.layer, self.other = nn.LSTM(3, 3, batch_first=True), nn.RNN(3, 3, batch_first=True)
+        self.layer.weight_ih_l0.requires_grad_(False)
+        self.layer.bias_hh_l0.requires_grad_(False)
+        self.other.weight_hh_l0 = self.other.weight_ih_l0
+        parametrizations.weight_norm(self.other, "weight_ih_l0")
+
+    def forward(self, x):
+        return self.other(self.layer(self.tokens(x))[0].tanh_())[0].softmax(dim=-1)
 
 
 def _described(classes: int) -> SimpleNamespace:
@@ -408,10 +438,14 @@ RULED: dict[str, Callable[[], Case]] = {
     "weight norm": lambda: _of(parametrizations.weight_norm(nn.Linear(4, 3)), (4,)),
     "lstm": lambda: _of(_Outputs(nn.LSTM(2, 3, batch_first=True)), (4, 2)),
     "lstm, last states": lambda: _of(_Last(), (4, 2)),
+    "rows of a picture, one by one": lambda: _of(_Rows(), (3, 4, 2)),
+    "tokens, recurrent, partly frozen": lambda: _of(_Frozen(), (4,), indices=True),
     "lstm, projected, both ways": lambda: _of(
         _Outputs(nn.LSTM(2, 3, num_layers=2, bidirectional=True, proj_size=2)), (3, 2)
     ),
     "gru": lambda: _of(_Outputs(nn.GRU(2, 3)), (4, 2)),
+    "gru of two layers": lambda: _of(_Outputs(nn.GRU(2, 3, num_layers=2, batch_first=True)), (3, 2)),
+    "lstm without biases": lambda: _of(_Outputs(nn.LSTM(2, 3, bias=False, batch_first=True)), (3, 2)),
     "gru without biases, both ways": lambda: _of(_Outputs(nn.GRU(2, 3, bias=False, bidirectional=True)), (3, 2)),
     "elman, two layers": lambda: _of(_Outputs(nn.RNN(2, 3, num_layers=2, batch_first=True)), (3, 2)),
     "lstm cell": lambda: _of(_Cell(nn.LSTMCell(2, 3)), (4, 2)),

@@ -397,3 +397,20 @@ def test_what_a_layer_does_is_not_said_of_the_loss(engine):
     for words, loss in losses.items():
         with pytest.raises(ValueError, match=words):
             term_gradients(network, PerRecord(loss), Lot(torch.rand(3, 4), (0, 3)), PrivateStream(1), engine=engine)
+
+
+@pytest.mark.parametrize("engine", ["ghost", "func"])
+def test_lengths_of_sequences_are_a_records_own(engine):
+    network = nn.GRU(2, 2, batch_first=True)
+
+    def packed(lot, _):
+        lengths = (lot.records[:, :, 0] > 0).sum(dim=1)
+        packed = nn.utils.rnn.pack_padded_sequence(lot.records, lengths, batch_first=True, enforce_sorted=False)
+        return network(packed)[1].square().sum(dim=(0, 2))
+
+    def listed(lot, _):
+        return network(nn.utils.rnn.pad_sequence(list(lot.records), batch_first=True))[1].square().sum(dim=(0, 2))
+
+    for loss in (packed, listed):
+        with pytest.raises(ValueError, match="pads or packs"):
+            term_gradients(network, PerRecord(loss), Lot(torch.rand(3, 4, 2), (0, 3)), PrivateStream(1), engine=engine)
