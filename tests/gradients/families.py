@@ -145,6 +145,132 @@ class Attention(nn.Module):
         return self.layer(torch.cat([self.start.expand(len(x), -1, -1), x], dim=1))
 
 
+class Conv1D(nn.Module):
+    """The linear layer of GPT-2, which makes one long list of the tokens of all records."""
+
+    def __init__(self, n: int, m: int):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(n, m)), nn.Parameter(torch.randn(m))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], -1)
+
+
+class Gpt2Block(nn.Module):
+    """A block of GPT-2, with its dropouts."""
+
+    def __init__(self, width: int = 4, dropout: float = 0.0):
+        super().__init__()
+        self.first, self.second = _affine(nn.LayerNorm(width)), _affine(nn.LayerNorm(width))
+        self.gates, self.out = Conv1D(width, 3 * width), Conv1D(width, width)
+        self.up, self.down, self.dropout = Conv1D(width, 6), Conv1D(6, width), dropout
+
+    def forward(self, x):
+        heads = (each.view(*each.shape[:2], 2, -1).transpose(1, 2) for each in self.gates(self.first(x)).chunk(3, dim=-1))
+        drop = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(*heads, dropout_p=drop, is_causal=True).transpose(1, 2).reshape(x.shape)
+        x = x + F.dropout(self.out(y), drop)
+        return x + F.dropout(self.down(F.gelu(self.up(self.second(x)), approximate="tanh")), drop)
+
+
+class BertBlock(nn.Module):
+    """A block of BERT, with its dropouts, whose attention is written out."""
+
+    def __init__(self, width: int = 4, dropout: float = 0.0):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down, self.dropout = nn.Linear(width, 6), nn.Linear(6, width), nn.Dropout(dropout)
+        self.first, self.second = _affine(nn.LayerNorm(width)), _affine(nn.LayerNorm(width))
+
+    def bias(self, scores):
+        return scores
+
+    def attend(self, x):
+        query, key, value = (f(x).view(*x.shape[:2], 2, -1).transpose(1, 2) for f in (self.query, self.key, self.value))
+        shares = self.dropout(self.bias(query @ key.transpose(-1, -2) / 2**0.5).softmax(dim=-1))
+        return self.dropout(self.out((shares @ value).permute(0, 2, 1, 3).contiguous().view(*x.shape)))
+
+    def forward(self, x):
+        x = self.first(x + self.attend(x))
+        return self.second(x + self.dropout(self.down(F.gelu(self.up(x)))))
+
+
+class T5Block(BertBlock):
+    """A block of T5: biases of distances, which no record holds, norms without a mean, and dropouts."""
+
+    def __init__(self, width: int = 4, dropout: float = 0.0):
+        super().__init__(width, dropout)
+        self.first, self.second = (nn.RMSNorm(width) for _ in range(2))
+        self.distances = nn.Embedding(9, 2)
+
+    def bias(self, scores):
+        places = torch.arange(scores.shape[-1], device=scores.device)
+        return scores + self.distances(places[None] - places[:, None] + 4).permute(2, 0, 1)[None]
+
+    def forward(self, x):
+        x = x + self.attend(self.first(x))
+        return x + self.dropout(self.down(self.dropout(self.up(self.second(x)).relu())))
+
+
+class SwinBlock(BertBlock):
+    """A block of Swin: attention within windows of a picture, which become as many records, shifted before and after."""
+
+    def __init__(self, width: int = 4, dropout: float = 0.0):
+        super().__init__(width, dropout)
+        self.table = nn.Parameter(torch.randn(9, 2))
+        rows, columns = torch.arange(4) // 2, torch.arange(4) % 2
+        index = (rows[:, None] - rows[None] + 1) * 3 + columns[:, None] - columns[None] + 1
+        self.register_buffer("index", index)
+
+    def bias(self, scores):
+        return scores + self.table[self.index.view(-1)].view(4, 4, 2).permute(2, 0, 1).unsqueeze(0)
+
+    def forward(self, x):
+        size, height, breadth, width = x.shape
+        y = self.first(x).roll((-1, -1), (1, 2)).view(size, height // 2, 2, breadth // 2, 2, width)
+        y = self.attend(y.permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, width)).view(-1, height // 2, breadth // 2, 2, 2, width)
+        x = x + y.permute(0, 1, 3, 2, 4, 5).reshape(x.shape).roll((1, 1), (1, 2))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Frames(nn.Module):
+    """Convolutions of the frames of a record, which become as many records, or of its pictures in two lights."""
+
+    def __init__(self, view: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.view = view
+        self.layers = _chain(nn.Conv2d(1, 4, 2), _affine(nn.GroupNorm(2, 4)), nn.Tanh(), nn.Conv2d(4, 2, 2))
+
+    def forward(self, x):
+        y = self.layers(self.view(x))
+        return y.view(len(x), -1, *y.shape[1:])
+
+
+def _patched(layer: nn.Module) -> nn.Module:
+    def run(x: Tensor) -> Tensor:
+        size, channels, height, width = x.shape
+        patches = x.reshape(size, channels, height // 2, 2, width // 2, 2).permute(0, 2, 4, 1, 3, 5)
+        return torch.tanh(layer(patches.reshape(size, -1, channels * 4)))
+
+    return _Around(layer, run)
+
+
+class _Around(nn.Module):
+    """A layer that is called by a function."""
+
+    def __init__(self, layer: nn.Module, run: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.layer, self.run = layer, run
+
+    def forward(self, x):
+        return self.run(x)
+
+
+def _on_tokens(layer: nn.Module, flat: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Call a layer on the tokens of all records in one list."""
+    return _Around(layer, lambda x: torch.tanh(layer(flat(x)).view(*x.shape[:2], -1)))
+
+
 class _Outputs(nn.Module):
     """The outputs of a recurrent layer, with the records in either dimension."""
 
@@ -451,6 +577,24 @@ RULED: dict[str, Callable[[], Case]] = {
     "lstm cell": lambda: _of(_Cell(nn.LSTMCell(2, 3)), (4, 2)),
     "gru cell": lambda: _of(_Cell(nn.GRUCell(2, 3)), (4, 2)),
     "elman cell": lambda: _of(_Cell(nn.RNNCell(2, 3, bias=False)), (4, 2)),
+    "a block of GPT-2": lambda: _of(Gpt2Block(), (3, 4)),
+    "a block of BERT": lambda: _of(BertBlock(), (3, 4)),
+    "a block of T5": lambda: _of(T5Block(), (3, 4)),
+    "a block of Swin": lambda: _of(SwinBlock(), (4, 2, 4)),
+    "patches": lambda: _of(_patched(nn.Linear(8, 3)), (2, 4, 2)),
+    "tokens in one list": lambda: _of(_on_tokens(nn.Linear(4, 3), lambda x: x.view(-1, 4)), (3, 4)),
+    "tokens in one list, flattened": lambda: _of(
+        _on_tokens(nn.Sequential(nn.Linear(4, 3), _affine(nn.LayerNorm(3))), lambda x: x.flatten(0, 1)), (3, 4)
+    ),
+    "words in one list": lambda: _of(_on_tokens(nn.Embedding(ENTRIES, 3), lambda x: x.reshape(-1)), (3,), indices=True),
+    "frames": lambda: _of(Frames(lambda x: x.view(-1, 1, 4, 3)), (3, 4, 3)),
+    "two views of a picture": lambda: _of(
+        Frames(lambda x: torch.stack([x, x.flip(-1) * 0.5], dim=1).flatten(0, 1)), (1, 4, 3)
+    ),
+    "attention with a bias": lambda: _of(Custom(lambda x, a: (x @ x.mT + a).softmax(dim=-1) @ x.exp(), (3, 3)), (3, 4)),
+    "attention with a bias, by its kernel": lambda: _of(
+        Custom(lambda x, a: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], a), (3, 3)), (3, 4)
+    ),
     "a token in front": lambda: _of(
         Custom(lambda x, a: torch.tanh(torch.cat([a.expand(len(x), -1, -1), x], dim=1)), (1, 1, 4)), (3, 4)
     ),

@@ -9,6 +9,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from gradients.families import BertBlock, Gpt2Block, T5Block
 from torch import nn
 
 from lightning_dpgen.gradients import isolation
@@ -241,6 +242,9 @@ def test_the_gradient_is_that_of_the_numbers_that_were_drawn(draw, draw_again, e
 DEFAULTS = {
     "transformer": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2),
     "lstm": lambda: nn.LSTM(8, 8, 2, dropout=0.2, batch_first=True),
+    "gpt-2": lambda: nn.Sequential(Gpt2Block(8, 0.1), Gpt2Block(8, 0.1)),
+    "bert": lambda: nn.Sequential(BertBlock(8, 0.1), BertBlock(8, 0.1)),
+    "t5": lambda: nn.Sequential(T5Block(8, 0.1), T5Block(8, 0.1)),
     "gru, both ways": lambda: nn.GRU(8, 8, 2, dropout=0.2, batch_first=True, bidirectional=True),
 }
 
