@@ -34,6 +34,10 @@ _FUNCTIONS = (
     "calls an autograd.Function whose backward pass might mix records: have its forward without ctx, beside a "
     "setup_context, and set generate_vmap_rule = True in the class"
 )
+_FILLS = (
+    "fills a tensor that outlives the call with random numbers: use torch.randn, torch.rand or torch.randn_like, which "
+    "give each record its own"
+)
 _HOOKS = "puts a hook on a tensor, which would be handed the gradients of all records: change the loss"
 _NO_RULE = "calls a function for which torch.vmap has no rule{}: compute it with other functions"
 _LOOKS = "data-dependent control flow"
@@ -65,8 +69,8 @@ _REASONS = {
     "isn't supported yet": _NO_RULE,
     "do not yet support": _NO_RULE,
     "mutating directly": "puts other numbers behind a tensor (.data =): compute a new tensor",
-    "inplace randomness": "fills a tensor that outlives the call with random numbers: use torch.randn, torch.rand or "
-    "torch.randn_like, which give each record its own",
+    "inplace randomness": _FILLS,
+    "out variants of random": _FILLS,
 }
 
 

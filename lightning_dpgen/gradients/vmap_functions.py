@@ -40,26 +40,31 @@ class Watch(Guard):
         if isinstance(function, MethodWrapperType) or any(map(is_hidden, args)) or _any_hidden(args, kwargs):
             return self._call(function, args, kwargs)
         # A function without a record among its arguments (attention among learned queries) may draw once for all records.
+        writes = (
+            getattr(function, "__name__", "").endswith("_") or bool(kwargs.get("inplace")) or kwargs.get("out") is not None
+        )
         before = generator_states()
         try:
             result = self._call(function, args, kwargs)
         except RuntimeError as error:
-            if "randomness" not in str(error):
+            if writes or "randomness" not in str(error):
                 raise
         else:
             if generator_states() == before or _any_hidden(result):
                 return result
-        return self._call(function, *self._own_draws(function, args, kwargs))
+        return self._call(function, *self._own_draws(function, args, kwargs, writes))
 
-    def _own_draws(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def _own_draws(
+        self, function: Callable, args: tuple, kwargs: dict[str, Any], writes: bool
+    ) -> tuple[tuple, dict[str, Any]]:
         """Give each record its own of the first tensor among the arguments, so that each draws its own numbers.
 
         Raises:
-            ValueError: for a function that is handed no tensor.
+            ValueError: for a function that is handed no tensor, or writes into one.
         """
         leaves, structure = tree_flatten((args, kwargs))
         first = next((i for i, x in enumerate(leaves) if isinstance(x, Tensor)), None)
-        if first is None:
+        if first is None or writes:
             raise ValueError(
                 f"the loss calls {getattr(function, '__name__', function)}, which draws the same random numbers for all "
                 "records of a lot: use torch.rand, torch.randn or torch.randint, which draw for each record"

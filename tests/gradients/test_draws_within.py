@@ -271,3 +271,26 @@ def test_a_draw_in_place_of_what_parameters_share_is_refused():
     net.draw = lambda x: x @ F.dropout(net.weight * 1.0, 0.5, inplace=True)
     with pytest.raises((RuntimeError, ValueError), match="leave inplace out"):
         _gradients(net, torch.rand(3, 2, 2, dtype=torch.float64))
+
+
+INTO_A_BUFFER = {
+    "normal_": lambda b: b.normal_(),
+    "out": lambda b: torch.rand(2, 2, out=b),
+    "init": nn.init.uniform_,
+    "operator": lambda b: torch.ops.aten.uniform.out(b, out=b),
+    "dropout": lambda b: F.dropout(b, inplace=True),
+}
+
+
+@both_engines
+@pytest.mark.parametrize("fill", INTO_A_BUFFER.values(), ids=INTO_A_BUFFER.keys())
+def test_a_draw_into_a_buffer_is_refused(fill, engine):
+    net, buffer = Net(nn.Identity()), torch.ones(2, 2)
+
+    def draw(x):
+        fill(buffer)
+        return net.linear(x) * buffer
+
+    net.draw = draw
+    with pytest.raises(ValueError, match=r"fills a tensor|writes a value|same random numbers"):
+        _gradients(net, torch.rand(3, 2, 2, dtype=torch.float64), engine)
