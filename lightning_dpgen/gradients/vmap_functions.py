@@ -272,6 +272,17 @@ def _rrelu(watch: Watch, function: Callable, input, lower=1 / 8, upper=1 / 3, tr
     return input.copy_(found) if inplace or function.__name__.endswith("_") else found
 
 
+def _gumbel_softmax(watch: Watch, function: Callable, logits, tau=1, hard=False, eps=1e-10, dim=-1) -> Any:
+    """Compute `F.gumbel_softmax` with one chosen entry; vmap's rule goes through the records one by one."""
+    if not hard or type(logits) is not Tensor or not logits.dim():
+        return NotImplemented
+    shares = function(logits, tau, False, eps, dim)
+    places = torch.arange(shares.shape[dim], device=shares.device)
+    places = places.view([-1 if i == dim % shares.dim() else 1 for i in range(shares.dim())])
+    chosen = (places == shares.argmax(dim=dim, keepdim=True)).to(shares.dtype)
+    return chosen - shares.detach() + shares
+
+
 def _as_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -> Any:
     """Convert arguments as autocast does: vmap takes these functions apart before autocast sees them."""
     found = _converted(args, options)
@@ -355,5 +366,6 @@ _SPECIAL: dict[Callable, Callable] = {
     ),
     custom_function_call: _own_function,
     **dict.fromkeys(RECURRENT, _recurrent),
+    F.gumbel_softmax: _gumbel_softmax,
     **dict.fromkeys((F.rrelu, F.rrelu_, torch.rrelu, torch.rrelu_), _rrelu),
 }

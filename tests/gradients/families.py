@@ -582,8 +582,7 @@ RULED: dict[str, Callable[[], Case]] = {
     "a block of T5": lambda: _of(T5Block(), (3, 4)),
     "a block of Swin": lambda: _of(SwinBlock(), (4, 2, 4)),
     "patches": lambda: _of(_patched(nn.Linear(8, 3)), (2, 4, 2)),
-    "tokens in one list": lambda: _of(_on_tokens(nn.Linear(4, 3), lambda x: x.view(-1, 4)), (3, 4)),
-    "tokens in one list, flattened": lambda: _of(
+    "tokens in one list": lambda: _of(
         _on_tokens(nn.Sequential(nn.Linear(4, 3), _affine(nn.LayerNorm(3))), lambda x: x.flatten(0, 1)), (3, 4)
     ),
     "words in one list": lambda: _of(_on_tokens(nn.Embedding(ENTRIES, 3), lambda x: x.reshape(-1)), (3,), indices=True),

@@ -19,7 +19,7 @@ from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
-RECORDS = 128
+RECORDS = 96
 # Counts of coins may lie so many deviations from their mean: the chance that one of 200 correct counts does not is 1e-4.
 DEVIATIONS = 5.0
 SETS = [torch.tensor(bits, dtype=torch.float64).view(2, 2) for bits in itertools.product((0, 1), repeat=4)]
@@ -236,6 +236,16 @@ def test_the_gradient_is_that_of_the_numbers_that_were_drawn(draw, draw_again, e
     for i in (0, 1, RECORDS - 1):
         found = torch.autograd.grad(again[i].square().sum(), list(net.linear.parameters()), retain_graph=True)
         torch.testing.assert_close(rows[i, 3:], torch.cat([g.flatten() for g in found]), rtol=1e-8, atol=1e-10)
+
+
+@both_engines
+def test_one_entry_is_chosen_by_each_record(engine):
+    net, x = Shown(lambda x: F.gumbel_softmax(x, hard=True)), torch.tensor([[-1.0, 0.5]], dtype=torch.float64)
+    seen = _gradients(net, x.expand(RECORDS, 2).clone(), engine)[:, :3]
+    share = net.linear(x).softmax(dim=1)[0].detach()
+    torch.testing.assert_close(seen, F.one_hot(seen.argmax(dim=1), 3).double())
+    assert ((seen.mean(dim=0) - share).abs() < DEVIATIONS * (share * (1 - share) / RECORDS).sqrt()).all()
+    assert (seen.sum(dim=0) > 0).all(), "all alike would be one draw for all"
 
 
 # Networks as torch makes them, with their own dropouts, of records (B, 5, 8).
