@@ -22,7 +22,6 @@ from torch import nn
 
 from lightning_dpgen.gradients.hidden import is_hidden
 
-_LOSS = "the loss"
 _WRITES = (
     "writes a value computed from a record into a tensor that outlives the call (a buffer, say): what is kept from lot to "
     "lot must follow from parameters alone, or be released with noise of its own (EmbeddingGradients releases the mean of "
@@ -40,11 +39,9 @@ _FILLS = (
 )
 _HOOKS = "puts a hook on a tensor, which would be handed the gradients of all records: change the loss"
 _NO_RULE = "calls a function for which torch.vmap has no rule{}: compute it with other functions"
-_LOOKS = "data-dependent control flow"
-_GIVEN = ", or give the layer what it need not look at (a model of language takes an attention mask of four dimensions so)"
 # Words of torch where it refuses an operation on one record of many, and the reason: braces hold the operator's name.
 _REASONS = {
-    _LOOKS: "looks at a value computed from a record (if, bool): use torch.where",
+    "data-dependent control flow": "looks at a value computed from a record (if, bool): use torch.where",
     ".item()": "looks at a value computed from a record (item, float, int): compute with tensors",
     "masked_select": "makes a shape that follows from a record (masked_select): use torch.where",
     "Batch norm got a batched tensor": "normalises by running statistics, into which records would be written: use "
@@ -82,9 +79,7 @@ def explained(error: Exception) -> Exception:
     said = str(error)
     for words, reason in _REASONS.items():
         if words in said:
-            subject = _subject(error)
-            given = _GIVEN if words == _LOOKS and subject != _LOSS else ""
-            return ValueError(f"{subject} {reason.format(_operator(said))}{given}{_line(error)}")
+            return ValueError(f"{_subject(error)} {reason.format(_operator(said))}{_line(error)}")
     return error
 
 
@@ -93,10 +88,10 @@ def _subject(error: Exception) -> str:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = [x for frame in frames if isinstance(x := frame.f_locals.get("self"), nn.Module)]
     if not modules:
-        return _LOSS
+        return "the loss"
     file = getattr(sys.modules.get(type(modules[-1]).__module__), "__file__", None)
     installed = file is not None and "site-packages" in Path(file).parts
-    return f"the layer {type(modules[-1]).__name__}" if installed else _LOSS
+    return f"the layer {type(modules[-1]).__name__}" if installed else "the loss"
 
 
 def _operator(said: str) -> str:
