@@ -189,9 +189,9 @@ class Tape:
                     lambda x: TracedParameter.of(x, self) if isinstance(x, Tensor) and x.requires_grad else x, result
                 )
         if [x._version for x in own] != versions:
-            raise RuntimeError(
-                f"{getattr(function, '__name__', function)} writes random numbers into what was computed from parameters, "
-                "which all records would share: leave inplace out"
+            raise ValueError(
+                f"the loss calls {getattr(function, '__name__', function)}, which writes random numbers into what was "
+                "computed from parameters, which all records would share: leave inplace out"
             )
         return self._with_copies(function, args, kwargs)
 
