@@ -121,6 +121,32 @@ class Taped(nn.Module):
         return PerRecord(loss, noise=self.noise)
 
 
+class Recurrent(nn.Module):
+    """A recurrent layer of series of 32 times, and a number from its last output."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer, self.last = kind(64, 64, batch_first=True), nn.Linear(64, 1)
+
+    def losses(self, x: Tensor) -> Tensor:
+        return self.last(self.layer(x)[0][:, -1])[:, 0].square()
+
+    @property
+    def term(self) -> PerRecord:
+        return PerRecord(lambda lot, _: self.losses(lot.records))
+
+    def plain_step(self, records: Tensor, lot: int) -> Step:
+        """Return a step of torch's default Adam on a part of the records."""
+        optimizer = torch.optim.Adam(self.parameters(), lr=1e-3)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            self.losses(records[torch.randint(len(records), (lot,))]).mean().backward()
+            optimizer.step()
+
+        return step
+
+
 def families(records: Tensor, private: Private, secure: Private) -> dict[str, tuple[dict[str, Step], list]]:
     """Return each family's contenders, and the demands on their ratios: (contender, base, must, aim)."""
     found: dict[str, tuple[dict[str, Step], list]] = {}
@@ -221,6 +247,15 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
         },
         [("private", "plain", 1.3, 1.0)],
     )
+    series = torch.rand(5_000, 32, 64)
+    for kind in (nn.LSTM, nn.GRU, nn.RNN):
+        found[f"recurrent layer ({kind.__name__}), lot 64"] = (
+            {
+                "plain": Recurrent(kind).plain_step(series, 64),
+                "private": private.step(Recurrent(kind), series, 64, FIXED),
+            },
+            [("private", "plain", 4.0, 2.0)],
+        )
     machine, public = StackedRBM(PICTURE, 1, hidden=200, chains=100), torch.Generator().manual_seed(0)
     found["RBM, lot 100"] = (
         {

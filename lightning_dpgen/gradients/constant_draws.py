@@ -51,16 +51,24 @@ _CONSTANT: dict[Callable, Callable] = {
     Tensor.log_normal_: lambda x, *_, **__: x.fill_(0.5),
     Tensor.geometric_: lambda x, *_, **__: x.fill_(1.0),
     Tensor.random_: lambda x, *_, **__: x.zero_(),
-    torch.multinomial: lambda p, n, *_, **__: torch.zeros((*p.shape[:-1], n), dtype=torch.long, device=p.device),
+    **dict.fromkeys(
+        (torch.multinomial, Tensor.multinomial),
+        lambda p, n, *_, **__: torch.zeros((*p.shape[:-1], n), dtype=torch.long, device=p.device),
+    ),
+    torch.native_dropout: lambda x, *_, **__: (x, torch.ones_like(x, dtype=torch.bool)),
     torch.randint: lambda *a, **k: torch.zeros(_size(a if "size" in k else a[-1:], k), **{"dtype": torch.long, **_kind(k)}),
     torch.randperm: lambda n, *_, **k: torch.arange(n, **_kind(k)).flip(0),
     torch.poisson: lambda x, *_, **__: x.round(),
     F.gumbel_softmax: lambda x, tau=1.0, hard=False, eps=0.0, dim=-1: (x / tau).softmax(dim),
-    F.rrelu: lambda x, lower=1 / 8, upper=1 / 3, *_, **__: F.leaky_relu(x, (lower + upper) / 2),
+    **dict.fromkeys(
+        (F.rrelu, F.rrelu_, torch.rrelu, torch.rrelu_),
+        lambda x, lower=1 / 8, upper=1 / 3, *_, **__: F.leaky_relu(x, (lower + upper) / 2),
+    ),
     **dict.fromkeys(
         (
             F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout,
-            torch.dropout_, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
+            torch.dropout_, torch.alpha_dropout, torch.alpha_dropout_, torch.feature_dropout, torch.feature_dropout_,
+            torch.feature_alpha_dropout, torch.feature_alpha_dropout_,
         ),
         _first_of,
     ),

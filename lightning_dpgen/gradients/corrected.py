@@ -206,6 +206,10 @@ _LEAST_SQUARES = _refused(
     "calls lstsq, whose residuals are empty for all records if one of them is short of rank: use torch.linalg.solve or "
     "torch.linalg.pinv"
 )
+_PACKED = _refused(
+    "pads or packs sequences (pad_sequence, pack_padded_sequence), whose lengths are a record's own: give records padded "
+    "to a public length to the recurrent layer, and take the output at a record's end by torch.gather"
+)
 _RESIZED = _refused("changes the size of a tensor in its memory (resize_): use reshape, or a new tensor")
 
 
@@ -234,6 +238,7 @@ _CORRECTED: dict[Callable, Callable] = {
     **dict.fromkeys(_named("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter"), _BY_POSITION),
     **dict.fromkeys(_named("resize_", "resize_as_", "resize", "resize_as", "set_"), _RESIZED),
     **dict.fromkeys(_named("lstsq"), _LEAST_SQUARES),
+    **dict.fromkeys((torch._pack_padded_sequence, torch._C._nn.pad_sequence), _PACKED),
     **dict.fromkeys(
         _named("batch_norm_update_stats"),
         _refused("calls batch_norm_update_stats, which writes statistics of records into its buffers: leave it out"),

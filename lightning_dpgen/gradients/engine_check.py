@@ -185,8 +185,8 @@ def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Paramet
     if int((wrong & torch.isfinite(lengths)).sum()) > allowed:
         raise ValueError(
             "the gradients of single records differ from those that the engine finds in a lot: a parameter is used where "
-            "it is not seen (held in a list beside the modules, say; engine='func' sees more), or "
-            "the loss depends on random numbers that are not torch's, or gives other values when it is called again"
+            "it is not seen (held in a list beside the modules, say; engine='func' sees more), or the loss or a layer "
+            "depends on random numbers that are not torch's, or gives other values when it is called again"
         )
 
 

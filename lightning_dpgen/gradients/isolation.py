@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.hidden import burying, is_hidden
 from lightning_dpgen.gradients.refusals import SAVED, explained, refuse_unwatched
+from lightning_dpgen.gradients.traced_code import answer_as_traced
 from lightning_dpgen.gradients.vmap_functions import Watch
 
 
@@ -69,7 +70,7 @@ class Isolation:
         # These checks look at values.
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
-            with burying(), refuse_unwatched():
+            with burying(), refuse_unwatched(), answer_as_traced():
                 return self._run(function, rows)
         except (RuntimeError, AssertionError) as error:
             raise explained(error) from error

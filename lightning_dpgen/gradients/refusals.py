@@ -1,4 +1,4 @@
-"""Refusals in terms of the loss: of what torch refuses under vmap, and of code that no mode of torch sees."""
+"""Refusals in terms of the loss, or of a layer: of what torch refuses under vmap, and of code that no mode sees."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import functools
 import multiprocessing.pool
 import multiprocessing.process
 import os
+import re
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from lightning_dpgen.gradients.hidden import is_hidden
 
@@ -30,9 +33,13 @@ _FUNCTIONS = (
     "calls an autograd.Function whose backward pass might mix records: have its forward without ctx, beside a "
     "setup_context, and set generate_vmap_rule = True in the class"
 )
+_FILLS = (
+    "fills a tensor that outlives the call with random numbers: use torch.randn, torch.rand or torch.randn_like, which "
+    "give each record its own"
+)
 _HOOKS = "puts a hook on a tensor, which would be handed the gradients of all records: change the loss"
-_NO_RULE = "calls a function for which torch.vmap has no rule: compute it with other functions"
-# Words of torch where it refuses an operation on one record of many, and the reason in terms of the loss.
+_NO_RULE = "calls a function for which torch.vmap has no rule{}: compute it with other functions"
+# Words of torch where it refuses an operation on one record of many, and the reason: braces hold the operator's name.
 _REASONS = {
     "data-dependent control flow": "looks at a value computed from a record (if, bool): use torch.where",
     ".item()": "looks at a value computed from a record (item, float, int): compute with tensors",
@@ -59,18 +66,38 @@ _REASONS = {
     "isn't supported yet": _NO_RULE,
     "do not yet support": _NO_RULE,
     "mutating directly": "puts other numbers behind a tensor (.data =): compute a new tensor",
-    "inplace randomness": "fills a tensor that outlives the call with random numbers: use torch.randn, torch.rand or "
-    "torch.randn_like, which give each record its own",
+    "inplace randomness": _FILLS,
+    "out variants of random": _FILLS,
 }
 
 
 def explained(error: Exception) -> Exception:
-    """Say in terms of the loss why torch refused an operation; return the error itself if it has another reason."""
+    """Say in terms of the loss, or of the layer that it calls, why torch refused an operation.
+
+    An error that has another reason is returned as it is.
+    """
     said = str(error)
     for words, reason in _REASONS.items():
         if words in said:
-            return ValueError(f"the loss {reason}{_line(error)}")
+            return ValueError(f"{_subject(error)} {reason.format(_operator(said))}{_line(error)}")
     return error
+
+
+def _subject(error: Exception) -> str:
+    """Name the layer in which the error arose, where torch or another installed package has made it, or else the loss."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [x for frame in frames if isinstance(x := frame.f_locals.get("self"), nn.Module)]
+    if not modules:
+        return "the loss"
+    file = getattr(sys.modules.get(type(modules[-1]).__module__), "__file__", None)
+    installed = file is not None and "site-packages" in Path(file).parts
+    return f"the layer {type(modules[-1]).__name__}" if installed else "the loss"
+
+
+def _operator(said: str) -> str:
+    """Return the operator of torch that an error names, in brackets."""
+    found = re.search(r"aten::\w+", said)
+    return f" ({found[0]})" if found else ""
 
 
 def _line(error: Exception) -> str:

@@ -22,9 +22,11 @@ from lightning_dpgen.gradients.component_factors import sum_factors
 from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.sampling.own_randomness import generator_states
 
-# A note turns the gradient of an output, one row a record, into gradients with respect to some sources.
-Note = Callable[[Tensor], Iterable[tuple[Tensor, GradientFactors]]]
+# A note turns the gradient of an output, one row a record, into gradients with respect to some sources. (A recurrent layer
+# hands it the gradients of its gates.)
+Note = Callable[[Any], Iterable[tuple[Tensor, GradientFactors]]]
 # A rule takes the tape and the function's arguments, and returns the result, or NotImplemented.
 Rule = Callable[..., Any]
 
@@ -40,15 +42,15 @@ class _Noted(torch.autograd.Function):
     """A function that passes a result on and tells the tape its gradient, also if the result is later changed in place."""
 
     @staticmethod
-    def forward(ctx, output, seed, tape, place):
-        ctx.tape, ctx.place = tape, place
+    def forward(ctx, output, seed, receive):
+        ctx.receive = receive
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
     def backward(ctx, gradient):
-        ctx.tape.receive(ctx.place, gradient)
-        return gradient, gradient.new_zeros(()), None, None
+        ctx.receive(gradient)
+        return gradient, gradient.new_zeros(()), None
 
 
 class TracedParameter(Tensor):
@@ -97,7 +99,7 @@ class Tape:
         # All noted results lead to the seed, so gradients are taken with respect to it.
         self._seed = torch.zeros((), requires_grad=True)
         self._notes: list[Note] = []
-        self._received: dict[int, Tensor] | None = None
+        self._received: dict[int, Any] | None = None
         self._copies: list[tuple[Tensor, Tensor]] = []
         self._leaves: dict[nn.Parameter, TracedParameter] = {}
         # Tensors that share a parameter's memory or are copies of one, and their versions then.
@@ -123,12 +125,16 @@ class Tape:
             seen: reshapes the result to (B, ...), where it has another shape.
         """
         with self.isolation.outside():
-            self._notes.append(note)
-            output = _Noted.apply(compute(), self._seed, self, len(self._notes) - 1)
+            output = _Noted.apply(compute(), *self.expect(note))
             output = output if seen is None else seen(output)
         return self.isolation.hide(output)
 
-    def receive(self, place: int, gradient: Tensor) -> None:
+    def expect(self, note: Note) -> tuple[Tensor, Callable[[Any], None]]:
+        """Return the seed that a function of autograd is to take, and what it is to call with a gradient for `note`."""
+        self._notes.append(note)
+        return self._seed, functools.partial(self._receive, len(self._notes) - 1)
+
+    def _receive(self, place: int, gradient: Any) -> None:
         """Take the gradient of a noted result; the backward pass calls this."""
         if self._received is None:
             raise RuntimeError(
@@ -163,14 +169,31 @@ class Tape:
         if any(map(is_hidden, args)) or any(map(is_hidden, tree_leaves((args, kwargs)))):
             if function not in self._rules:
                 self._say(getattr(function, "__name__", str(function)))
-            copies = tree_map(lambda x: self.copied(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
-            return self.isolation.call(function, *copies)
-        args, kwargs = tree_map(lambda x: x.source if isinstance(x, TracedParameter) else x, (args, kwargs))
+            return self._with_copies(function, args, kwargs)
+        return self._of_parameters(function, args, kwargs)
+
+    def _with_copies(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function with a copy of each parameter for each record."""
+        copies = tree_map(lambda x: self.copied(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
+        return self.isolation.call(function, *copies)
+
+    def _of_parameters(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function of parameters alone once for all records; one that draws (their dropout) once for each record."""
+        own = [x.source for x in tree_leaves((args, kwargs)) if isinstance(x, TracedParameter)]
+        versions, states = [x._version for x in own], generator_states()
+        plain = tree_map(lambda x: x.source if isinstance(x, TracedParameter) else x, (args, kwargs))
         with self.isolation.outside():
-            result = function(*args, **kwargs)
-            return tree_map(
-                lambda x: TracedParameter.of(x, self) if isinstance(x, Tensor) and x.requires_grad else x, result
+            result = function(*plain[0], **plain[1])
+            if generator_states() == states:
+                return tree_map(
+                    lambda x: TracedParameter.of(x, self) if isinstance(x, Tensor) and x.requires_grad else x, result
+                )
+        if [x._version for x in own] != versions:
+            raise ValueError(
+                f"the loss calls {getattr(function, '__name__', function)}, which writes random numbers into what was "
+                "computed from parameters, which all records would share: leave inplace out"
             )
+        return self._with_copies(function, args, kwargs)
 
     def copied(self, parameter: TracedParameter) -> Tensor:
         """Give each record a copy of a parameter, without memory of its own: a copy's gradient is that of its record."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from types import MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 from torch._C import _functorch
 from torch._functorch.autograd_function import custom_function_call
 from torch.autograd import Function
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from lightning_dpgen.gradients.corrected import check_embedding
 from lightning_dpgen.gradients.guard import Guard
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.recurrent_functions import RECURRENT, run_recurrent
+from lightning_dpgen.sampling.own_randomness import generator_states
 
 if TYPE_CHECKING:
     from lightning_dpgen.gradients.isolation import Isolation
@@ -35,6 +37,42 @@ class Watch(Guard):
         self.has_own_backward = False
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if isinstance(function, MethodWrapperType) or any(map(is_hidden, args)) or _any_hidden(args, kwargs):
+            return self._call(function, args, kwargs)
+        # A function without a record among its arguments (attention among learned queries) may draw once for all records.
+        writes = (
+            getattr(function, "__name__", "").endswith("_") or bool(kwargs.get("inplace")) or kwargs.get("out") is not None
+        )
+        before = generator_states()
+        try:
+            result = self._call(function, args, kwargs)
+        except RuntimeError as error:
+            if writes or "randomness" not in str(error):
+                raise
+        else:
+            if generator_states() == before or _any_hidden(result):
+                return result
+        return self._call(function, *self._own_draws(function, args, kwargs, writes))
+
+    def _own_draws(
+        self, function: Callable, args: tuple, kwargs: dict[str, Any], writes: bool
+    ) -> tuple[tuple, dict[str, Any]]:
+        """Give each record its own of the first tensor among the arguments, so that each draws its own numbers.
+
+        Raises:
+            ValueError: for a function that is handed no tensor, or writes into one.
+        """
+        leaves, structure = tree_flatten((args, kwargs))
+        first = next((i for i, x in enumerate(leaves) if isinstance(x, Tensor)), None)
+        if first is None or writes:
+            raise ValueError(
+                f"the loss calls {getattr(function, '__name__', function)}, which draws the same random numbers for all "
+                "records of a lot: use torch.rand, torch.randn or torch.randint, which draw for each record"
+            )
+        leaves[first] = self.for_each(leaves[first])
+        return tree_unflatten(leaves, structure)
+
+    def _call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         result = self.corrected(function, args, kwargs)
         if result is NotImplemented and (special := _SPECIAL.get(function)) is not None:
             result = special(self, function, *args, **kwargs)
@@ -71,6 +109,10 @@ class Watch(Guard):
         with self.isolation.outside():
             each = x.expand(self.isolation.size, *x.shape).clone()
         return self.isolation.hide(each)
+
+
+def _any_hidden(*trees: Any) -> bool:
+    return any(map(is_hidden, tree_leaves(trees)))
 
 
 def call(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -209,10 +251,36 @@ def _guarded(own: type[Function]) -> type[Function]:
 
 
 def _recurrent(watch: Watch, function: Callable, input, hidden, *rest: Any, **options: Any) -> Any:
-    """Compute a recurrent network or cell of records, or of parameters that are each record's own."""
-    if options or not any(map(is_hidden, tree_leaves((input, hidden, rest)))):
+    """Compute a recurrent network or cell of records, or of parameters that are each record's own.
+
+    Traced parameters have rules of their own, but under autocast.
+    """
+    leaves = tree_leaves((input, hidden, rest))
+    kinds = {type(x) for x in leaves if isinstance(x, Tensor)}
+    has_rule = not kinds <= {Tensor, nn.Parameter} and not torch.is_autocast_enabled(input.device.type)
+    if options or has_rule or not any(map(is_hidden, leaves)):
         return NotImplemented
     return run_recurrent(function, input, hidden, *rest)
+
+
+def _rrelu(watch: Watch, function: Callable, input, lower=1 / 8, upper=1 / 3, training=False, inplace=False) -> Any:
+    """Compute `F.rrelu`, for which vmap has no rule: each record draws its own slopes."""
+    if type(input) is not Tensor:
+        return NotImplemented
+    slope = lower + (upper - lower) * torch.rand_like(input) if training else (lower + upper) / 2
+    found = torch.where(input <= 0, slope * input, input)
+    return input.copy_(found) if inplace or function.__name__.endswith("_") else found
+
+
+def _gumbel_softmax(watch: Watch, function: Callable, logits, tau=1, hard=False, eps=1e-10, dim=-1) -> Any:
+    """Compute `F.gumbel_softmax` with one chosen entry; vmap's rule goes through the records one by one."""
+    if not hard or type(logits) is not Tensor or not logits.dim():
+        return NotImplemented
+    shares = function(logits, tau, False, eps, dim)
+    places = torch.arange(shares.shape[dim], device=shares.device)
+    places = places.view([-1 if i == dim % shares.dim() else 1 for i in range(shares.dim())])
+    chosen = (places == shares.argmax(dim=dim, keepdim=True)).to(shares.dtype)
+    return chosen - shares.detach() + shares
 
 
 def _as_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -> Any:
@@ -298,4 +366,6 @@ _SPECIAL: dict[Callable, Callable] = {
     ),
     custom_function_call: _own_function,
     **dict.fromkeys(RECURRENT, _recurrent),
+    F.gumbel_softmax: _gumbel_softmax,
+    **dict.fromkeys((F.rrelu, F.rrelu_, torch.rrelu, torch.rrelu_), _rrelu),
 }

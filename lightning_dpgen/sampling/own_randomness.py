@@ -8,11 +8,29 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 
 def torch_generators() -> tuple[torch.Generator, ...]:
     """Return the generators that functions of torch draw from by default: the processor's, and one of each GPU in use."""
     return torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())
+
+
+def generator_states() -> tuple[bytes, ...]:
+    """Return the states of torch's default generators, which tell whether a function has drawn.
+
+    Example:
+        >>> before = generator_states()
+        >>> _ = torch.zeros(2)
+        >>> before == generator_states()
+        True
+        >>> _ = torch.rand(2)
+        >>> before == generator_states()
+        False
+    """
+    # A transform of torch.func would hide the numbers of a state.
+    with temporarily_clear_interpreter_stack():
+        return tuple(generator.get_state().numpy().tobytes() for generator in torch_generators())
 
 
 @contextmanager

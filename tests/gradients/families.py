@@ -145,6 +145,132 @@ class Attention(nn.Module):
         return self.layer(torch.cat([self.start.expand(len(x), -1, -1), x], dim=1))
 
 
+class Conv1D(nn.Module):
+    """The linear layer of GPT-2, which makes one long list of the tokens of all records."""
+
+    def __init__(self, n: int, m: int):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(n, m)), nn.Parameter(torch.randn(m))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], -1)
+
+
+class Gpt2Block(nn.Module):
+    """A block of GPT-2, with its dropouts."""
+
+    def __init__(self, width: int = 4, dropout: float = 0.0):
+        super().__init__()
+        self.first, self.second = _affine(nn.LayerNorm(width)), _affine(nn.LayerNorm(width))
+        self.gates, self.out = Conv1D(width, 3 * width), Conv1D(width, width)
+        self.up, self.down, self.dropout = Conv1D(width, 6), Conv1D(6, width), dropout
+
+    def forward(self, x):
+        heads = (each.view(*each.shape[:2], 2, -1).transpose(1, 2) for each in self.gates(self.first(x)).chunk(3, dim=-1))
+        drop = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(*heads, dropout_p=drop, is_causal=True).transpose(1, 2).reshape(x.shape)
+        x = x + F.dropout(self.out(y), drop)
+        return x + F.dropout(self.down(F.gelu(self.up(self.second(x)), approximate="tanh")), drop)
+
+
+class BertBlock(nn.Module):
+    """A block of BERT, with its dropouts, whose attention is written out."""
+
+    def __init__(self, width: int = 4, dropout: float = 0.0):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down, self.dropout = nn.Linear(width, 6), nn.Linear(6, width), nn.Dropout(dropout)
+        self.first, self.second = _affine(nn.LayerNorm(width)), _affine(nn.LayerNorm(width))
+
+    def bias(self, scores):
+        return scores
+
+    def attend(self, x):
+        query, key, value = (f(x).view(*x.shape[:2], 2, -1).transpose(1, 2) for f in (self.query, self.key, self.value))
+        shares = self.dropout(self.bias(query @ key.transpose(-1, -2) / 2**0.5).softmax(dim=-1))
+        return self.dropout(self.out((shares @ value).permute(0, 2, 1, 3).contiguous().view(*x.shape)))
+
+    def forward(self, x):
+        x = self.first(x + self.attend(x))
+        return self.second(x + self.dropout(self.down(F.gelu(self.up(x)))))
+
+
+class T5Block(BertBlock):
+    """A block of T5: biases of distances, which no record holds, norms without a mean, and dropouts."""
+
+    def __init__(self, width: int = 4, dropout: float = 0.0):
+        super().__init__(width, dropout)
+        self.first, self.second = (nn.RMSNorm(width) for _ in range(2))
+        self.distances = nn.Embedding(9, 2)
+
+    def bias(self, scores):
+        places = torch.arange(scores.shape[-1], device=scores.device)
+        return scores + self.distances(places[None] - places[:, None] + 4).permute(2, 0, 1)[None]
+
+    def forward(self, x):
+        x = x + self.attend(self.first(x))
+        return x + self.dropout(self.down(self.dropout(self.up(self.second(x)).relu())))
+
+
+class SwinBlock(BertBlock):
+    """A block of Swin: attention within windows of a picture, which become as many records, shifted before and after."""
+
+    def __init__(self, width: int = 4, dropout: float = 0.0):
+        super().__init__(width, dropout)
+        self.table = nn.Parameter(torch.randn(9, 2))
+        rows, columns = torch.arange(4) // 2, torch.arange(4) % 2
+        index = (rows[:, None] - rows[None] + 1) * 3 + columns[:, None] - columns[None] + 1
+        self.register_buffer("index", index)
+
+    def bias(self, scores):
+        return scores + self.table[self.index.view(-1)].view(4, 4, 2).permute(2, 0, 1).unsqueeze(0)
+
+    def forward(self, x):
+        size, height, breadth, width = x.shape
+        y = self.first(x).roll((-1, -1), (1, 2)).view(size, height // 2, 2, breadth // 2, 2, width)
+        y = self.attend(y.permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, width)).view(-1, height // 2, breadth // 2, 2, 2, width)
+        x = x + y.permute(0, 1, 3, 2, 4, 5).reshape(x.shape).roll((1, 1), (1, 2))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Frames(nn.Module):
+    """Convolutions of the frames of a record, which become as many records, or of its pictures in two lights."""
+
+    def __init__(self, view: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.view = view
+        self.layers = _chain(nn.Conv2d(1, 4, 2), _affine(nn.GroupNorm(2, 4)), nn.Tanh(), nn.Conv2d(4, 2, 2))
+
+    def forward(self, x):
+        y = self.layers(self.view(x))
+        return y.view(len(x), -1, *y.shape[1:])
+
+
+def _patched(layer: nn.Module) -> nn.Module:
+    def run(x: Tensor) -> Tensor:
+        size, channels, height, width = x.shape
+        patches = x.reshape(size, channels, height // 2, 2, width // 2, 2).permute(0, 2, 4, 1, 3, 5)
+        return torch.tanh(layer(patches.reshape(size, -1, channels * 4)))
+
+    return _Around(layer, run)
+
+
+class _Around(nn.Module):
+    """A layer that is called by a function."""
+
+    def __init__(self, layer: nn.Module, run: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.layer, self.run = layer, run
+
+    def forward(self, x):
+        return self.run(x)
+
+
+def _on_tokens(layer: nn.Module, flat: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Call a layer on the tokens of all records in one list."""
+    return _Around(layer, lambda x: torch.tanh(layer(flat(x)).view(*x.shape[:2], -1)))
+
+
 class _Outputs(nn.Module):
     """The outputs of a recurrent layer, with the records in either dimension."""
 
@@ -172,15 +298,45 @@ class _Cell(nn.Module):
 
 
 class _Last(nn.Module):
-    """All results of an LSTM: outputs, and last states."""
+    """All results of an LSTM: outputs, and last states. Its first state is learned."""
 
     def __init__(self):
         super().__init__()
-        self.layer = nn.LSTM(2, 3, batch_first=True)
+        self.layer, self.first = nn.LSTM(2, 3, batch_first=True), nn.Parameter(torch.full((2, 1, 1, 3), 0.3))
 
     def forward(self, x):
-        outputs, (hidden, cell) = self.layer(x)
-        return outputs[:, 0] * hidden[0] + cell[0]
+        outputs, (hidden, cell) = self.layer(x, tuple(self.first.expand(-1, -1, len(x), -1)))
+        return outputs[:, 0].exp() * hidden[0] + cell[0]
+
+
+class _Rows(nn.Module):
+    """A GRU that reads each row of a picture by itself, and an Elman layer over each record without a dimension of lots."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.layer = nn.GRU(2, 3), nn.RNN(3, 2, nonlinearity="relu")
+        # No rectifier is closed at all times.
+        nn.init.constant_(self.layer.bias_ih_l0, 2.0)
+
+    def forward(self, x):
+        each = self.rows(x.flatten(0, 1).transpose(0, 1))[1][0].unflatten(0, x.shape[:2])
+        return torch.stack([self.layer(one)[0] for one in each])
+
+
+class _Frozen(nn.Module):
+    """A recurrent network over embeddings, in which some parameters are frozen, one is shared and one is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(ENTRIES, 3)
+        self.layer, self.other = nn.LSTM(3, 3, batch_first=True), nn.RNN(3, 3, batch_first=True)
+        self.layer.weight_ih_l0.requires_grad_(False)
+        self.layer.bias_hh_l0.requires_grad_(False)
+        self.other.weight_hh_l0 = self.other.weight_ih_l0
+        parametrizations.weight_norm(self.other, "weight_ih_l0")
+
+    def forward(self, x):
+        return self.other(self.layer(self.tokens(x))[0].tanh_())[0].softmax(dim=-1)
 
 
 def _described(classes: int) -> SimpleNamespace:
@@ -408,15 +564,36 @@ RULED: dict[str, Callable[[], Case]] = {
     "weight norm": lambda: _of(parametrizations.weight_norm(nn.Linear(4, 3)), (4,)),
     "lstm": lambda: _of(_Outputs(nn.LSTM(2, 3, batch_first=True)), (4, 2)),
     "lstm, last states": lambda: _of(_Last(), (4, 2)),
+    "rows of a picture, one by one": lambda: _of(_Rows(), (3, 4, 2)),
+    "tokens, recurrent, partly frozen": lambda: _of(_Frozen(), (4,), indices=True),
     "lstm, projected, both ways": lambda: _of(
         _Outputs(nn.LSTM(2, 3, num_layers=2, bidirectional=True, proj_size=2)), (3, 2)
     ),
     "gru": lambda: _of(_Outputs(nn.GRU(2, 3)), (4, 2)),
+    "gru of two layers": lambda: _of(_Outputs(nn.GRU(2, 3, num_layers=2, batch_first=True)), (3, 2)),
+    "lstm without biases": lambda: _of(_Outputs(nn.LSTM(2, 3, bias=False, batch_first=True)), (3, 2)),
     "gru without biases, both ways": lambda: _of(_Outputs(nn.GRU(2, 3, bias=False, bidirectional=True)), (3, 2)),
     "elman, two layers": lambda: _of(_Outputs(nn.RNN(2, 3, num_layers=2, batch_first=True)), (3, 2)),
     "lstm cell": lambda: _of(_Cell(nn.LSTMCell(2, 3)), (4, 2)),
     "gru cell": lambda: _of(_Cell(nn.GRUCell(2, 3)), (4, 2)),
     "elman cell": lambda: _of(_Cell(nn.RNNCell(2, 3, bias=False)), (4, 2)),
+    "a block of GPT-2": lambda: _of(Gpt2Block(), (3, 4)),
+    "a block of BERT": lambda: _of(BertBlock(), (3, 4)),
+    "a block of T5": lambda: _of(T5Block(), (3, 4)),
+    "a block of Swin": lambda: _of(SwinBlock(), (4, 2, 4)),
+    "patches": lambda: _of(_patched(nn.Linear(8, 3)), (2, 4, 2)),
+    "tokens in one list": lambda: _of(
+        _on_tokens(nn.Sequential(nn.Linear(4, 3), _affine(nn.LayerNorm(3))), lambda x: x.flatten(0, 1)), (3, 4)
+    ),
+    "words in one list": lambda: _of(_on_tokens(nn.Embedding(ENTRIES, 3), lambda x: x.reshape(-1)), (3,), indices=True),
+    "frames": lambda: _of(Frames(lambda x: x.view(-1, 1, 4, 3)), (3, 4, 3)),
+    "two views of a picture": lambda: _of(
+        Frames(lambda x: torch.stack([x, x.flip(-1) * 0.5], dim=1).flatten(0, 1)), (1, 4, 3)
+    ),
+    "attention with a bias": lambda: _of(Custom(lambda x, a: (x @ x.mT + a).softmax(dim=-1) @ x.exp(), (3, 3)), (3, 4)),
+    "attention with a bias, by its kernel": lambda: _of(
+        Custom(lambda x, a: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], a), (3, 3)), (3, 4)
+    ),
     "a token in front": lambda: _of(
         Custom(lambda x, a: torch.tanh(torch.cat([a.expand(len(x), -1, -1), x], dim=1)), (1, 1, 4)), (3, 4)
     ),

@@ -60,6 +60,13 @@ def _cached_constant(net, x):
     return net.layers[0](x + net.kept)
 
 
+def _masked(net, x):
+    there = x > 0.2
+    if not torch.jit.is_tracing() and there.all():
+        return net.layers[1](net.layers[0](x))
+    return net.layers[1](net.layers[0](torch.where(there, x, 0.0)))
+
+
 def _mlp():
     return nn.Linear(5, 4), nn.Linear(4, 3)
 
@@ -112,6 +119,10 @@ EXACT = {
     ),
     "a normal of the record's own": lambda: Net(
         lambda n, x: torch.stack([F.layer_norm(row, (5,), row.exp(), n.held[0]) for row in x]), shapes=[(5,)]
+    ),
+    "a shortcut that traced code does not take": lambda: Net(_masked, *_mlp()),
+    "a call with other parameters": lambda: Net(
+        lambda n, x: torch.func.functional_call(n.layers[0], {"bias": n.held[0]}, (x,)), nn.Linear(5, 4), shapes=[(4,)]
     ),
     "a first state that is learned": lambda: Net(
         lambda n, x: n.layers[0](x[None], n.held[0].expand(1, len(x), 3).contiguous())[0][0], nn.GRU(5, 3), shapes=[(3,)]
@@ -172,7 +183,8 @@ def test_equals_single_records_whatever_the_first_lot(make, first):
         gradients = term_gradients(net, _term(net), Lot(whole.records[:size], (0, size)), PrivateStream(1))
         gradients.weighted_sum(weights[:size], buffer.views)
         torch.testing.assert_close(buffer.flat, weights[:size] @ single[:size], rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(gradients.norms(), single[:size].norm(dim=1), rtol=1e-5, atol=1e-9)
+        # Norms of outer products that nearly cancel have room for rounding.
+        torch.testing.assert_close(gradients.norms(), single[:size].norm(dim=1), rtol=5e-5, atol=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore:no rule for")

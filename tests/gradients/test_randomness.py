@@ -16,6 +16,9 @@ from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
+CONSTANT = torch.arange(1.0, 5.0)[None, :, None]
+ATTENTION = nn.MultiheadAttention(2, 1, dropout=0.5, batch_first=True).requires_grad_(False)
+RECURRENT = nn.GRU(1, 3, 2, dropout=0.5, batch_first=True).requires_grad_(False)
 # Functions of positive numbers (B, 4) that depend on records and parameters.
 DRAWN = {
     "rand": lambda x: x * torch.rand(len(x), 4),
@@ -46,6 +49,19 @@ DRAWN = {
     "of volumes": lambda x: F.dropout3d(x[:, :, None, None, None]),
     "alpha dropout": lambda x: F.alpha_dropout(x, training=True),
     "alpha dropout of channels": lambda x: F.feature_alpha_dropout(x[:, :, None], training=True),
+    "dropout by its operator": lambda x: torch.native_dropout(x, 0.5, True)[0],
+    "attention": lambda x: F.scaled_dot_product_attention(*[x[:, None, :, None]] * 3, dropout_p=0.5),
+    "attention without a record": lambda x: x[..., None] * F.scaled_dot_product_attention(*[CONSTANT] * 3, dropout_p=0.5),
+    "a layer of attention": lambda x: ATTENTION(*[x[..., None].expand(-1, -1, 2)] * 3)[0],
+    "two recurrent layers": lambda x: RECURRENT(x[..., None])[0],
+    "two recurrent layers without a record": lambda x: x[..., None] * RECURRENT(CONSTANT)[0],
+    "a choice with noise": lambda x: F.gumbel_softmax(x, hard=True) * x,
+    "a choice with noise without a record": lambda x: x * F.gumbel_softmax(CONSTANT[..., 0]),
+    "a random slope": lambda x: F.rrelu(-x, training=True),
+    "a random slope without a record": lambda x: x * F.rrelu(-CONSTANT[..., 0], training=True),
+    "numbers by an operator without a record": lambda x: x * torch.ops.aten.uniform(CONSTANT[..., 0]),
+    "places of a pool": lambda x: F.fractional_max_pool2d(x[:, None, None].repeat(1, 1, 2, 6), (1, 2), output_size=(1, 7)),
+    "directions": lambda x: torch.svd_lowrank(x[..., None] * CONSTANT.mT, 1, niter=0)[1],
     "a normal code": lambda x: torch.distributions.Normal(x, x).rsample(),
     "a choice": lambda x: x * torch.distributions.Categorical(torch.ones(len(x), 3)).sample()[:, None],
 }

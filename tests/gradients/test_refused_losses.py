@@ -383,3 +383,34 @@ def test_rounding_at_a_kink_is_no_reason_to_refuse(changed, error, refused):
     lot = Lot(torch.rand(3, 3), (0, 3))
     with pytest.raises(ValueError, match="single records differ") if refused else contextlib.nullcontext():
         check_exact(engine, network, term, lot, torch.zeros(3, 0))
+
+
+@pytest.mark.parametrize("engine", ["ghost", "func"])
+def test_what_a_layer_does_is_not_said_of_the_loss(engine):
+    """A layer of torch is named where it looks at a value, and the loss where code of its own does."""
+    network = nn.AdaptiveLogSoftmaxWithLoss(4, 6, [2])
+    losses = {
+        "layer AdaptiveLogSoftmaxWithLoss looks": lambda lot, _: -network(lot.records, lot.records[:, 0].long())[0],
+        "loss looks": lambda lot, _: network.log_prob(lot.records).sum(1) if lot.records.sum() > 0 else lot.records.sum(1),
+        r"loss calls .*aten::rrelu": lambda lot, _: torch.ops.aten.rrelu(network.head(lot.records), 0.1, 0.3, True).sum(1),
+    }
+    for words, loss in losses.items():
+        with pytest.raises(ValueError, match=words):
+            term_gradients(network, PerRecord(loss), Lot(torch.rand(3, 4), (0, 3)), PrivateStream(1), engine=engine)
+
+
+@pytest.mark.parametrize("engine", ["ghost", "func"])
+def test_lengths_of_sequences_are_a_records_own(engine):
+    network = nn.GRU(2, 2, batch_first=True)
+
+    def packed(lot, _):
+        lengths = (lot.records[:, :, 0] > 0).sum(dim=1)
+        packed = nn.utils.rnn.pack_padded_sequence(lot.records, lengths, batch_first=True, enforce_sorted=False)
+        return network(packed)[1].square().sum(dim=(0, 2))
+
+    def listed(lot, _):
+        return network(nn.utils.rnn.pad_sequence(list(lot.records), batch_first=True))[1].square().sum(dim=(0, 2))
+
+    for loss in (packed, listed):
+        with pytest.raises(ValueError, match="pads or packs"):
+            term_gradients(network, PerRecord(loss), Lot(torch.rand(3, 4, 2), (0, 3)), PrivateStream(1), engine=engine)

@@ -13,7 +13,7 @@ from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, value_of
 
 
-def _matrix(parameter: TracedParameter, pairs, shape: tuple[int, int]) -> tuple[Tensor, GradientFactors]:
+def matrix_gradient(parameter: TracedParameter, pairs, shape: tuple[int, int]) -> tuple[Tensor, GradientFactors]:
     """Return the gradient with respect to a matrix, or to the matrix that it is the transpose of."""
     if parameter.transpose_of is None:
         return parameter.source, outer(pairs, shape, parameter.source.shape)
@@ -33,7 +33,7 @@ def _linear(tape: Tape, input, weight, bias=None):
     def note(gradient):
         g = _rows(gradient, x if not isinstance(weight, TracedParameter) else weight.source)
         if isinstance(weight, TracedParameter):
-            yield _matrix(weight, [(g, _rows(x, weight.source))], (g.shape[2], x.shape[-1]))
+            yield matrix_gradient(weight, [(g, _rows(x, weight.source))], (g.shape[2], x.shape[-1]))
         if isinstance(bias, TracedParameter):
             yield bias.source, Dense(g[:, 0] if g.shape[1] == 1 else g.sum(dim=1))
 
@@ -48,7 +48,7 @@ def _matmul(tape: Tape, a, b, *, out=None):
         def note(gradient):
             g = gradient[..., None] if b.source.dim() == 1 else gradient
             g, inputs = _rows(g, b.source), _rows(x, b.source)
-            yield _matrix(b, [(inputs, g)], (inputs.shape[2], g.shape[2]))
+            yield matrix_gradient(b, [(inputs, g)], (inputs.shape[2], g.shape[2]))
 
         return tape.note(lambda: x @ value_of(b), note)
     if isinstance(a, TracedParameter) and a.source.dim() == 2 and (x := records_behind(tape, b, 1)) is not None:
@@ -57,7 +57,7 @@ def _matmul(tape: Tape, a, b, *, out=None):
         def note(gradient):
             g = _rows(gradient if vector else gradient.mT, a.source)
             inputs = _rows(x if vector else x.mT, a.source)
-            yield _matrix(a, [(g, inputs)], (g.shape[2], inputs.shape[2]))
+            yield matrix_gradient(a, [(g, inputs)], (g.shape[2], inputs.shape[2]))
 
         return tape.note(lambda: F.linear(x, value_of(a)) if vector else value_of(a) @ x, note)
     return NotImplemented

@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.gradients.tape import Rule
-from lightning_dpgen.gradients.tape_rules import components, convolutions, lookups, matrices, normalisation
+from lightning_dpgen.gradients.tape_rules import components, convolutions, lookups, matrices, normalisation, recurrences
 
 # Functions that are as quick with a copy of a parameter for each record as they would be with a rule.
 _COPIED = (
@@ -25,5 +26,8 @@ RULES: dict[Callable, Rule | None] = {
     **lookups.RULES,
     **normalisation.RULES,
     **components.RULES,
+    **recurrences.RULES,
+    # Learned queries or an added bias: the gradient of each record is as large as a copy.
+    F.scaled_dot_product_attention: None,
     **{getattr(place, name): None for place, name in itertools.product((torch, Tensor), _COPIED) if hasattr(place, name)},
 }
