@@ -83,7 +83,7 @@ class Private:
         self._made += 1
         account = Account(plan, None if self._folder is None else self._folder / f"{self._made}.jsonl", stream)
         optimizer = PrivateOptimizer(
-            inner(network.parameters(), lr=1e-3, fused=True),
+            inner([p for p in network.parameters() if p.requires_grad], lr=1e-3, fused=True),
             account=account,
             clipping=rule,
             expected_batch_size=lot,
@@ -119,6 +119,21 @@ class Taped(nn.Module):
             return peers.negative_elbo(lot.records, logits, mean, log_variance)
 
         return PerRecord(loss, noise=self.noise)
+
+
+class Classifying(nn.Module):
+    """A classifier of labelled records, with its loss of each record."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def term(self) -> PerRecord:
+        def loss(lot: Lot, _: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(self.model(lot.records[0]), lot.records[1], reduction="none")
+
+        return PerRecord(loss)
 
 
 def families(records: Tensor, private: Private, secure: Private) -> dict[str, tuple[dict[str, Step], list]]:
@@ -221,6 +236,18 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
         },
         [("private", "plain", 1.3, 1.0)],
     )
+    labelled = records[:5_000], torch.randint(10, (min(5_000, len(records)),))
+    for name, make, must, aim in (
+        ("linear probe", peers.probed_resnet, 1.2, 1.05),
+        ("LoRA", peers.AdaptedEncoder, 1.2, 1.05),
+    ):
+        found[f"{name}, lot 64"] = (
+            {
+                "plain": peers.classifier_step(make(), labelled),
+                "private": private.step(Classifying(make()), labelled, 64),
+            },
+            [("private", "plain", must, aim)],
+        )
     machine, public = StackedRBM(PICTURE, 1, hidden=200, chains=100), torch.Generator().manual_seed(0)
     found["RBM, lot 100"] = (
         {

@@ -37,8 +37,8 @@ _REASONS = {
     "data-dependent control flow": "looks at a value computed from a record (if, bool): use torch.where",
     ".item()": "looks at a value computed from a record (item, float, int): compute with tensors",
     "masked_select": "makes a shape that follows from a record (masked_select): use torch.where",
-    "Batch norm got a batched tensor": "normalises by running statistics, into which records would be written: use "
-    "group_norm or layer_norm",
+    "Batch norm got a batched tensor": "updates running statistics, into which records would be written (a batch norm in "
+    "train mode): use group_norm or layer_norm, or call eval() on it",
     "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy, data_ptr): compute with tensors",
     "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
     "num_classes argument": "calls one_hot without num_classes, which would follow from records: give it",

@@ -133,6 +133,11 @@ def _aligned(watch: Watch, tensors: Sequence[Any]) -> list[Any] | None:
     ]
 
 
+def _public(tensors: Sequence[Tensor | None]) -> bool:
+    """Return True for tensors, or None, without records that are no traced parameters."""
+    return all(x is None or (type(x) in (Tensor, nn.Parameter) and not is_hidden(x)) for x in tensors)
+
+
 def _pointwise(watch: Watch, function: Callable, *tensors: Any, **options: Any) -> Any:
     """Compute a function of single numbers for all records at once: vmap has no rule for it, or takes it apart."""
     if any(map(is_hidden, options.values())) or (rows := _aligned(watch, tensors)) is None:
@@ -164,6 +169,23 @@ def _attention(watch: Watch, function: Callable, query, key, value, attn_mask=No
         # Kernels are quick only in four dimensions.
         query, key, value, *mask = (x if x.dim() < 4 else x.expand(*shape, *x.shape[-3:]).flatten(0, 1) for x in rows)
         result = function(query, key, value, mask[0] if mask else None, dropout_p, *rest, **options).unflatten(0, shape)
+    return watch.isolation.hide(result)
+
+
+def _batch_norm(
+    watch, function, input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+):  # fmt: skip
+    """Compute `F.batch_norm` by public statistics of all records as of a larger batch."""
+    if training:
+        raise ValueError(
+            "the loss calls a batch norm in train mode, which normalises by statistics of the lot: use group_norm or "
+            "layer_norm, or call eval() on a layer whose running statistics are public"
+        )
+    statistics = running_mean, running_var, weight, bias
+    if not _public(statistics) or running_mean is None or input.dim() < 2 or (rows := _aligned(watch, (input,))) is None:
+        return NotImplemented
+    with watch.isolation.outside():
+        result = function(rows[0].flatten(0, 1), *statistics, False, momentum, eps).unflatten(0, rows[0].shape[:2])
     return watch.isolation.hide(result)
 
 
@@ -219,6 +241,16 @@ def _as_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -
     """Convert arguments as autocast does: vmap takes these functions apart before autocast sees them."""
     found = _converted(args, options)
     return NotImplemented if found is None else call(function, *found)
+
+
+def _linear(watch: Watch, function: Callable, input, weight, bias=None) -> Any:
+    """Compute `F.linear` by public parameters of all records at once: vmap would add the bias in a pass of its own."""
+    plain = _public((weight, bias)) and input.dim() > 1 and weight.dim() == 2
+    if not plain or (rows := _aligned(watch, (input,))) is None:
+        return _as_autocast(watch, function, input, weight, bias)
+    with watch.isolation.outside():
+        result = function(rows[0], weight, bias)
+    return watch.isolation.hide(result)
 
 
 def _without_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -> Any:
@@ -280,6 +312,7 @@ _SPECIAL: dict[Callable, Callable] = {
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _without_autocast,
     F.embedding_bag: _embedding_bag,
+    F.batch_norm: _batch_norm,
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
@@ -291,11 +324,11 @@ _SPECIAL: dict[Callable, Callable] = {
             F.conv_transpose1d,
             F.conv_transpose2d,
             F.conv_transpose3d,
-            F.linear,
             F.prelu,
         ),
         _as_autocast,
     ),
+    F.linear: _linear,
     custom_function_call: _own_function,
     **dict.fromkeys(RECURRENT, _recurrent),
 }

@@ -8,7 +8,7 @@ import steps
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("only", ["VAE, lot 100", "critic", "RBM", "group term", "memory"])
+@pytest.mark.parametrize("only", ["VAE, lot 100", "critic", "RBM", "group term", "linear probe", "memory"])
 def test_steps(monkeypatch, capsys, only):
     monkeypatch.setattr("sys.argv", ["steps.py", "--quick", "--only", only])
     steps.main()

@@ -113,6 +113,14 @@ def _affine(norm: nn.Module) -> nn.Module:
     return norm
 
 
+def _frozen(norm: nn.Module, *, affine: bool = False) -> nn.Module:
+    """Set a batch norm to public statistics of its own, in eval mode, with trainable scales or frozen ones."""
+    generator = torch.Generator().manual_seed(2)
+    norm.running_mean.normal_(generator=generator)
+    norm.running_var.uniform_(0.5, 2.0, generator=generator)
+    return _affine(norm.eval()).requires_grad_(affine)
+
+
 def _tied_linear() -> nn.Module:
     first, second = nn.Linear(4, 4), nn.Linear(4, 4)
     second.weight = first.weight
@@ -394,6 +402,23 @@ RULED: dict[str, Callable[[], Case]] = {
     "layer norm over pictures": lambda: _of(_chain(nn.Conv2d(1, 2, 2), _affine(nn.LayerNorm((2, 2, 2)))), (1, 3, 3)),
     "rms norm": lambda: _of(_chain(nn.Linear(4, 5), _affine(nn.RMSNorm(5)), nn.Tanh()), (4,)),
     "instance norm": lambda: _of(_chain(nn.Conv2d(1, 2, 2), _affine(nn.InstanceNorm2d(2, affine=True))), (1, 3, 4)),
+    **{
+        f"batch norm of public statistics, {'trained' if affine else 'frozen'} in {len(shape) - 1} dimensions": (
+            lambda norm=norm, shape=shape, affine=affine: _of(
+                nn.Sequential(Custom(lambda x, a: a * x, shape), _frozen(norm(2), affine=affine), nn.Tanh()), shape
+            )
+        )
+        for norm, shape in (
+            (nn.BatchNorm1d, (2,)),
+            (nn.BatchNorm1d, (2, 3)),
+            (nn.BatchNorm2d, (2, 3, 2)),
+            (nn.BatchNorm3d, (2, 2, 1, 3)),
+        )
+        for affine in (False, True)
+    },
+    "synchronised batch norm of public statistics": lambda: _of(
+        _chain(nn.Conv2d(1, 2, 2), _frozen(nn.SyncBatchNorm(2), affine=True), nn.Tanh()), (1, 3, 3)
+    ),
     "a scale and a shift": lambda: _of(Custom(lambda x, a, b: a * torch.tanh(x) - b, (4,), (1, 4)), (4,)),
     "a scale of one number": lambda: _of(Custom(lambda x, a: torch.tanh(x / a), ()), (3, 4)),
     "a place for each position": lambda: _of(Custom(lambda x, a: torch.tanh(x + a), (1, 3, 4)), (3, 4)),

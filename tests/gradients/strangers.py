@@ -330,6 +330,26 @@ class BatchNorm(Stranger):
         return (self.decoder(self.norm(self.encoder(x))) - x).square().sum(dim=1)
 
 
+class BatchNormOfPublicStatistics(Stranger):
+    """A frozen batch norm, as in a pretrained backbone, and one whose scales are trained."""
+
+    def prepare(self):
+        self.frozen = nn.BatchNorm1d(4).eval().requires_grad_(False)
+        self.scaled = nn.BatchNorm1d(4).eval()
+
+    def loss(self, x, y):
+        return (self.decoder(self.scaled(self.frozen(self.encoder(x)).tanh())) - x).square().sum(dim=1)
+
+
+class BatchNormBackInTrainMode(BatchNormOfPublicStatistics):
+    refused = "batch norm in train mode"
+
+    def loss(self, x, y):
+        self.frozen.train()
+        self.scaled.train()
+        return super().loss(x, y)
+
+
 class Standardised(Stranger):
     refused = BESIDE
 
