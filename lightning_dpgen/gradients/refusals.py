@@ -43,8 +43,8 @@ _REASONS = {
     "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
     "num_classes argument": "calls one_hot without num_classes, which would follow from records: give it",
     "dynamic shape": "makes a shape that follows from a record (a mask as index, nonzero, unique): use torch.where",
-    SAVED: "sets hooks for saved tensors (as activation checkpointing does), which would be handed those of all records: "
-    "leave them out",
+    SAVED: "sets hooks for saved tensors (as save_on_cpu does), which would be handed those of all records: leave them out "
+    "(torch.utils.checkpoint may stay)",
     "'Sparse": "makes a sparse tensor of a record: keep it dense",
     "setup_context": _FUNCTIONS,
     "generate_vmap_rule": _FUNCTIONS,

@@ -283,6 +283,12 @@ def _converted(args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, A
     return tree_map_only(Tensor, converted, (args, options))
 
 
+def _marked(watch: Watch, _, x, requires_grad=True):
+    """Leave a record as it is where the loss marks it for a gradient: the graph leads to parameters alone."""
+    plain = requires_grad and type(x) is Tensor and watch.isolation.is_innermost
+    return x if plain and watch.isolation.is_record(x) else NotImplemented
+
+
 def _apart(watch, _, x):
     """Return ``x.data``, which vmap refuses."""
     return x.detach() if is_hidden(x) and type(x) is Tensor else NotImplemented
@@ -305,7 +311,7 @@ _FACTORIES = (
 )  # fmt: skip
 _SPECIAL: dict[Callable, Callable] = {
     **dict.fromkeys(_FACTORIES, Watch.remember),
-    **dict.fromkeys(_WRITING - {Tensor.requires_grad_}, Watch.write),
+    **dict.fromkeys(_WRITING, Watch.write),
     **dict.fromkeys((F.logsigmoid, F.softplus, F.gelu, F.silu, F.elu, Tensor.clamp_, Tensor.clamp_min_), _pointwise),
     F.binary_cross_entropy_with_logits: _losses,
     F.binary_cross_entropy: _losses,
@@ -316,6 +322,7 @@ _SPECIAL: dict[Callable, Callable] = {
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
+    **dict.fromkeys((Tensor.requires_grad_, Tensor.requires_grad.__set__), _marked),
     **dict.fromkeys(
         (
             F.conv1d,

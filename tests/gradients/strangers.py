@@ -19,6 +19,7 @@ from torch.nn.utils import parametrizations
 from torch.overrides import handle_torch_function, wrap_torch_function
 from torch.profiler import ProfilerActivity, profile
 from torch.utils import _python_dispatch
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torchmetrics import MeanMetric
 
 WIDTH = 6
@@ -176,6 +177,21 @@ class RoundedStraightThrough(torch.autograd.Function):
 class StraightThrough(Stranger):
     def loss(self, x, y):
         return (self.decoder(RoundedStraightThrough.apply(self.encoder(x))) - x).square().sum(dim=1)
+
+
+class Checkpointed(Stranger):
+    """Layers with dropout whose activations are to be computed again on the way back, by either form of a checkpoint."""
+
+    draws = True
+
+    def prepare(self):
+        self.wide = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 4))
+
+    def loss(self, x, y):
+        h = self.encoder(x).requires_grad_()
+        for reentrant in (True, False):
+            h = checkpoint(self.wide, h, use_reentrant=reentrant)
+        return (self.decoder(checkpoint_sequential(self.wide, 2, h, use_reentrant=False)) - x).square().sum(dim=1)
 
 
 class Gated(Stranger):
