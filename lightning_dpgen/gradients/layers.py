@@ -29,6 +29,11 @@ def checked_layers(network: nn.Module) -> list[list[nn.Parameter]]:
 
 
 def _reason(layer: nn.Module) -> str | None:
+    if any(p is not None and p.is_complex() and p.requires_grad for p in layer._parameters.values()):
+        return (
+            "has complex parameters, for which there is no bound and no noise here: hold them as real ones (..., 2), and "
+            "join these with torch.view_as_complex where they are used"
+        )
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         if layer.running_mean is None:
             return (

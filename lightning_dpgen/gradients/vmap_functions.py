@@ -195,6 +195,9 @@ def _embedding_bag(
 ):  # fmt: skip
     """Compute `F.embedding_bag` of the bags of all records, where each is a row of indices and all share one weight."""
     check_embedding(max_norm, scale_grad_by_freq)
+    if sparse:
+        options |= {"mode": mode, "per_sample_weights": per_sample_weights}
+        return watch.call(function, (input, weight, offsets), options)
     index = watch.isolation.rows(input) if watch.isolation.is_innermost and watch.isolation.is_record(input) else None
     if index is None or index.dim() != 3 or offsets is not None or type(weight) is not nn.Parameter:
         return NotImplemented

@@ -437,6 +437,75 @@ class OnlySome(Stranger):
         return self.errors(x[x[:, 0] > 0.5]).sum() + 0 * x[:, 0]
 
 
+class Experts(Stranger):
+    """A mixture of experts in which each record is sent to one of them, by a mask."""
+
+    def prepare(self):
+        self.experts, self.gate = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)]), nn.Linear(4, 3)
+
+    def loss(self, x, y):
+        h = self.encoder(x)
+        shares = self.gate(h).softmax(dim=1)
+        return (self.decoder(self.sent(h, shares, shares.argmax(dim=1))) - x).square().sum(dim=1)
+
+    def sent(self, h, shares, to):
+        each = [
+            torch.where((to == i)[:, None], expert(h) * shares[:, i : i + 1], 0.0) for i, expert in enumerate(self.experts)
+        ]
+        return sum(each)
+
+
+class ExpertsAtIndices(Experts):
+    """Records are sorted by their experts, whose matrices are looked up, and results are put back where they belong."""
+
+    def sent(self, h, shares, to):
+        matrices = torch.stack([expert.weight for expert in self.experts])[to]
+        made = torch.einsum("bi,boi->bo", h, matrices)
+        order = to.argsort()
+        return torch.zeros(len(h), 4).index_add_(0, order, made[order])
+
+
+class ExpertsByMasks(Experts):
+    refused = SHAPES
+
+    def sent(self, h, shares, to):
+        out = torch.zeros(len(h), 4)
+        for i, expert in enumerate(self.experts):
+            out[to == i] = expert(h[to == i])
+        return out
+
+
+class ExpertsByNonzero(Experts):
+    refused = "each expert of a mixture sees all tokens"
+
+    def sent(self, h, shares, to):
+        out = torch.zeros(len(h), 4)
+        for i, expert in enumerate(self.experts):
+            (at,) = torch.where(to == i)
+            out.index_add_(0, at, expert(h[at]))
+        return out
+
+
+class ComplexParameters(Stranger):
+    refused = r"complex parameters, .* torch\.view_as_complex"
+
+    def prepare(self):
+        self.waves = nn.Parameter(torch.randn(4, 3, dtype=torch.complex64))
+
+    def loss(self, x, y):
+        return self.errors(x) + (self.encoder(x).to(self.waves.dtype) @ self.waves).abs().sum(dim=1)
+
+
+class ScriptInside(Stranger):
+    refused = "call the module or function of Python"
+
+    def prepare(self):
+        self.decoder = torch.jit.script(self.decoder)
+
+    def loss(self, x, y):
+        return self.errors(x)
+
+
 class Hooked(Stranger):
     refused = "a hook"
 

@@ -46,7 +46,7 @@ def _loop(term, lot, noise, parameters):
         alone = tuple(int(i < end) for end in lot.offsets[1:])
         loss = term.loss(Lot(lot.records[i : i + 1], (0, *alone)), noise[i : i + 1]).sum()
         found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        rows.append(torch.cat([g.flatten() for g in found]))
+        rows.append(torch.cat([g.to_dense().flatten() for g in found]))
     return torch.stack(rows)
 
 

@@ -69,6 +69,27 @@ def test_convolutions_behind_others_take_mixed_precision(engine):
     torch.testing.assert_close(norms(True), norms(False), rtol=0.05, atol=0.0)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("options", [{"need_weights": False}, {"need_weights": True}, {"key_padding_mask": True}])
+def test_attention_takes_mixed_precision(engine, options):
+    torch.manual_seed(0)
+    first, layer, last = nn.Linear(3, 4), nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 2)
+    network = nn.ModuleList([first, layer, last])
+
+    def loss(lot, _):
+        x = lot.records.flatten(2).mT
+        given = options | ({"key_padding_mask": x[..., 0] > 0.6} if "key_padding_mask" in options else {})
+        return last(layer(*[first(x)] * 3, **given)[0]).float().square().sum(dim=(1, 2))
+
+    lot = Lot(X[:, 0], (0, len(X)))
+
+    def norms(mixed):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            return term_gradients(network, PerRecord(loss), lot, PrivateStream(seed=0), engine=engine).norms()
+
+    torch.testing.assert_close(norms(True), norms(False), rtol=0.05, atol=0.0)
+
+
 def test_weights_that_autocast_keeps_are_those_of_the_network():
     """The check of a loss moves weights for a while; autocast keeps what it has converted until its context ends."""
     network = nn.ParameterList([torch.rand(8, 4)])

@@ -1,4 +1,4 @@
-"""Rules of convolutions in one and two dimensions, and of their transposes."""
+"""Rules of convolutions in one to three dimensions, and of their transposes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ def _pair(x, dimensions: int) -> list[int]:
 
 
 def _unfolded(x: Tensor, kernel, dilation, padding, stride, grid: Sequence[int]) -> Tensor:
-    """Return what the kernel sees at each of a grid of positions, (B, r, channels * kernel), in one or two dimensions."""
-    if x.dim() == 3:
-        x, kernel, dilation, padding, stride = x[:, :, None], [1, *kernel], [1, *dilation], [0, *padding], [1, *stride]
-        grid = [1, *grid]
-    x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
-    for i in (0, 1):
-        x = x.unfold(2 + i, dilation[i] * (kernel[i] - 1) + 1, stride[i])[..., :: dilation[i]]
-    x = x[:, :, : grid[0], : grid[1]]
+    """Return what the kernel sees at each of a grid of positions, (B, r, channels * kernel), in any dimensions."""
+    x = F.pad(x, [side for width in reversed(padding) for side in (width, width)])
+    for i, places in enumerate(grid):
+        x = x.unfold(2 + i, dilation[i] * (kernel[i] - 1) + 1, stride[i])[..., :: dilation[i]].narrow(2 + i, 0, places)
     # A copy of a view takes two thirds of the time of F.unfold.
-    return x.permute(0, 1, 4, 5, 2, 3).reshape(x.shape[0], x.shape[1] * kernel[0] * kernel[1], -1).transpose(1, 2)
+    n = len(grid)
+    seen = x.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
+    return seen.reshape(x.shape[0], x.shape[1] * math.prod(kernel), -1).transpose(1, 2)
 
 
 def _padded(x: Tensor, kernel: Sequence[int], dilation: Sequence[int], padding) -> tuple[Tensor, list[int]]:
@@ -107,8 +105,9 @@ def _conv_rule(function: Callable, weight_factors: Callable[..., GradientFactors
 
 
 RULES: dict[Callable, Rule] = {
-    F.conv1d: _conv_rule(F.conv1d, conv_factors, "dilation", "groups"),
-    F.conv2d: _conv_rule(F.conv2d, conv_factors, "dilation", "groups"),
-    F.conv_transpose1d: _conv_rule(F.conv_transpose1d, conv_transpose_factors, "output_padding", "groups", "dilation"),
-    F.conv_transpose2d: _conv_rule(F.conv_transpose2d, conv_transpose_factors, "output_padding", "groups", "dilation"),
+    **{function: _conv_rule(function, conv_factors, "dilation", "groups") for function in (F.conv1d, F.conv2d, F.conv3d)},
+    **{
+        function: _conv_rule(function, conv_transpose_factors, "output_padding", "groups", "dilation")
+        for function in (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+    },
 }
