@@ -40,25 +40,46 @@ def _padded(x: Tensor, kernel: Sequence[int], dilation: Sequence[int], padding) 
     return x, _pair(padding, len(kernel))
 
 
-def _positions(left: Tensor, right: Tensor, size: int, groups: int, shape) -> GradientFactors:
-    """Return the gradients of B records of q pictures, from factors (B q, r, ...).
+def _multiplied(slid: Tensor, at: Tensor, size: int, shape, stride, padding, dilation, groups: int) -> GradientFactors:
+    """Return gradients that are multiplied out, by one convolution in which each picture is a group of its own."""
+    n = len(shape) - 2
+    slid = F.pad(slid, [side for width in reversed(padding) for side in (width, width)])
+    for i, places in enumerate(at.shape[2:]):
+        slid = slid.narrow(2 + i, 0, (places - 1) * stride[i] + dilation[i] * (shape[2 + i] - 1) + 1)
+    pictures = len(slid)
+    like = slid.new_empty(()).expand(pictures * shape[0], *shape[1:])
+    of_weight = torch.ops.aten.convolution_backward(
+        at.reshape(1, -1, *at.shape[2:]), slid.reshape(1, -1, *slid.shape[2:]), like, None, stride, [0] * n, dilation,
+        False, [0] * n, pictures * groups, [False, True, False],
+    )[1]  # fmt: skip
+    return Dense(of_weight.view(size, -1, *shape).sum(dim=1))
 
-    A convolution in groups is as many convolutions side by side. It is multiplied out, since each is small.
+
+def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding, dilation, groups: int) -> GradientFactors:
+    """Return the gradients (B, *shape) of a kernel.
+
+    Args:
+        slid: (B q, ...), over which the kernel slides.
+        at: (B q, ...), its factor at each position.
     """
-    left, right = left.reshape(size, -1, left.shape[2]), right.reshape(size, -1, right.shape[2])
+    n, several = len(shape) - 2, len(slid) // size
+    o, width, terms = shape[0], math.prod(shape[1:]), several * math.prod(at.shape[2:])
+    if n == 3 and (groups > 1 or o * width <= terms * (o + width)):
+        return _multiplied(slid, at, size, shape, stride, padding, dilation, groups)
+    left = at.flatten(2).transpose(1, 2).reshape(size, terms, -1)
+    right = _unfolded(slid, shape[2:], dilation, padding, stride, at.shape[2:]).reshape(size, terms, -1)
     if groups > 1:
+        # It is as many convolutions side by side. They are multiplied out, since each is small.
         a, b = left.unflatten(2, (groups, -1)), right.unflatten(2, (groups, -1))
         return Dense(torch.einsum("brgo,brgn->bgon", a, b).reshape(size, *shape))
-    return outer([(left, right)], (shape[0], math.prod(shape[1:])), shape)
+    return outer([(left, right)], (o, width), shape)
 
 
 def conv_factors(x, gradient, size, shape, stride, padding, dilation, groups) -> GradientFactors:
     """Return the gradient of the weight (out, in, kernel) of a convolution, from the input and the output's gradient."""
-    kernel = shape[2:]
-    stride, dilation = _pair(stride, len(kernel)), _pair(dilation, len(kernel))
-    x, padding = _padded(x, kernel, dilation, padding)
-    right = _unfolded(x, kernel, dilation, padding, stride, gradient.shape[2:])
-    return _positions(gradient.flatten(2).transpose(1, 2), right, size, groups, shape)
+    stride, dilation = _pair(stride, len(shape) - 2), _pair(dilation, len(shape) - 2)
+    x, padding = _padded(x, shape[2:], dilation, padding)
+    return _weight_factors(x, gradient, size, shape, stride, padding, dilation, groups)
 
 
 def conv_transpose_factors(x, gradient, size, shape, stride, padding, dilation, groups) -> GradientFactors:
@@ -66,11 +87,8 @@ def conv_transpose_factors(x, gradient, size, shape, stride, padding, dilation, 
 
     It is a convolution with input and output exchanged.
     """
-    kernel = shape[2:]
-    stride, dilation, padding = (_pair(v, len(kernel)) for v in (stride, dilation, padding))
-    left = x.flatten(2).transpose(1, 2)
-    right = _unfolded(gradient, kernel, dilation, padding, stride, x.shape[2:])
-    return _positions(left, right, size, groups, shape)
+    stride, dilation, padding = (_pair(v, len(shape) - 2) for v in (stride, dilation, padding))
+    return _weight_factors(gradient, x, size, shape, stride, padding, dilation, groups)
 
 
 def _conv_rule(function: Callable, weight_factors: Callable[..., GradientFactors], *names: str) -> Rule:
