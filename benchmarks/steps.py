@@ -237,16 +237,13 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
         [("private", "plain", 1.3, 1.0)],
     )
     labelled = records[:5_000], torch.randint(10, (min(5_000, len(records)),))
-    for name, make, must, aim in (
-        ("linear probe", peers.probed_resnet, 1.2, 1.05),
-        ("LoRA", peers.AdaptedEncoder, 1.2, 1.05),
-    ):
+    for name, make in (("linear probe", peers.probed_resnet), ("LoRA", peers.AdaptedEncoder)):
         found[f"{name}, lot 64"] = (
             {
                 "plain": peers.classifier_step(make(), labelled),
                 "private": private.step(Classifying(make()), labelled, 64),
             },
-            [("private", "plain", must, aim)],
+            [("private", "plain", None, None)],
         )
     machine, public = StackedRBM(PICTURE, 1, hidden=200, chains=100), torch.Generator().manual_seed(0)
     found["RBM, lot 100"] = (

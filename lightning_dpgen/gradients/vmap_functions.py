@@ -246,13 +246,13 @@ def _as_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -
     return NotImplemented if found is None else call(function, *found)
 
 
-def _linear(watch: Watch, function: Callable, input, weight, bias=None) -> Any:
-    """Compute `F.linear` by public parameters of all records at once: vmap would add the bias in a pass of its own."""
-    plain = _public((weight, bias)) and input.dim() > 1 and weight.dim() == 2
-    if not plain or (rows := _aligned(watch, (input,))) is None:
-        return _as_autocast(watch, function, input, weight, bias)
+def _of_last(watch: Watch, function: Callable, input, *rest: Any, **options: Any) -> Any:
+    """Compute `F.linear` or `F.layer_norm` by public parameters of all records at once: vmap would take it apart."""
+    parameters = [x for x in tree_leaves((rest, options)) if isinstance(x, Tensor)]
+    if not _public(parameters) or input.dim() < 2 or (rows := _aligned(watch, (input,))) is None:
+        return _as_autocast(watch, function, input, *rest, **options) if function is F.linear else NotImplemented
     with watch.isolation.outside():
-        result = function(rows[0], weight, bias)
+        result = function(rows[0], *rest, **options)
     return watch.isolation.hide(result)
 
 
@@ -338,7 +338,7 @@ _SPECIAL: dict[Callable, Callable] = {
         ),
         _as_autocast,
     ),
-    F.linear: _linear,
+    **dict.fromkeys((F.linear, F.layer_norm), _of_last),
     custom_function_call: _own_function,
     **dict.fromkeys(RECURRENT, _recurrent),
 }

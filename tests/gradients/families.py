@@ -451,6 +451,16 @@ RULED: dict[str, Callable[[], Case]] = {
     "layer norm": lambda: _of(_chain(nn.Linear(4, 5), _affine(nn.LayerNorm(5)), nn.Tanh()), (4,)),
     "layer norm, positions": lambda: _of(_chain(nn.Linear(4, 5), _affine(nn.LayerNorm(5)), nn.Tanh()), (3, 4)),
     "layer norm over pictures": lambda: _of(_chain(nn.Conv2d(1, 2, 2), _affine(nn.LayerNorm((2, 2, 2)))), (1, 3, 3)),
+    "layers above that are frozen": lambda: _of(
+        _chain(
+            nn.Linear(4, 5),
+            _affine(nn.LayerNorm(5)),
+            nn.Linear(5, 3),
+            nn.Linear(3, 3),
+            freeze=("1.weight", "1.bias", "2.weight", "2.bias", "3.weight"),
+        ),
+        (3, 4),
+    ),
     "rms norm": lambda: _of(_chain(nn.Linear(4, 5), _affine(nn.RMSNorm(5)), nn.Tanh()), (4,)),
     "instance norm": lambda: _of(_chain(nn.Conv2d(1, 2, 2), _affine(nn.InstanceNorm2d(2, affine=True))), (1, 3, 4)),
     **{
