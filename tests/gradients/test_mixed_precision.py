@@ -34,6 +34,7 @@ FUNCTIONS = {
     "attention": lambda x: F.scaled_dot_product_attention(*[x[0]] * 3),
     "attention in four dimensions": lambda x: F.scaled_dot_product_attention(*[x] * 3, is_causal=True),
     "matmul": lambda x: x.movedim(1, -1) @ W[1][..., 0],
+    "batch_norm by public statistics": lambda x: F.batch_norm(x, BIAS, BIAS.square(), BIAS, BIAS),
     "layer_norm": lambda x: F.layer_norm(x.movedim(1, -1), (3,), BIAS),
 }
 
