@@ -98,10 +98,6 @@ class Isolation:
         """Call a function of torch as one that the loss calls, during `run`."""
         return self._watch.call(function, args, kwargs)
 
-    def watching(self) -> AbstractContextManager:
-        """Return a context in which functions of torch are called as the loss calls them, within one that is under way."""
-        return self._watch
-
     @contextmanager
     def backward(self) -> Iterator[None]:
         """Let backward passes begin at the results of `run` inside this context: code of the loss in them keeps nothing."""

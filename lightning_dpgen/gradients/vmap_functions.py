@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +190,25 @@ def _batch_norm(
     return watch.isolation.hide(result)
 
 
+# Torch's own code of a layer of attention, which does not hand the whole call to the watch again.
+_LAYER = types.FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**vars(F), "has_torch_function": lambda tensors: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
+
+
+def _attention_layer(watch: Watch, _, *args: Any, **options: Any) -> Any:
+    """Compute `F.multi_head_attention_forward` step by step, so that each step has its own rule."""
+
+    def steps(*args: Any, **options: Any) -> Any:
+        with watch:
+            return _LAYER(*args, **options)
+
+    result = _without_autocast(watch, steps, *args, **options)
+    return steps(*args, **options) if result is NotImplemented else result
+
+
 def _embedding_bag(
     watch, function, input, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False, mode="mean",
     sparse=False, per_sample_weights=None, **options,
@@ -319,7 +339,7 @@ _SPECIAL: dict[Callable, Callable] = {
     F.binary_cross_entropy_with_logits: _losses,
     F.binary_cross_entropy: _losses,
     F.scaled_dot_product_attention: _attention,
-    F.multi_head_attention_forward: _without_autocast,
+    F.multi_head_attention_forward: _attention_layer,
     F.embedding_bag: _embedding_bag,
     F.batch_norm: _batch_norm,
     F.cross_entropy: _cross_entropy,

@@ -512,6 +512,10 @@ RULED: dict[str, Callable[[], Case]] = {
     "attention with a mask, and zeros": lambda: _of(
         _Attended(nn.MultiheadAttention(4, 2, add_zero_attn=True), masked=True), (3, 4)
     ),
+    "attention that is frozen": lambda: _of(
+        nn.Sequential(nn.TransformerEncoderLayer(4, 2, 5, batch_first=True).eval().requires_grad_(False), nn.Linear(4, 2)),
+        (3, 4),
+    ),
     "a decoder": lambda: _of(_Decoder(), (3, 4)),
     "a token in front": lambda: _of(
         Custom(lambda x, a: torch.tanh(torch.cat([a.expand(len(x), -1, -1), x], dim=1)), (1, 1, 4)), (3, 4)

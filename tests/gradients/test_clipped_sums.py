@@ -74,7 +74,7 @@ def test_equals_a_loop_over_single_records(make, engine, offsets):
 def test_everything_that_has_a_rule_is_served_by_it(make):
     case = make()
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="no rule for")
+        warnings.filterwarnings("error", message="no rule for|There is a performance drop")
         ENGINES["ghost"](case.network, case.term, case.lot((0, 1, 3, 4)), case.noise(4))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.gradients.tape import Rule
-from lightning_dpgen.gradients.tape_rules import attention, components, convolutions, lookups, matrices, normalisation
+from lightning_dpgen.gradients.tape_rules import components, convolutions, lookups, matrices, normalisation
 
 # Functions that are as quick with a copy of a parameter for each record as they would be with a rule.
 _COPIED = (
@@ -25,6 +25,5 @@ RULES: dict[Callable, Rule | None] = {
     **lookups.RULES,
     **normalisation.RULES,
     **components.RULES,
-    **attention.RULES,
     **{getattr(place, name): None for place, name in itertools.product((torch, Tensor), _COPIED) if hasattr(place, name)},
 }
