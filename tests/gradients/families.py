@@ -153,6 +153,23 @@ class Attention(nn.Module):
         return self.layer(torch.cat([self.start.expand(len(x), -1, -1), x], dim=1))
 
 
+class Product(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, w):
+        return x @ w.T
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, w = ctx.saved_tensors
+        return gradient @ w, gradient.mT @ x
+
+
 class _Attended(nn.Module):
     """Attention of a record to its own numbers, cut to the sizes of keys and values, with its results in one tensor."""
 
@@ -443,6 +460,7 @@ RULED: dict[str, Callable[[], Case]] = {
     "embedding, one index": lambda: _of(nn.Embedding(ENTRIES, 4), (), indices=True),
     "embedding with padding": lambda: _of(nn.Embedding(ENTRIES, 4, padding_idx=2), (5,), indices=True),
     "embedding, sparse": lambda: _of(_chain(nn.Embedding(ENTRIES, 4, sparse=True), nn.Tanh()), (3,), indices=True),
+    "embedding bag, sparse": lambda: _of(nn.EmbeddingBag(ENTRIES, 4, sparse=True, mode="sum"), (5,), indices=True),
     "embedding bag": lambda: _of(nn.EmbeddingBag(ENTRIES, 4, mode="sum"), (5,), indices=True),
     "embedding bag, mean": lambda: _of(nn.EmbeddingBag(ENTRIES, 4, padding_idx=1), (5,), indices=True),
     "rows at indices": lambda: _of(Custom(lambda x, a: torch.tanh(a[x - 1]), (ENTRIES, 2, 3)), (3,), indices=True),
@@ -489,6 +507,12 @@ RULED: dict[str, Callable[[], Case]] = {
     "a matrix from the left": lambda: _of(Custom(lambda x, a: torch.tanh(a @ x), (5, 3)), (3, 4)),
     "a matrix, turned": lambda: _of(Custom(lambda x, a: torch.tanh(x @ a.T) @ a, (3, 4)), (4,)),
     "a matrix and a shift": lambda: _of(Custom(lambda x, a, b: torch.addmm(b, x, a), (4, 3), (3,)), (4,)),
+    "complex numbers of real parameters": lambda: _of(
+        Custom(lambda x, a: (torch.complex(x, -x) @ torch.view_as_complex(a)).abs(), (4, 3, 2)), (4,)
+    ),
+    "a function of its own, of parameters alone": lambda: _of(
+        Custom(lambda x, a, b: x @ Product.apply(a, b), (4, 2), (3, 2)), (4,)
+    ),
     "of a mask": lambda: _of(Custom(lambda x, a: F.linear(x, a * torch.ones(3, 4, device=x.device).tril()), (3, 4)), (4,)),
     "a subclass": lambda: _of(Masked(3, 3), (3,)),
     "weight norm": lambda: _of(parametrizations.weight_norm(nn.Linear(4, 3)), (4,)),
@@ -525,5 +549,6 @@ RULED: dict[str, Callable[[], Case]] = {
 BY_FUNC: dict[str, tuple[Callable[[], Case], str]] = {
     "prelu": (lambda: _of(_chain(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 1)), (3,)), "prelu"),
     "bilinear": (lambda: _of(Custom(lambda x, a: F.bilinear(x, x, a), (2, 4, 4)), (4,)), "bilinear"),
+    "a function of its own": (lambda: _of(Custom(Product.apply, (3, 4)), (4,)), "custom_function_call"),
     "einsum": (lambda: _of(Custom(lambda x, a: torch.einsum("bi,ij->bj", x, a), (4, 3)), (4,)), "einsum"),
 }

@@ -60,23 +60,6 @@ def _cached_constant(net, x):
     return net.layers[0](x + net.kept)
 
 
-class Product(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, w):
-        return x @ w.T
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, w = ctx.saved_tensors
-        return gradient @ w, gradient.mT @ x
-
-
 def _mlp():
     return nn.Linear(5, 4), nn.Linear(4, 3)
 
@@ -106,21 +89,6 @@ EXACT = {
         lambda n, x: x.sum(1, keepdim=True) * n.held[0][torch.tensor([0, 1, 1, 2, 0, 2])], shapes=[(3,)]
     ),
     "a constant kept": lambda: Net(_cached_constant, nn.Linear(5, 4)),
-    "complex numbers of real parameters": lambda: Net(
-        lambda n, x: (x.to(torch.complex128) @ torch.view_as_complex(n.held[0])).abs(), shapes=[(5, 3, 2)]
-    ),
-    "waves that are weighed": lambda: Net(
-        lambda n, x: torch.fft.irfft(torch.fft.rfft(n.layers[0](x)) * torch.view_as_complex(n.held[0])),
-        nn.Linear(5, 4), shapes=[(3, 2)],
-    ),
-    "a function of its own, of a parameter": lambda: Net(lambda n, x: Product.apply(x, n.held[0]), shapes=[(3, 5)]),
-    "a function of its own, of parameters alone": lambda: Net(
-        lambda n, x: x @ Product.apply(n.held[0], n.held[1]), shapes=[(5, 2), (3, 2)]
-    ),
-    "bags of a sparse table": lambda: Net(
-        lambda n, x: n.layers[0]((9 * x.sigmoid()).long().clamp(0, 8)),
-        nn.EmbeddingBag(9, 3, sparse=True, mode="sum"),
-    ),
     "keywords": lambda: Net(lambda n, x: torch.matmul(input=x, other=n.held[0]), shapes=[(5, 3)]),
     "turned by keywords": lambda: Net(lambda n, x: x @ n.held[0].transpose(dim0=0, dim1=1), shapes=[(3, 5)]),
     "clamped by a parameter": lambda: Net(lambda n, x: torch.clamp(x, max=n.held[0]), shapes=[(5,)]),
