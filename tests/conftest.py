@@ -57,9 +57,19 @@ def account_of():
 
 
 @pytest.fixture
-def short_fits(monkeypatch):
-    """Shorten fits for tests that do not ask how good they are."""
-    from lightning_dpgen.measure import basket_mixture, products
+def fits_of(monkeypatch):
+    """Return a function that gives fits to noisy sums so many steps."""
+    from lightning_dpgen.measure import basket_mixture, products, sketched_mixture
 
-    for module, name in ((products, "fit_products"), (basket_mixture, "fit_baskets")):
-        monkeypatch.setattr(module, name, functools.partial(getattr(module, name), steps=30))
+    def shorten(steps):
+        monkeypatch.setattr(sketched_mixture, "_STEPS", steps)
+        for module, name in ((products, "fit_products"), (basket_mixture, "fit_baskets")):
+            monkeypatch.setattr(module, name, functools.partial(getattr(module, name), steps=steps))
+
+    return shorten
+
+
+@pytest.fixture
+def short_fits(fits_of):
+    """Shorten fits for tests that do not ask how good they are."""
+    fits_of(30)

@@ -5,3 +5,5 @@ from .records import RecordGradients as RecordGradients
 from .terms import DataFree as DataFree
 from .terms import PerGroup as PerGroup
 from .terms import PerRecord as PerRecord
+from .views import Views as Views
+from .views import of_views as of_views

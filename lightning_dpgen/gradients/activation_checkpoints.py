@@ -71,6 +71,6 @@ def _say() -> None:
     """Warn once of memory that is not saved."""
     warnings.warn(
         "activation checkpointing in a private loss: its functions are called without it, so gradients are the same and "
-        "memory is that without checkpoints. To need less, take lots in parts (MicroBatches)",
+        "memory is that without checkpoints. To need less, take lots in parts (micro_batch, MicroBatches)",
         stacklevel=2,
     )

@@ -89,7 +89,7 @@ def ghost_gradients(
     try:
         with replaced_parameters(network, {p: tape.traced(p) for p in network.parameters() if p.requires_grad}):
             losses = isolation.run(of_one, tree_map(lambda x: x.unsqueeze(1), lot.records), noise.unsqueeze(1))
-        if not losses.requires_grad or not tape.used:
+        if not tape.used or not losses.requires_grad:
             raise ValueError(
                 "this loss does not depend on both the records and the parameters that the network's modules hold (a list "
                 "beside the modules does not count): a loss of parameters alone is a DataFree term"

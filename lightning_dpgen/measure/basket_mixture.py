@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.basket_sizes import BasketSizes, halves, strata
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.splitting import split_noise
@@ -23,20 +23,14 @@ from lightning_dpgen.privacy.plan import Plan
 ITEMS, PAIRS = "items", "pairs"
 # The sizes' part of the first access's inverse squared noise.
 _SIZES = 0.4
-# The sizes of a stratum are at most so many times its smallest.
-_WIDER = 1.6
-# Pairs of baskets in strata that begin at this size or below are summed apart from those of larger baskets.
-_SMALL = 8
-# A count of baskets that is below so many deviations of its noise counts as 0.
-_FEWEST = 2.5
-# The fit: its steps, the largest step, and how far components are apart at first.
-_STEPS, _LR, _APART = 400, 0.2, 0.3
+# The fits: how many are put together, their steps, the largest step, and how far components are apart at first.
+_FITS, _STEPS, _LR, _APART = 4, 250, 0.2, 0.3
 # Weights that hold components together, beside squared errors in deviations of the noise: for baskets of which many are
 # alike in part, and for those in which a few items always go together.
 _TOGETHER = (1.0, 0.2)
-# The second is chosen where it lowers the error of pairs that is not noise by so much, in fits of so many of all steps to
-# sums with so many deviations of noise more.
-_GAIN, _TRIAL, _PART = 0.06, 0.4, 0.7
+# The second is chosen where it lowers the error of pairs that is not noise by so much, in fits to sums with so many
+# deviations of noise more.
+_GAIN, _PART = 0.06, 0.7
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class BasketRecipe(Recipe):
 
     Args:
         schema: of baskets; public.
-        k: number of components; as many for each value of the label, where there is one.
+        k: number of components of a fit; the mixture has those of four, for each value of the label, where there is one.
         n: the declared number of baskets.
         pairs_share: of the mu^2 of both accesses; the first gets the rest.
         most: the number of items whose pairs are measured: those that the first access found most often.
@@ -104,118 +98,57 @@ class BasketRecipe(Recipe):
         """Fit the mixture to these sizes, items and pairs."""
         often = torch.from_numpy(self.statistics(PAIRS, state)["pairs"].of)
         first, pairs = state[ITEMS][0], state[PAIRS][0]["pairs"]
-        sizes = _Sizes.of(self.schema.layout, first["sizes"])
-        network = StackedProducts(self.schema, self.k * len(sizes.counts))
+        # Items that are not paired would be missing from the total.
+        of_all = pairs if len(often) == self.schema.layout.units else None
+        sizes = BasketSizes.of(self.schema.layout, first["sizes"], first["items"], of_all)
         rates, mixing = fit_baskets(sizes, first["items"], pairs, often, self.k, self.seed)
         shares = (sizes.counts[:, None] * mixing.double()).flatten(0, 1)
         units, bins = self.schema.layout.units, len(sizes.stratum)
+        network = StackedProducts(self.schema, len(shares))
         # `draw` turns a mean p into the rate -log(1 - p) again.
         network.means[:, :units] = -torch.expm1(-rates).repeat(len(sizes.counts), 1)
         network.means[:, -bins:] = shares / shares.sum(dim=1, keepdim=True).clamp(min=1e-30)
         if self.schema.layout.label is not None:
-            network.means[:, self.schema.layout.labels] = torch.eye(len(sizes.counts)).repeat_interleave(self.k, dim=0)
+            network.means[:, self.schema.layout.labels] = torch.eye(len(sizes.counts)).repeat_interleave(len(rates), dim=0)
         return Mixture(network, (shares.sum(dim=1) / shares.sum()).float())
 
 
-def strata(layout: Layout) -> list[int]:
-    """Return the stratum of each bin of sizes: empty baskets, those of one item, then wider and wider strata.
-
-    Example:
-        >>> strata(Layout(9, levels=1, groups=(10,), most=9, sizes=tuple(range(10))))
-        [0, 1, 2, 2, 3, 3, 3, 4, 4, 4]
-    """
-    found, first = [], -1.0
-    for size in layout.sizes:
-        if size > _WIDER * first or size < 2:
-            found.append(len(set(found)))
-            first = size
-        else:
-            found.append(found[-1])
-    return found
-
-
-def halves(layout: Layout) -> list[int]:
-    """Return for each bin 0 if its stratum begins at a small size, else 1."""
-    first: dict[int, int] = {}
-    for size, stratum in zip(layout.sizes, strata(layout), strict=True):
-        first.setdefault(stratum, size)
-    return [int(first[stratum] > _SMALL) for stratum in strata(layout)]
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """Counts of baskets by size, as noise leaves them.
-
-    Args:
-        counts: (labels, bins) 0 or more.
-        stratum: (bins,) the stratum of each bin.
-        half: (strata,) the half of the pairs that each stratum belongs to.
-        size: (strata,) mean size.
-        roots: (labels, strata) sums over baskets of the root of their size.
-        pair_roots: (labels, strata) sums over baskets of the root of how many pairs they hold.
-    """
-
-    counts: Tensor
-    stratum: Tensor
-    half: Tensor
-    size: Tensor
-    roots: Tensor
-    pair_roots: Tensor
-
-    @property
-    def live(self) -> Tensor:
-        """Return which strata have baskets (strata,)."""
-        return self.roots.sum(dim=0) > 0.0
-
-    @classmethod
-    def of(cls, layout: Layout, measured: Measured) -> _Sizes:
-        bins = len(layout.sizes)
-        counts = measured.sums.view(-1, bins)
-        # The largest count is kept, however few baskets there are.
-        least = min(_FEWEST * measured.deviation, float(counts.max()))
-        counts = torch.where(counts < least, 0.0, counts.clamp(min=1.0 if measured.deviation else 0.0))
-        ends = [*layout.sizes[1:], layout.most + 1]
-        sizes = [torch.arange(a, b, dtype=torch.float64) for a, b in zip(layout.sizes, ends, strict=True)]
-        mean = torch.stack([own.mean() for own in sizes])
-        root = torch.stack([own.sqrt().mean() for own in sizes])
-        pair_root = torch.stack([(own * (own - 1.0) / 2.0).sqrt().mean() for own in sizes])
-        stratum = torch.tensor(strata(layout))
-        member = torch.nn.functional.one_hot(stratum).double()
-        of_all = counts.sum(dim=0)
-        # Any size is fine for a stratum without baskets.
-        size = ((of_all * mean) @ member + 1e-9 * (mean @ member) / member.sum(dim=0)) / (of_all @ member + 1e-9)
-        half = torch.zeros(len(size), dtype=torch.int64).scatter_(0, stratum, torch.tensor(halves(layout)))
-        return cls(counts, stratum, half, size, (counts * root) @ member, (counts * pair_root) @ member)
-
-
 def fit_baskets(
-    sizes: _Sizes, items: Measured, pairs: Measured, often: Tensor, k: int, seed: int, steps: int = _STEPS
+    sizes: BasketSizes, items: Measured, pairs: Measured, often: Tensor, k: int, seed: int, steps: int = _STEPS
 ) -> tuple[Tensor, Tensor]:
-    """Return rates (k, units) and shares (labels, k, bins) whose sums are nearest to noisy ones. Post-processing.
+    """Return rates (4 k, units) and shares (labels, 4 k, bins) whose sums are nearest to noisy ones. Post-processing.
 
     A basket of s items is drawn one item after the other, each in proportion to its rate among those still there. That is
     a race of exponential arrivals, stopped when s are there: an item of rate r is among them with chance
     ``p = 1 - exp(-r t)`` nearly, where t is when s are expected, and two with a chance in proportion to the product of
     theirs. Least squares over all sums, each divided by the deviation of its noise, by Adam from where the noisy pairs of
     some item point. A prior holds components to what all have in common, since noise would set them apart. How closely
-    is chosen by short fits to a part of the noise, judged by the rest (`split_noise`).
+    is chosen by fits to a part of the noise, judged by the rest (`split_noise`). Four fits from different starts
+    are put together: each repeats noise in its own way, and their mean less of it.
     """
     together = _TOGETHER[0]
     # Without noise there is nothing to be judged by.
     if items.deviation and pairs.deviation:
         parts = split_noise({"items": items, "pairs": pairs}, _PART, seed)
         seen, held_out = (_Sums.of(sizes, part["items"], part["pairs"], often) for part in parts)
-        together = _chosen(seen, held_out, k, seed, max(round(_TRIAL * steps), 1))
+        together = _chosen(seen, held_out, k, seed, steps)
     found = _Sums.of(sizes, items, pairs, often)
-    theta, mixing, _ = _descended(found, k, seed, steps, together)
     common, rare = found.common, found.rare
-    own = torch.softmax(theta, dim=1)
-    rates = own[:, -1:] * (common / common[rare].sum().clamp(min=1e-30)).float()
-    rates[:, often] = own[:, : len(often)]
-    # In strata without baskets components are alike.
-    shares = torch.full((len(sizes.counts), len(sizes.size), k), 1.0 / k)
-    shares[:, sizes.live] = torch.softmax(mixing, dim=2)
-    return rates, shares[:, sizes.stratum].transpose(1, 2)
+    rates, shares = [], []
+    for start in _seeds(seed):
+        theta, mixing, _ = _descended(found, k, start, steps, together)
+        own = torch.softmax(theta, dim=1)
+        rates.append(own[:, -1:] * (common / common[rare].sum().clamp(min=1e-30)).float())
+        rates[-1][:, often] = own[:, : len(often)]
+        # In strata without baskets components are alike.
+        shares.append(torch.full((len(sizes.counts), len(sizes.size), k), 1.0 / k))
+        shares[-1][:, sizes.live] = torch.softmax(mixing, dim=2)
+    return torch.cat(rates), torch.cat(shares, dim=2)[:, sizes.stratum].transpose(1, 2) / _FITS
+
+
+def _seeds(seed: int) -> list[int]:
+    """Return the seeds of the fits that are put together."""
+    return torch.randint(2**62, (_FITS,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 @dataclass(frozen=True)
@@ -247,7 +180,7 @@ class _Sums:
     pair_roots: Tensor
 
     @classmethod
-    def of(cls, sizes: _Sizes, items: Measured, pairs: Measured, often: Tensor) -> _Sums:
+    def of(cls, sizes: BasketSizes, items: Measured, pairs: Measured, often: Tensor) -> _Sums:
         labels, (strata_, units), live = len(sizes.counts), (len(sizes.size), items.sums.shape[1]), sizes.live
         common = _shares(items.sums.sum(dim=0))
         by_item, by_pair = max(items.deviation, 1.0), max(pairs.deviation, 1.0)
@@ -290,7 +223,7 @@ class _Sums:
 
 
 def _chosen(seen: _Sums, held_out: _Sums, k: int, seed: int, steps: int) -> float:
-    """Return the weight whose short fit to sums is nearer to pairs with other noise.
+    """Return the weight whose fit to sums is nearer to pairs with other noise.
 
     The first is kept where there is little between them: of many sums with small errors the second may fit a few large
     ones better, and the rest worse.

@@ -12,6 +12,9 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.statistics import Statistic
 
+# Rounding of a basket's weights stays within the bound.
+_WITHIN = 1.0 - 2.0**-40
+
 
 class _BySize(Statistic):
     """A statistic of baskets in strata of their sizes.
@@ -47,7 +50,7 @@ class ItemsBySize(_BySize):
         if self._label is not None:
             stratum = stratum + self.strata * records.codes[:, self._label].astype(np.int64)
         units = scipy.sparse.csr_array(records.units).astype(np.float64)
-        weights = 1.0 / np.sqrt(np.maximum(units.sum(axis=1), 1.0))
+        weights = _WITHIN / np.sqrt(np.maximum(units.sum(axis=1), 1.0))
         gathered = scipy.sparse.coo_array((weights, (stratum, np.arange(len(weights)))), (self.shape[0], len(weights)))
         return torch.from_numpy((gathered.tocsr() @ units).toarray())
 
@@ -77,7 +80,7 @@ class PairsBySize(_BySize):
         for own in range(self.strata):
             held = units[stratum == own].astype(np.float64)
             sizes = held.sum(axis=1)
-            weights = 1.0 / np.sqrt(np.maximum(sizes * (sizes - 1.0) / 2.0, 1.0))
+            weights = _WITHIN / np.sqrt(np.maximum(sizes * (sizes - 1.0) / 2.0, 1.0))
             some = held[:, self.of]
             rows.append((some.T @ (scipy.sparse.diags_array(weights) @ some)).toarray()[above])
         return torch.from_numpy(np.stack(rows))

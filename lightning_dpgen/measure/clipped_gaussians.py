@@ -24,8 +24,8 @@ def through_clipping(
 
     Post-processing. Most pixels of a picture are at one of the two ends, where a Gaussian is cut, loses variance and moves
     its mean. The measured moments are those of records, so the generated ones are brought there by turns: generate from
-    fixed draws, cut, and add what is missing, and half as much again, to mean and covariance, as long as that brings them
-    nearer. Cutting also takes away noise, which is not to be put back: only what is missing beyond that noise is added.
+    fixed draws, cut, and add what is missing, and half as much again, to mean and covariance, as long as that brings
+    them nearer. Cutting also takes away noise, which is not to be put back: only what is missing beyond it is added.
 
     Args:
         centre: (d,) coordinates of the mean.

@@ -223,17 +223,26 @@ class PrivateOptimizer(DPOptimizer):
         return each[0] if len(each) == 1 else each
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the torch optimizer, and the last bounds, from which rules may go on."""
+        """Return the state of the torch optimizer, and the last bounds, from which rules may go on.
+
+        The torch optimizer, or one of Opacus, takes it up as its own.
+        """
         with self._stepping():
-            return self._torch_optimizer.state_dict() | {"last_bounds": self._state_of_step["bounds"]}
+            state = self._torch_optimizer.state_dict()
+        state = state if self._flat is None else self._flat.apart(state)
+        return state | {"last_bounds": self._state_of_step["bounds"]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
-        self._state_of_step["bounds"] = state_dict.get("last_bounds")
+        """Take up what `state_dict` gave, here or of the torch optimizer.
+
+        Raises:
+            ValueError: for the state of other parameters.
+        """
+        state = {name: value for name, value in state_dict.items() if name != "last_bounds"}
+        state = state if self._flat is None else self._flat.joined(state)
         with self._stepping():
-            self._torch_optimizer.load_state_dict(
-                {name: value for name, value in state_dict.items() if name != "last_bounds"}
-            )
+            self._torch_optimizer.load_state_dict(state)
+        self._state_of_step["bounds"] = state_dict.get("last_bounds")
 
     def _stepping(self) -> AbstractContextManager:
         """Return a context in which the torch optimizer holds the parameters that it steps and keeps state for."""

@@ -11,8 +11,9 @@ import pytorch_lightning as pl
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch.nn.parallel import DistributedDataParallel
 
+from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.plugins.automatic_module import AutomaticModule, check_optimizers, check_overrides
+from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOptions, check_optimizers, check_overrides
 from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.lot_log import PUBLIC
 from lightning_dpgen.plugins.rank_consistency import broadcast_start, check_ranks_agree
@@ -23,8 +24,8 @@ from lightning_dpgen.privacy.plan import Curve
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.lots import LotBlocks
 
-# The key of a checkpoint under which the spending stands.
-LEDGER = "lightning_dpgen"
+# The keys of a checkpoint under which the spending stands, and the average of parameters.
+LEDGER, AVERAGE = "lightning_dpgen", "lightning_dpgen_average"
 # The hooks of a module that are extended during a fit.
 _HOOKS = ("on_save_checkpoint", "on_load_checkpoint")
 # Seconds of a fit after which its logs show epsilon by the plan.
@@ -49,6 +50,7 @@ class MomentsAccountant(pl.Callback):
         account: the account of the run, shared with module and datamodule.
         engine: the gradients of an adopted module; ``func`` takes any network, a record at a time.
         stage: the plan's stage that the steps belong to, as for the optimizer and the loader.
+        options: how the gradients of an adopted module are computed, and what is kept of its steps.
 
     Raises:
         ValueError: if the plan has no such stage.
@@ -57,12 +59,22 @@ class MomentsAccountant(pl.Callback):
 
     Attributes:
         complete: True once every planned access was made.
+        average: the average of the adopted module's parameters, once a fit has begun; None without `StepOptions.averaging`.
     """
 
     settles = True
 
-    def __init__(self, account: Account, engine: str = "ghost", *, stage: str = "training") -> None:
+    def __init__(
+        self,
+        account: Account,
+        engine: str = "ghost",
+        *,
+        stage: str = "training",
+        options: StepOptions | None = None,
+    ) -> None:
         self.account, self._engine, self.stage = account, engine, account.plan.stage(stage).name
+        self._options = options or StepOptions()
+        self.average: ParameterAverage | None = None
         self.complete = False
         self._adopted: AutomaticModule | None = None
         self._alike, self._began = False, 0.0
@@ -77,8 +89,9 @@ class MomentsAccountant(pl.Callback):
             raise MisconfigurationException(str(error)) from None
         if module.automatic_optimization:
             self._adopted = AutomaticModule(
-                module, self.account, self.stage, self._engine, after_last=lambda: self.after_last_step(module)
+                module, self.account, self.stage, self._engine, self._options, lambda: self.after_last_step(module)
             )
+            self.average = self._adopted.average
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         for hook, more in zip(_HOOKS, (self._record, self._go_on), strict=True):
             _extend(module, hook, more)
@@ -108,12 +121,21 @@ class MomentsAccountant(pl.Callback):
 
     def _record(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[LEDGER] = record_of(self.account)
+        if self.average is not None:
+            checkpoint[AVERAGE] = self.average.state_dict()
 
     def _go_on(self, checkpoint: dict[str, Any]) -> None:
         try:
             go_on_from(self.account, checkpoint.get(LEDGER))
         except LedgerError as error:
             raise MisconfigurationException(str(error)) from None
+        if self.average is not None:
+            if AVERAGE not in checkpoint:
+                raise MisconfigurationException(
+                    f"averaging={self._options.averaging:g}: the checkpoint holds no average; go on with averaging=0, as "
+                    "it began"
+                )
+            self.average.load_state_dict(checkpoint[AVERAGE])
         # Steps are counted by the ledger: the loops start anew, on what is left.
         checkpoint.pop("loops", None)
 

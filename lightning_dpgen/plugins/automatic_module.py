@@ -3,23 +3,64 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.isolation import private_mean
+from lightning_dpgen.gradients.lot_memory import records_that_fit
+from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
+from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
+from lightning_dpgen.gradients.views import Views
+from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import expected_lot_size
 from lightning_dpgen.sampling.lots import Lot, LotBlock
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """The way in which gradients of an adopted module are computed, and what is kept of its steps.
+
+    Args:
+        micro_batch: about how many records' gradients are computed at a time, so that larger lots fit into memory: each lot
+            is divided into as many parts as one of the expected size has. ``auto`` takes as many records as half of what is
+            free holds. A rule that follows the lot's norms (DPNorm) looks at a lot in parts twice. None takes it in one
+            piece.
+        views: augmented views of each record, whose mean loss is its loss.
+        averaging: the part of the average of parameters that stays in a step, from 0, below 1; 0 keeps none.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Example:
+        >>> StepOptions(micro_batch=64).averaging
+        0.0
+    """
+
+    micro_batch: int | Literal["auto"] | None = None
+    views: Views | None = None
+    averaging: float = 0.0
+
+    def __post_init__(self) -> None:
+        size = self.micro_batch
+        if not (size is None or size == "auto" or (type(size) is int and size >= 1)):
+            raise ValueError(f"micro_batch={size!r}: expected a whole number (int), 1 or more, 'auto' or None")
+        if not (isinstance(self.averaging, int | float) and 0.0 <= self.averaging < 1.0):
+            raise ValueError(f"averaging={self.averaging!r}: expected a number from 0, below 1")
 
 
 class AutomaticModule:
@@ -35,7 +76,11 @@ class AutomaticModule:
         module: a module with automatic optimization, which is switched off until `restore`.
         stage: the plan's stage that the steps belong to.
         engine: as for `term_gradients`.
+        options: how gradients are computed.
         after_last: called when the last planned step has changed the parameters, and nothing else has.
+
+    Attributes:
+        average: the average of the trained parameters; None without `StepOptions.averaging`.
     """
 
     # Attributes of the instance that hide those of its class for the time of a fit.
@@ -47,18 +92,25 @@ class AutomaticModule:
         account: Account,
         stage: str,
         engine: str = "ghost",
+        options: StepOptions | None = None,
         after_last: Callable[[], None] = lambda: None,
     ) -> None:
         self._module, self._account, self._stage, self._engine = module, account, stage, engine
-        self._after_last = after_last
+        options = options or StepOptions()
+        self._options, self._after_last = options, after_last
+        # The number of parts of a lot, which is public: else a training step could count them.
+        self._parts = self._parts_of(options.micro_batch) if isinstance(options.micro_batch, int) else 1
+        trained = [p for p in module.parameters() if p.requires_grad]
+        self.average = ParameterAverage(trained, options.averaging) if options.averaging else None
         self._own = type(module).training_step.__get__(module)
         self._takes_index = _takes_index(self._own)
         # Made-up records for a training step that gives terms: a term that kept real ones would be neither clipped nor
         # noised. None for one that gives losses.
         self._made_up: Any = None
-        # The values that the training step has logged for a lot, by name; None outside of a lot.
-        self._values: dict[str, Tensor | float] | None = None
-        self._index = 0
+        # The values that the training step has logged for a lot, by name and part of the lot, with the records of that
+        # part; None outside of a lot.
+        self._values: dict[tuple[str, int], tuple[Tensor | float, int]] | None = None
+        self._part, self._index = (0, 1), 0
         module.automatic_optimization = False
         instance: Any = module
         instance.log, instance.log_dict = self._log, self._log_all
@@ -82,6 +134,8 @@ class AutomaticModule:
             optimizer.set_gradients(*private, data_free=free)
             # The last step of a block goes through the wrapper, so that Lightning counts blocks.
             (wrapped if i == len(block) else optimizer).step()
+            if self.average is not None:
+                self.average.update()
             if not self._account.remaining(self._stage):
                 self._after_last()
             for config in module.trainer.lr_scheduler_configs:
@@ -90,7 +144,8 @@ class AutomaticModule:
 
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
         if self._values is not None:
-            self._values[name] = private_mean(value) if isinstance(value, Tensor) else value
+            number, size = self._part
+            self._values[name, number] = private_mean(value) if isinstance(value, Tensor) else value, size
             return
         # The data of other hooks may be private; what a user computes from public data says so in its name.
         name = name if name.startswith((PRIVATE, PUBLIC)) else PRIVATE + name
@@ -105,7 +160,12 @@ class AutomaticModule:
         values, self._values = self._values, None
         step = sum(self._account.done.values())
         if values and step % trainer.log_every_n_steps == 0:
-            private = {f"{PRIVATE}{name.removeprefix(PRIVATE)}": float(value) for name, value in values.items()}
+            sums: dict[str, list[float]] = {}
+            for (name, _), (value, size) in values.items():
+                total = sums.setdefault(f"{PRIVATE}{name.removeprefix(PRIVATE)}", [0.0, 0.0])
+                total[0] += float(value) * max(size, 1)
+                total[1] += max(size, 1)
+            private = {name: value / size for name, (value, size) in sums.items()}
             for logger in trainer.loggers:
                 logger.log_metrics(private, step=step)
 
@@ -129,11 +189,18 @@ class AutomaticModule:
                 terms = [PerRecord(self._losses)]
             else:
                 self._made_up = lot.records
+                self._check_terms(terms)
+            self._set_micro_batch(terms, empty)
             for term in terms:
                 if isinstance(term, PerRecord):
                     noise = some.new_full((len(lot), term.noise), 0.5)
                     check_exact(ENGINES[self._engine], self._module, term, lot, noise)
         except UNSUITED as error:
+            if self._options.micro_batch == "auto":
+                raise ValueError(
+                    f"micro_batch='auto': training_step could not be tried on made-up records ({type(error).__name__}: "
+                    f"{error}), so its memory is not known: give the number of records"
+                ) from error
             warnings.warn(
                 f"training_step could not be tried on made-up records ({type(error).__name__}: {error}): its gradients "
                 "will be checked at the first lot alone",
@@ -153,7 +220,8 @@ class AutomaticModule:
         return None if isinstance(given, Tensor) else self._checked(given)
 
     def _losses(self, lot: Lot, noise: Tensor) -> Tensor:
-        given = self._called(lot.records)
+        views = self._options.views
+        given = self._called(lot.records) if views is None else views.losses(self._called, lot.records)
         if isinstance(given, Tensor):
             return given
         raise ValueError(
@@ -163,13 +231,60 @@ class AutomaticModule:
 
     def _terms(self, lot: Lot) -> tuple[list, list[DataFree]]:
         """Return the per-record gradients of a lot, one for each term, and the terms that see no record."""
-        module, stream = self._module, self._account.stream
         if self._made_up is None:
-            return [term_gradients(module, PerRecord(self._losses), lot, stream, engine=self._engine)], []
+            return [self._gradients(PerRecord(self._losses), lot)], []
         terms = self._checked(self._called(self._made_up))
-        seeing = [t for t in terms if not isinstance(t, DataFree)]
-        private = [term_gradients(module, t, lot, stream, engine=self._engine) for t in seeing]
+        private = [self._gradients(t, lot) for t in terms if not isinstance(t, DataFree)]
         return private, [t for t in terms if isinstance(t, DataFree)]
+
+    def _gradients(self, term: PerRecord | PerGroup, lot: Lot) -> RecordGradients | MicroBatches:
+        """Return the gradients of a term, in parts where the lot is larger than those."""
+        if self._parts == 1:
+            return self._of_part(term, lot, 0)
+        return MicroBatches(
+            lambda: (self._of_part(term, part, i) for i, part in enumerate(lot.divided(self._parts))), lot.draw
+        )
+
+    def _parts_of(self, size: int) -> int:
+        """Return the number of parts of so many records that an expected lot has."""
+        expected = expected_lot_size(self._account.plan, self._stage, None) / self._account.ranks.size
+        return math.ceil(expected / size)
+
+    def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> RecordGradients:
+        self._part = number, len(lot)
+        return term_gradients(self._module, term, lot, self._account.stream, engine=self._engine)
+
+    def _set_micro_batch(self, terms: list, empty: Any) -> None:
+        """Find the number of records of a part, where memory is to tell."""
+        if self._options.micro_batch != "auto":
+            return
+        some = next(self._module.parameters())
+
+        def compute(count: int) -> None:
+            for term in terms:
+                if isinstance(term, PerRecord):
+                    lot, noise, _ = probe_lot(Lot(empty, (0, 0)), some.new_zeros(0, term.noise), count)
+                    found = ENGINES[self._engine](self._module, term, lot, noise)
+                    found.weighted_sum(found.norms().to(some), {p: torch.zeros_like(p) for p in found.parameters})
+
+        self._parts = self._parts_of(records_that_fit(compute, some.device))
+
+    def _check_terms(self, terms: list) -> None:
+        """Refuse terms for which a setting of this fit has no meaning.
+
+        Raises:
+            ValueError: naming the setting.
+        """
+        if self._options.micro_batch is not None and any(isinstance(term, PerGroup) for term in terms):
+            raise ValueError(
+                f"micro_batch={self._options.micro_batch!r}: a PerGroup term reaches over all parts of a lot: expected "
+                "None, a lot in one piece"
+            )
+        if self._options.views is not None:
+            raise ValueError(
+                "augment: training_step gives terms, which are handed records as they are: let it give one loss a record, "
+                "or make the views in the term (of_views)"
+            )
 
     def _checked(self, given: Any) -> list:
         """Return the terms that a training step gave as a list; refuse anything else."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytorch_lightning as pl
@@ -14,9 +15,11 @@ from torch.optim import Optimizer
 
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.engines import ENGINES
+from lightning_dpgen.gradients.views import Views
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
+from lightning_dpgen.plugins.automatic_module import StepOptions
 from lightning_dpgen.plugins.training_ledger import digest_of, open_account
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
@@ -51,6 +54,12 @@ class PrivateTraining:
         persons: (N,) the person of each record, where one person has several.
         max_rows: the largest number of records of a person.
         engine: the per-record gradients; ``func`` takes any network, a record at a time.
+        micro_batch: about how many records' gradients are computed at a time, so that larger lots fit into memory;
+            ``auto`` finds it (`StepOptions`). None takes a lot in one piece.
+        augment: a function that returns as many augmented views as it is given copies of a record (`Views`).
+        multiplicity: the number of views of a record, whose mean loss is its loss; its gradient is clipped after that.
+        averaging: the part of the average of parameters that stays in a step, from 0, below 1: `release` writes the
+            average, and `averaged` puts it into the module. 0 keeps none.
         stream: the private stream; None makes one keyed by the operating system.
         study: the study that the training belongs to, with a total for all its runs.
 
@@ -89,6 +98,10 @@ class PrivateTraining:
         persons: np.ndarray | None = None,
         max_rows: int = 1,
         engine: str = "ghost",
+        micro_batch: int | Literal["auto"] | None = None,
+        augment: Callable[[Any], Any] | None = None,
+        multiplicity: int = 1,
+        averaging: float = 0.0,
         stream: PrivateStream | None = None,
         study: Study | None = None,
     ) -> None:
@@ -97,6 +110,9 @@ class PrivateTraining:
         _check("stream", stream, isinstance(stream, PrivateStream | None), "a PrivateStream, or None")
         _check("study", study, isinstance(study, Study | None), "a Study, or None")
         _check("steps", steps, type(steps) is int and steps >= 1, "a whole number (int), 1 or more")
+        if augment is None and multiplicity != 1:
+            raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
+        options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging)
         stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps)
         plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows)
         store = store_of(records)
@@ -108,7 +124,7 @@ class PrivateTraining:
         self.account = open_account(plan, ledger, stream, study, store, persons)
         self.plan = self.account.plan
         self._lots = PoissonLots(store, self.account, persons=persons)
-        self._callback = _Accountant(self.account, clipping, engine)
+        self._callback = _Accountant(self.account, clipping, engine, options)
         self._released: Path | None = None
 
     @property
@@ -179,9 +195,28 @@ class PrivateTraining:
                 "changes it, load the last checkpoint of the fit, or release what was made of it, if no further record was "
                 "looked at, with release_weights(model, account, ...)"
             )
-        certificate = release_weights(model, self.account, folder, data=data, unit=unit, declared=declared, public=public)
+        average = self._callback.average
+        declared = (declared or {}) | ({} if average is None else {"averaging": average.keep})
+        with nullcontext() if average is None else average.in_their_place():
+            certificate = release_weights(
+                model, self.account, folder, data=data, unit=unit, declared=declared, public=public
+            )
         self._released = Path(folder)
         return certificate
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Put the average of its parameters into the fitted module, within a ``with`` block.
+
+        Raises:
+            ValueError: without `averaging`, or before a fit.
+
+        Example:
+            >>> with private.averaged():             # doctest: +SKIP
+            ...     trainer.validate(model, public_data)
+        """
+        if self._callback.average is None:
+            raise ValueError("averaging=0 keeps no average, and before a fit there is none")
+        return self._callback.average.in_their_place()
 
 
 def _check(name: str, value: Any, fits: bool, expected: str) -> None:
@@ -223,8 +258,10 @@ class _Lots(LotBlocks):
 class _Accountant(MomentsAccountant):
     """The accountant of one training, which makes the optimizer of the module private when the fit starts."""
 
-    def __init__(self, account: Account, clipping: ClippingRule | Sequence[ClippingRule], engine: str) -> None:
-        super().__init__(account, engine)
+    def __init__(
+        self, account: Account, clipping: ClippingRule | Sequence[ClippingRule], engine: str, options: StepOptions
+    ) -> None:
+        super().__init__(account, engine, options=options)
         self._clipping = clipping
         self.fitted: pl.LightningModule | None = None
         self.fitting = self._under_way = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -64,7 +65,9 @@ def suggest_file(path: Path) -> str:
     suggested where the rest is the same.
     """
     try:
-        names = [own.name for own, _ in zip(path.parent.iterdir(), range(_MOST_WORDS), strict=False)]
+        # A link that leads nowhere lies beside itself.
+        beside = (own.name for own in path.parent.iterdir() if own.name != path.name)
+        names = list(itertools.islice(beside, _MOST_WORDS))
     except OSError:
         return ""
     asked, ending = _cut(path.name)

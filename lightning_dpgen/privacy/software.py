@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
@@ -21,6 +22,8 @@ def versions() -> dict[str, str]:
     return {name: installed_version(name) for name in _PACKAGES} | {"python": platform.python_version()}
 
 
+# Each certificate and run asks for eight of them.
+@functools.cache
 def installed_version(name: str = "lightning_dpgen") -> str:
     """Return the version of an installed package.
 

@@ -167,7 +167,8 @@ def _too_small(
         if needed > 1e4:
             return BudgetTooSmall(
                 f"stage {spec.stage!r}: about {spec.max_noise:.3g} records (or persons, with max_rows each) stand behind "
-                f"each of its {spec.count} noisy numbers, and no epsilon makes that worthwhile: set fewer max_rows"
+                f"each of its {spec.count} noisy numbers, and no epsilon makes that worthwhile: give it a larger share of "
+                "the budget, or set fewer max_rows"
             )
     hint = f"epsilon={round(needed, 4 - math.floor(math.log10(needed)))} would do"
     share = shares[list(specs).index(spec)]

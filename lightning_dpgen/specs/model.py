@@ -150,15 +150,15 @@ class MeasuredSpec(Spec):
     )  # fmt: skip
     cells: int | None = setting(
         "pictures: the most cells of a label, each with a Gaussian; as many are taken as stand out of the noise", ge=1,
-        le=1000, by_default="20; 1 where s / labels is below 1500, and of a classifier",
+        le=100, by_default="20; 1 where s / labels is below 1500, and of a classifier",
     )  # fmt: skip
     cells_share: float | None = setting(
         "pictures: the share of what cells measure, where there are several", gt=0, lt=1,
         by_default="0.8; 0.9 where s / labels is at least 5000",
     )  # fmt: skip
     components: int | None = setting(
-        "tables, baskets and series: components of the mixture that is fitted", ge=1, le=10_000,
-        by_default="s / 25, 10 to 100; of series 20",
+        "tables, baskets and series: components of the mixture that is fitted; of baskets, of each of four",
+        ge=1, le=10_000, by_default="s / 25, 10 to 100; of series 20",
     )  # fmt: skip
     pairs_share: float | None = setting(
         "tables and baskets: the share of tables of two columns, or of pairs of items", gt=0, lt=1,

@@ -361,9 +361,10 @@ def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple
     if measured:
         if split.k not in (None, 1):
             own = "model.cells" if isinstance(schema, ImageSchema) else "model.components"
+            of_label = " of a label" if own == "model.cells" and schema.layout.label is not None else ""
             raise UsageError(
-                f"split.k={split.k}: model=measured does not split records; {own} says how many components are fitted to "
-                "what is measured"
+                f"split.k={split.k}: model={model.name} does not split records; {own} says how many components{of_label} "
+                "are fitted to what is measured"
             )
         split = split.changed(k=1)
     defaults = Defaults(data.n, schema.layout, *budget, clusters=split.k)
@@ -376,7 +377,7 @@ def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple
         own = getattr(given, name)
         if measured:
             if own is not None:
-                raise UsageError(f"split.{name}={own:g}: model=measured does not split records; leave it out")
+                raise UsageError(f"split.{name}={own:g}: model={model.name} does not split records; leave it out")
             split = split.changed(**{name: None})
         elif own is None:
             split = split.changed(**{name: getattr(split, name) * left})

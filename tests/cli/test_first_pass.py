@@ -428,7 +428,7 @@ def _spikes(folder):
                   bought=visits > 0)  # fmt: skip
 
 
-def test_bins_that_are_paid_for_follow_the_values(full_fits, dpgen, tmp_path):
+def test_bins_that_are_paid_for_follow_the_values(fair_fits, dpgen, tmp_path):
     data = [*_spikes(tmp_path), f"data.n={N}", "data.bins_share=0.1", "privacy.epsilon=8", "model=measured"]
     status, out, err = dpgen("train", *data, f"run_dir={tmp_path / 'r'}", "rows=3000")
     assert status == 0, err

@@ -84,7 +84,7 @@ def people(tmp_path):
 
 
 @pytest.mark.parametrize("share", [None, pytest.param(0, marks=pytest.mark.slow)])
-def test_a_table_is_measured_in_a_few_accesses(full_fits, dpgen, tmp_path, people, share):
+def test_a_table_is_measured_in_a_few_accesses(fair_fits, dpgen, tmp_path, people, share):
     """It may have any schema: numbers, categories and missing values come back as columns, and can be conditioned on."""
     run, given = tmp_path / "run", [] if share is None else [f"model.label_share={share}"]
     assert dpgen("train", *people, *given, f"run_dir={run}")[0] == 0 and dpgen("verify", run)[0] == 0
@@ -324,8 +324,8 @@ BAD = {
     "a spread of nothing": (["model.spread=-1"], "model.spread=-1"),
     "nothing left for second moments": (["model.means_share=1"], "model.means_share=1"),
     "more cells than fit anywhere": (
-        ["data=mnist", "model.cells=900", "model.waves=700"],
-        "model.cells=900, model.waves=700: the second moments",
+        ["data=mnist", "model.cells=100", "model.waves=700"],
+        "model.cells=100, model.waves=700: the second moments",
     ),
     "clusters of pictures": (["split.k=3"], "split.k=3: model=measured does not split records; model.cells says"),
     "no cell": (["model.cells=0"], "model.cells=0"),

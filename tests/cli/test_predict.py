@@ -11,7 +11,7 @@ from PIL import Image
 from lightning_dpgen import BadRecords, load_release
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.unlabelled import unlabelled
-from lightning_dpgen.measure import classifier
+from lightning_dpgen.measure import classifier, sketched_mixture
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.release.report import _BOUGHT
 from lightning_dpgen.specs.settings import read_settings
@@ -28,6 +28,7 @@ SERIES = [*CLASSIFIER, "model.components=2"]
 def few_made_up():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classifier, "_MADE", 400)
+        patch.setattr(sketched_mixture, "_STEPS", 50)
         yield
 
 

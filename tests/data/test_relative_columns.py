@@ -217,8 +217,9 @@ def test_they_are_evaluated_by_their_values():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_stays_are_as_long_as_they_were():
+def test_stays_are_as_long_as_they_were(fits_of):
     """Learned by themselves, dates in order lie far too long apart: their bins hold weeks. The noise is seeded."""
+    fits_of(300)
     random = np.random.default_rng(0)
     start, stay = random.integers(0, 700, 4000), random.geometric(0.3, 4000) - 1
     day = np.datetime64("2023-01-01")

@@ -91,7 +91,7 @@ class Target:
     clean: tuple[type[Exception], ...]
     seconds: float = 5.0
     megabytes: int = 1000
-    each: int = 200
+    each: int = 120
 
     def check(self, path: Path) -> str:
         """Read an input and return ``read`` or ``refused``.
@@ -335,7 +335,7 @@ def read_overrides(path: Path) -> None:
 
 TARGETS = {
     "verify": Target(read_release, (NotARelease,), seconds=10.0, each=50),
-    "bundle": Target(read_bundle, (NotARelease,), seconds=10.0, each=150),
+    "bundle": Target(read_bundle, (NotARelease,), seconds=10.0, each=80),
     "ledger": Target(read_ledger, (PrivacyError, FileNotFoundError), each=100),
     "study": Target(read_study, (PrivacyError,), each=100),
     "schema": Target(read_schemas, (BadSchema,), each=120),

@@ -10,12 +10,19 @@ import torch
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure import basket_mixture
-from lightning_dpgen.measure.basket_mixture import BasketRecipe, halves, strata
+from lightning_dpgen.measure.basket_mixture import BasketRecipe
+from lightning_dpgen.measure.basket_sizes import halves, strata
 from lightning_dpgen.measure.baskets import PairsBySize
 from lightning_dpgen.models.successive import successive_sample
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.release.sampler import load_release, write_model
+
+
+@pytest.fixture(autouse=True)
+def _fewer_steps(monkeypatch):
+    """Half as many steps are enough for baskets that differ as much as these."""
+    monkeypatch.setattr(basket_mixture.fit_baskets, "__defaults__", (120,))
 
 
 def some_baskets(n, items=30, kinds=3, classes=(), seed=0, times=10.0):
@@ -101,7 +108,7 @@ def test_pairs_are_measured_of_the_most_frequent_alone():
 def test_each_label_has_its_own_items():
     records = some_baskets(30_000, classes=("a", "b"))
     _, mixture, _ = fitted(records, 3.0)
-    assert mixture.network.k == 20
+    assert mixture.network.k == 2 * 10 * basket_mixture._FITS
     drawn = mixture.sample(30_000, torch.Generator().manual_seed(1))
     for label in (0, 1):
         real = pairs_of(records.encoded[records.encoded.codes[:, 0] == label])
@@ -190,9 +197,10 @@ def test_components_are_held_less_where_items_go_together(linked, monkeypatch):
         return descended(*arguments)
 
     monkeypatch.setattr(basket_mixture, "_descended", heard)
-    monkeypatch.setattr(basket_mixture.fit_baskets, "__defaults__", (100,))
+    monkeypatch.setattr(basket_mixture.fit_baskets, "__defaults__", (60,))
     fitted(records, 2.0, k=40)
-    assert held == [*basket_mixture._TOGETHER, (min if linked else max)(basket_mixture._TOGETHER)]
+    chosen = (min if linked else max)(basket_mixture._TOGETHER)
+    assert held == [*basket_mixture._TOGETHER, *[chosen] * basket_mixture._FITS]
 
 
 def test_nothing_is_chosen_without_noise(short_fits, monkeypatch):

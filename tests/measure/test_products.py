@@ -74,15 +74,17 @@ def test_without_noise_the_tables_come_back(label):
     assert distance(mixture, drawn, (0, 3)) < 0.02
 
 
-def test_independent_columns_would_be_noticed():
+def test_independent_columns_would_be_noticed(fits_of):
     """One component has no way to say what goes together."""
+    fits_of(400)
     records = some_records(20_000)
     _, alone, _ = measured(records, math.inf, k=1)
     assert max(distance(alone, records, pair) for pair in itertools.combinations(range(4), 2)) > 0.1
 
 
-def test_noise_is_weighed_and_not_fitted():
+def test_noise_is_weighed_and_not_fitted(fits_of):
     """More components than noise lets anybody tell apart do no harm."""
+    fits_of(400)
     records = some_records(3000, "b")
     _, mixture, _ = measured(records, 0.5, k=50)
     far = np.mean([distance(mixture, records, pair) for pair in itertools.combinations(range(4), 2)])

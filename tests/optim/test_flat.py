@@ -71,18 +71,75 @@ def test_groups_hold_the_parameters_themselves_and_their_rates_count(account_of)
     assert [group["lr"] for group in optimizer.param_groups] == [0.0, 0.0]
 
 
-def test_its_state_goes_into_another_one_of_its_kind(account_of):
-    network, other = _network(), _network()
-    first, second = (_private(n, OPTIMIZERS["adam"], account_of) for n in (network, other))
-    _fill(first, 0)
-    first.step()
-    other.load_state_dict(network.state_dict())
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    for optimizer in (first, second):
-        _fill(optimizer, 1)
-        optimizer.step()
-    for p, own in zip(network.parameters(), other.parameters(), strict=True):
-        assert torch.equal(p, own)
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_its_state_is_that_of_the_torch_optimizer(make, account_of):
+    """Each takes up the state of the other, and goes on as the other does; so do two of a kind."""
+    network, alone, third = _network(), _network(), _network()
+    optimizer, plain = _private(network, make, account_of), make(list(alone.parameters()))
+    assert optimizer.state_dict()["state"] == plain.state_dict()["state"] == {}
+    _fill(optimizer, 0)
+    _move(plain, alone, network)
+    optimizer.step()
+    given, expected = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(plain.state_dict())
+    assert given.pop("last_bounds") is not None and given["param_groups"] == expected["param_groups"]
+    torch.testing.assert_close(given["state"], expected["state"], rtol=1e-6, atol=1e-7)
+    # The private one goes on in torch's, torch's in a private one.
+    third.load_state_dict(alone.state_dict())
+    second = _private(third, make, account_of)
+    plain.load_state_dict(given)
+    second.load_state_dict(expected)
+    for each in (optimizer, second):
+        _fill(each, 1)
+    _move(plain, alone, network)
+    optimizer.step()
+    second.step()
+    for p, own, other in zip(alone.parameters(), network.parameters(), third.parameters(), strict=True):
+        torch.testing.assert_close(own, p, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(other, p, rtol=1e-6, atol=1e-7)
+
+
+def _move(plain, alone, network):
+    """Let a torch optimizer make the step of the sums that wait in a network."""
+    for p, own in zip(alone.parameters(), network.parameters(), strict=True):
+        p.grad = own.grad_sample.sum(dim=0) / 2.0
+    plain.step()
+
+
+def test_a_state_of_frozen_parameters_has_their_places_too(account_of):
+    network, alone = _network(), _network()
+    for own in (network, alone):
+        own[0].weight.requires_grad_(False)
+    optimizer, plain = _private(network, OPTIMIZERS["adam"], account_of), OPTIMIZERS["adam"](list(alone.parameters()))
+    _fill(optimizer, 0)
+    optimizer.step()
+    state = optimizer.state_dict()
+    assert sorted(state["state"]) == [1, 2, 3] and state["param_groups"][0]["params"] == [0, 1, 2, 3]
+    plain.load_state_dict(state)
+    optimizer.load_state_dict(plain.state_dict())
+
+
+ODD = {
+    "other groups": (lambda s: s["param_groups"].append(s["param_groups"][0]), "groups of"),
+    "a parameter without state": (lambda s: s["state"].pop(1), "state of 3 of 4"),
+    "other numbers": (lambda s: s["state"][0].pop("exp_avg"), "different numbers"),
+    "other shapes": (lambda s: s["state"][0].update(exp_avg=torch.zeros(2)), "exp_avg is of parameters of other shapes"),
+    "other steps": (lambda s: s["state"][2].update(step=torch.tensor(7.0)), "step differs"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), ODD.values(), ids=ODD.keys())
+def test_a_state_of_something_else_is_refused_and_changes_nothing(change, said, account_of):
+    network = _network()
+    optimizer = _private(network, OPTIMIZERS["adam"], account_of)
+    _fill(optimizer, 0)
+    optimizer.step()
+    before = copy.deepcopy(optimizer.state_dict())
+    other = copy.deepcopy(before)
+    change(other)
+    with pytest.raises(ValueError, match=said):
+        optimizer.load_state_dict(other)
+    torch.testing.assert_close(optimizer.state_dict()["state"], before["state"])
+    assert optimizer.state_dict()["last_bounds"] == before["last_bounds"]
 
 
 def test_numbers_that_were_put_in_place_of_others_are_the_ones_that_move(account_of):
