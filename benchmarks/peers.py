@@ -252,6 +252,92 @@ def opacus_step(
     return step
 
 
+class _Residual(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(super().forward(x) + x)
+
+
+def probed_resnet(width: int = 64) -> nn.Sequential:
+    """Build a frozen residual network with batch norms in eval mode, and a linear head that is trained."""
+
+    def convolved(channels: int, out: int, stride: int = 1) -> list[nn.Module]:
+        return [nn.Conv2d(channels, out, 3, stride, padding=1, bias=False), nn.BatchNorm2d(out)]
+
+    def block(channels: int) -> nn.Module:
+        return _Residual(*convolved(channels, channels), nn.ReLU(), *convolved(channels, channels))
+
+    backbone = nn.Sequential(
+        nn.Unflatten(1, (1, SIDE, SIDE)),
+        *convolved(1, width, 2),
+        nn.ReLU(),
+        block(width),
+        *convolved(width, 2 * width, 2),
+        nn.ReLU(),
+        block(2 * width),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+    return nn.Sequential(backbone.eval().requires_grad_(False), nn.Linear(2 * width, 10))
+
+
+class _Adapted(nn.Module):
+    """A frozen linear layer with a trained product of low rank beside it (LoRA)."""
+
+    def __init__(self, frozen: nn.Linear, rank: int = 8) -> None:
+        super().__init__()
+        self.frozen, self.down = frozen, nn.Linear(frozen.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, frozen.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.frozen(x) + self.up(self.down(x))
+
+
+class _Layer(nn.Module):
+    """A layer of an encoder, as BERT has them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.first, self.last = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.wide = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = (f(x).unflatten(-1, (4, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        x = self.first(x + self.out(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)))
+        return self.last(x + self.wide(x))
+
+
+class AdaptedEncoder(nn.Module):
+    """A frozen encoder of the lines of a picture, with LoRA beside queries and values, and a head that is trained."""
+
+    def __init__(self, width: int = 128, layers: int = 3) -> None:
+        super().__init__()
+        self.lines, self.layers = nn.Linear(SIDE, width), nn.Sequential(*(_Layer(width) for _ in range(layers)))
+        self.requires_grad_(False)
+        for layer in self.layers:
+            layer.query, layer.value = _Adapted(layer.query), _Adapted(layer.value)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers(self.lines(x.unflatten(1, (SIDE, SIDE)))).mean(dim=1))
+
+
+def classifier_step(model: nn.Module, records: tuple[Tensor, Tensor], lot: int = 64, *, lr: float = 1e-3) -> Step:
+    """Return a step of Adam on the trained parameters of a classifier, with mean cross entropy."""
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr, fused=True)
+
+    def step() -> float:
+        index = torch.randint(len(records[0]), (lot,))
+        loss = F.cross_entropy(model(records[0][index]), records[1][index])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
 def critic(width: int = 110, hidden: int = 256) -> nn.Sequential:
     """Build layers width-256-256-256-1."""
     return nn.Sequential(

@@ -83,7 +83,7 @@ class Private:
         self._made += 1
         account = Account(plan, None if self._folder is None else self._folder / f"{self._made}.jsonl", stream)
         optimizer = PrivateOptimizer(
-            inner(network.parameters(), lr=1e-3, fused=True),
+            inner([p for p in network.parameters() if p.requires_grad], lr=1e-3, fused=True),
             account=account,
             clipping=rule,
             expected_batch_size=lot,
@@ -145,6 +145,21 @@ class Recurrent(nn.Module):
             optimizer.step()
 
         return step
+
+
+class Classifying(nn.Module):
+    """A classifier of labelled records, with its loss of each record."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def term(self) -> PerRecord:
+        def loss(lot: Lot, _: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(self.model(lot.records[0]), lot.records[1], reduction="none")
+
+        return PerRecord(loss)
 
 
 def families(records: Tensor, private: Private, secure: Private) -> dict[str, tuple[dict[str, Step], list]]:
@@ -255,6 +270,15 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
                 "private": private.step(Recurrent(kind), series, 64, FIXED),
             },
             [("private", "plain", 4.0, 2.0)],
+        )
+    labelled = records[:5_000], torch.randint(10, (min(5_000, len(records)),))
+    for name, make in (("linear probe", peers.probed_resnet), ("LoRA", peers.AdaptedEncoder)):
+        found[f"{name}, lot 64"] = (
+            {
+                "plain": peers.classifier_step(make(), labelled),
+                "private": private.step(Classifying(make()), labelled, 64),
+            },
+            [("private", "plain", None, None)],
         )
     machine, public = StackedRBM(PICTURE, 1, hidden=200, chains=100), torch.Generator().manual_seed(0)
     found["RBM, lot 100"] = (

@@ -57,7 +57,8 @@ def term_gradients(
         raise ValueError(f"engine={engine!r}: expected one of {sorted(ENGINES)}")
     if not isinstance(term, PerRecord | PerGroup):
         raise ValueError(f"{type(term).__name__} is no loss of records: expected a PerRecord or PerGroup term")
-    some = next(network.parameters())
+    # A network without a real parameter is refused by the engine.
+    some = next((p for p in network.parameters() if p.is_floating_point()), torch.zeros(()))
     if noise is None:
         noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)
     closed = engine == "ghost" and term.forms is not None

@@ -36,9 +36,9 @@ def ghost_gradients(
 ) -> RecordGradients:
     """Compute the gradients of a term for each record, or group of records, by one forward and one backward pass.
 
-    Linear layers, convolutions in one and two dimensions and their transposes, recurrent layers and cells, embeddings,
-    normalisation within a record, and parameters that are plain tensors have rules, wherever and however often they are
-    used. Other functions are handed a copy of their parameters for each record; a warning says so once. The loss is called
+    Linear layers, convolutions and their transposes, attention, recurrent layers and cells, embeddings, normalisation
+    within a record or by public statistics, and parameters that are plain tensors have rules, wherever and however often
+    they are used. Other functions are handed a copy of their parameters for each record; a warning says so once. The loss is called
     in an `Isolation`. A term that has its gradients in closed form is asked for these.
 
     Args:

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch._C import _functorch
 from torch.utils._pytree import tree_map, tree_map_only
 
+from lightning_dpgen.gradients.activation_checkpoints import without_checkpoints
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.hidden import burying, is_hidden
 from lightning_dpgen.gradients.refusals import SAVED, explained, refuse_unwatched
@@ -70,7 +71,7 @@ class Isolation:
         # These checks look at values.
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
-            with burying(), refuse_unwatched(), answer_as_traced():
+            with burying(), refuse_unwatched(), answer_as_traced(), without_checkpoints():
                 return self._run(function, rows)
         except (RuntimeError, AssertionError) as error:
             raise explained(error) from error

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-_MIXING = (nn.modules.batchnorm._BatchNorm, nn.SyncBatchNorm)
-
 
 def checked_layers(network: nn.Module) -> list[list[nn.Parameter]]:
     """Return the trainable parameters, grouped by the module that holds them; one that several hold belongs to the first.
@@ -31,11 +29,24 @@ def checked_layers(network: nn.Module) -> list[list[nn.Parameter]]:
 
 
 def _reason(layer: nn.Module) -> str | None:
-    if isinstance(layer, _MIXING):
+    if any(p is not None and p.is_complex() and p.requires_grad for p in layer._parameters.values()):
         return (
-            "mixes the records of a lot, so a record's gradient is not its own: use nn.GroupNorm or nn.LayerNorm (one that "
-            "is frozen in eval mode is a public scale and shift: fold it into the layer before it)"
+            "has complex parameters, for which there is no bound and no noise here: hold them as real ones (..., 2), and "
+            "join these with torch.view_as_complex where they are used"
         )
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if layer.running_mean is None:
+            return (
+                "mixes the records of a lot in either mode, since it keeps no running statistics: use nn.GroupNorm or "
+                "nn.LayerNorm"
+            )
+        if layer.training:
+            return (
+                "mixes the records of a lot, so a record's gradient is not its own: use nn.GroupNorm or nn.LayerNorm. One "
+                "whose running statistics are public (a pretrained backbone's) may stay, frozen: call eval() and "
+                "requires_grad_(False) on it before training, and again after anything that calls train() on the module"
+            )
+        return None
     if getattr(layer, "track_running_stats", False):
         return "keeps exact statistics of the records among its buffers: use track_running_stats=False"
     if layer._backward_hooks or layer._backward_pre_hooks:

@@ -43,15 +43,16 @@ _NO_RULE = "calls a function for which torch.vmap has no rule{}: compute it with
 _REASONS = {
     "data-dependent control flow": "looks at a value computed from a record (if, bool): use torch.where",
     ".item()": "looks at a value computed from a record (item, float, int): compute with tensors",
-    "masked_select": "makes a shape that follows from a record (masked_select): use torch.where",
-    "Batch norm got a batched tensor": "normalises by running statistics, into which records would be written: use "
-    "group_norm or layer_norm",
+    "masked_select": "makes a shape that follows from a record (masked_select): use torch.where(mask, a, b)",
+    "Batch norm got a batched tensor": "updates running statistics, into which records would be written (a batch norm in "
+    "train mode): use group_norm or layer_norm, or call eval() on it",
     "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy, data_ptr): compute with tensors",
     "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
     "num_classes argument": "calls one_hot without num_classes, which would follow from records: give it",
-    "dynamic shape": "makes a shape that follows from a record (a mask as index, nonzero, unique): use torch.where",
-    SAVED: "sets hooks for saved tensors (as activation checkpointing does), which would be handed those of all records: "
-    "leave them out",
+    "dynamic shape": "makes a shape that follows from a record (a mask as index, nonzero, torch.where of a mask alone, "
+    "unique): compute the whole and choose with torch.where(mask, a, b), so that each expert of a mixture sees all tokens",
+    SAVED: "sets hooks for saved tensors (as save_on_cpu does), which would be handed those of all records: leave them out "
+    "(torch.utils.checkpoint may stay)",
     "'Sparse": "makes a sparse tensor of a record: keep it dense",
     "setup_context": _FUNCTIONS,
     "generate_vmap_rule": _FUNCTIONS,

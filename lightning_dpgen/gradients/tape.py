@@ -161,7 +161,9 @@ class Tape:
             # A loss that wrote into a parameter would leave there what it made of records, so it gets copies.
             args, kwargs = tree_map(lambda x: self._copy(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
             return args[0] if function in _APART else function(*args, **kwargs)
-        rule = self._rules.get(function)
+        # Rules are those of real numbers.
+        is_complex = any(isinstance(x, TracedParameter) and x.source.is_complex() for x in (*args, *kwargs.values()))
+        rule = None if is_complex else self._rules.get(function)
         fits = rule is not None and (not kwargs or _takes(rule, kwargs))
         result = rule(self, *args, **kwargs) if fits else NotImplemented
         if result is not NotImplemented:

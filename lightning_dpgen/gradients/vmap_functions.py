@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Sequence
 from types import MethodWrapperType
 from typing import TYPE_CHECKING, Any
@@ -175,6 +176,11 @@ def _aligned(watch: Watch, tensors: Sequence[Any]) -> list[Any] | None:
     ]
 
 
+def _public(tensors: Sequence[Tensor | None]) -> bool:
+    """Return True for tensors, or None, without records that are no traced parameters."""
+    return all(x is None or (type(x) in (Tensor, nn.Parameter) and not is_hidden(x)) for x in tensors)
+
+
 def _pointwise(watch: Watch, function: Callable, *tensors: Any, **options: Any) -> Any:
     """Compute a function of single numbers for all records at once: vmap has no rule for it, or takes it apart."""
     if any(map(is_hidden, options.values())) or (rows := _aligned(watch, tensors)) is None:
@@ -209,12 +215,51 @@ def _attention(watch: Watch, function: Callable, query, key, value, attn_mask=No
     return watch.isolation.hide(result)
 
 
+def _batch_norm(
+    watch, function, input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+):  # fmt: skip
+    """Compute `F.batch_norm` by public statistics of all records as of a larger batch."""
+    if training:
+        raise ValueError(
+            "the loss calls a batch norm in train mode, which normalises by statistics of the lot: use group_norm or "
+            "layer_norm, or call eval() on a layer whose running statistics are public"
+        )
+    statistics = running_mean, running_var, weight, bias
+    if not _public(statistics) or running_mean is None or input.dim() < 2 or (rows := _aligned(watch, (input,))) is None:
+        return NotImplemented
+    with watch.isolation.outside():
+        result = function(rows[0].flatten(0, 1), *statistics, False, momentum, eps).unflatten(0, rows[0].shape[:2])
+    return watch.isolation.hide(result)
+
+
+# Torch's own code of a layer of attention, which does not hand the whole call to the watch again.
+_LAYER = types.FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**vars(F), "has_torch_function": lambda tensors: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
+
+
+def _attention_layer(watch: Watch, _, *args: Any, **options: Any) -> Any:
+    """Compute `F.multi_head_attention_forward` step by step, so that each step has its own rule."""
+
+    def steps(*args: Any, **options: Any) -> Any:
+        with watch:
+            return _LAYER(*args, **options)
+
+    result = _without_autocast(watch, steps, *args, **options)
+    return steps(*args, **options) if result is NotImplemented else result
+
+
 def _embedding_bag(
     watch, function, input, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False, mode="mean",
     sparse=False, per_sample_weights=None, **options,
 ):  # fmt: skip
     """Compute `F.embedding_bag` of the bags of all records, where each is a row of indices and all share one weight."""
     check_embedding(max_norm, scale_grad_by_freq)
+    if sparse:
+        options |= {"mode": mode, "per_sample_weights": per_sample_weights}
+        return watch.call(function, (input, weight, offsets), options)
     index = watch.isolation.rows(input) if watch.isolation.is_innermost and watch.isolation.is_record(input) else None
     if index is None or index.dim() != 3 or offsets is not None or type(weight) is not nn.Parameter:
         return NotImplemented
@@ -289,6 +334,16 @@ def _as_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -
     return NotImplemented if found is None else call(function, *found)
 
 
+def _of_last(watch: Watch, function: Callable, input, *rest: Any, **options: Any) -> Any:
+    """Compute `F.linear` or `F.layer_norm` by public parameters of all records at once: vmap would take it apart."""
+    parameters = [x for x in tree_leaves((rest, options)) if isinstance(x, Tensor)]
+    if not _public(parameters) or input.dim() < 2 or (rows := _aligned(watch, (input,))) is None:
+        return _as_autocast(watch, function, input, *rest, **options) if function is F.linear else NotImplemented
+    with watch.isolation.outside():
+        result = function(rows[0], *rest, **options)
+    return watch.isolation.hide(result)
+
+
 def _without_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -> Any:
     """Convert arguments as autocast does, and compute without it, as it computes attention.
 
@@ -319,6 +374,12 @@ def _converted(args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, A
     return tree_map_only(Tensor, converted, (args, options))
 
 
+def _marked(watch: Watch, _, x, requires_grad=True):
+    """Leave a record as it is where the loss marks it for a gradient: the graph leads to parameters alone."""
+    plain = requires_grad and type(x) is Tensor and watch.isolation.is_innermost
+    return x if plain and watch.isolation.is_record(x) else NotImplemented
+
+
 def _apart(watch, _, x):
     """Return ``x.data``, which vmap refuses."""
     return x.detach() if is_hidden(x) and type(x) is Tensor else NotImplemented
@@ -341,16 +402,18 @@ _FACTORIES = (
 )  # fmt: skip
 _SPECIAL: dict[Callable, Callable] = {
     **dict.fromkeys(_FACTORIES, Watch.remember),
-    **dict.fromkeys(_WRITING - {Tensor.requires_grad_}, Watch.write),
+    **dict.fromkeys(_WRITING, Watch.write),
     **dict.fromkeys((F.logsigmoid, F.softplus, F.gelu, F.silu, F.elu, Tensor.clamp_, Tensor.clamp_min_), _pointwise),
     F.binary_cross_entropy_with_logits: _losses,
     F.binary_cross_entropy: _losses,
     F.scaled_dot_product_attention: _attention,
-    F.multi_head_attention_forward: _without_autocast,
+    F.multi_head_attention_forward: _attention_layer,
     F.embedding_bag: _embedding_bag,
+    F.batch_norm: _batch_norm,
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
+    **dict.fromkeys((Tensor.requires_grad_, Tensor.requires_grad.__set__), _marked),
     **dict.fromkeys(
         (
             F.conv1d,
@@ -359,11 +422,11 @@ _SPECIAL: dict[Callable, Callable] = {
             F.conv_transpose1d,
             F.conv_transpose2d,
             F.conv_transpose3d,
-            F.linear,
             F.prelu,
         ),
         _as_autocast,
     ),
+    **dict.fromkeys((F.linear, F.layer_norm), _of_last),
     custom_function_call: _own_function,
     **dict.fromkeys(RECURRENT, _recurrent),
     F.gumbel_softmax: _gumbel_softmax,

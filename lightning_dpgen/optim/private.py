@@ -127,7 +127,8 @@ class PrivateOptimizer(DPOptimizer):
         if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
             raise ValueError(
                 f"parameters are {', '.join(sorted(map(str, kinds)))}: expected all in float32, or all in float64, in "
-                "which noise is added; precision='bf16-mixed' computes in less and keeps them so"
+                "which noise is added; precision='bf16-mixed' computes in less and keeps them so; hold complex ones as "
+                "real ones (..., 2), joined by torch.view_as_complex"
             )
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError("LBFGS evaluates the loss several times a step, and each would be an access: use Adam or SGD")

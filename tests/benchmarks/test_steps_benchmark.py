@@ -6,9 +6,11 @@ import lightning_fit
 import pytest
 import steps
 
+SLOW = pytest.param("linear probe", marks=pytest.mark.slow)
+
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("only", ["VAE, lot 100", "critic", "RBM", "group term", "memory"])
+@pytest.mark.parametrize("only", ["VAE, lot 100", "critic", "RBM", "group term", SLOW, "memory"])
 def test_steps(monkeypatch, capsys, only):
     monkeypatch.setattr("sys.argv", ["steps.py", "--quick", "--only", only])
     steps.main()

@@ -113,6 +113,14 @@ def _affine(norm: nn.Module) -> nn.Module:
     return norm
 
 
+def _frozen(norm: nn.Module, *, affine: bool = False) -> nn.Module:
+    """Set a batch norm to public statistics of its own, in eval mode, with trainable scales or frozen ones."""
+    generator = torch.Generator().manual_seed(2)
+    norm.running_mean.normal_(generator=generator)
+    norm.running_var.uniform_(0.5, 2.0, generator=generator)
+    return _affine(norm.eval()).requires_grad_(affine)
+
+
 def _tied_linear() -> nn.Module:
     first, second = nn.Linear(4, 4), nn.Linear(4, 4)
     second.weight = first.weight
@@ -269,6 +277,55 @@ class _Around(nn.Module):
 def _on_tokens(layer: nn.Module, flat: Callable[[Tensor], Tensor]) -> nn.Module:
     """Call a layer on the tokens of all records in one list."""
     return _Around(layer, lambda x: torch.tanh(layer(flat(x)).view(*x.shape[:2], -1)))
+
+
+class Product(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, w):
+        return x @ w.T
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, w = ctx.saved_tensors
+        return gradient @ w, gradient.mT @ x
+
+
+class _Attended(nn.Module):
+    """Attention of a record to its own numbers, cut to the sizes of keys and values, with its results in one tensor."""
+
+    def __init__(self, layer, *, whole=False, turned=False, masked=False):
+        super().__init__()
+        self.layer, self.whole, self.turned, self.masked = layer, whole, turned, masked
+
+    def forward(self, x):
+        x = x if self.layer.batch_first else x.transpose(0, 1)
+        keys, values = (
+            x.flip(int(self.layer.batch_first)) if self.turned else x[..., : self.layer.kdim],
+            x[..., : self.layer.vdim],
+        )
+        keys, values = (x, x) if self.layer.kdim == self.layer.vdim == x.shape[-1] and not self.turned else (keys, values)
+        padded = {"key_padding_mask": x[..., 0].T > 0.5, "need_weights": False} if self.masked else {}
+        found, weights = self.layer(x, keys, values, **padded)
+        found = found if self.layer.batch_first else found.transpose(0, 1)
+        return torch.cat([found, weights], dim=-1) if self.whole else found
+
+
+class _Decoder(nn.Module):
+    """A decoder layer, whose own positions see none behind them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerDecoderLayer(4, 2, 5, dropout=0.0, batch_first=True)
+
+    def forward(self, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device, dtype=x.dtype)
+        return self.layer(x, x.flip(1), tgt_mask=mask, tgt_is_causal=True)
 
 
 class _Outputs(nn.Module):
@@ -531,15 +588,35 @@ RULED: dict[str, Callable[[], Case]] = {
         _chain(nn.Conv1d(2, 3, 3, stride=2, padding=1), nn.Tanh(), nn.Conv1d(3, 2, 2)), (2, 7)
     ),
     "convolution of series, same": lambda: _of(nn.Conv1d(2, 3, 4, padding="same"), (2, 7)),
+    "convolution of volumes": lambda: _of(
+        _chain(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(2, 2)), (1, 2, 2, 2)
+    ),
+    "convolution of volumes, dilated": lambda: _of(
+        nn.Conv3d(2, 3, (1, 2, 3), stride=(1, 2, 1), dilation=(1, 1, 2), padding=(0, 1, 2)), (2, 2, 3, 3)
+    ),
+    "convolution of volumes in groups, same": lambda: _of(nn.Conv3d(2, 4, 2, groups=2, padding="same"), (2, 2, 3, 2)),
+    **{
+        f"convolution of {len(shape) - 1} dimensions, {mode}": lambda kind=kind, shape=shape, mode=mode: _of(
+            kind(2, 3, 3, stride=2, padding=1, padding_mode=mode), shape
+        )
+        for kind, shape in ((nn.Conv1d, (2, 5)), (nn.Conv2d, (2, 4, 3)), (nn.Conv3d, (2, 3, 2, 3)))
+        for mode in ("reflect", "replicate", "circular")
+    },
     "transposed": lambda: _of(nn.ConvTranspose2d(3, 2, 4, stride=2, padding=1), (3, 3, 2)),
     "transposed, output padding": lambda: _of(
         nn.ConvTranspose2d(2, 3, 3, stride=2, output_padding=1, dilation=2), (2, 3, 3)
     ),
     "transposed in groups": lambda: _of(nn.ConvTranspose2d(4, 6, 3, groups=2), (4, 3, 3)),
     "transposed of series": lambda: _of(nn.ConvTranspose1d(3, 2, 4, stride=2, padding=1), (3, 4)),
+    "transposed of volumes": lambda: _of(
+        nn.ConvTranspose3d(2, 4, (2, 3, 2), stride=(1, 2, 2), padding=(0, 1, 1), output_padding=(0, 1, 0), groups=2),
+        (2, 2, 2, 2),
+    ),
     "embedding": lambda: _of(_chain(nn.Embedding(ENTRIES, 4), nn.Tanh(), nn.Linear(4, 2)), (3,), indices=True),
     "embedding, one index": lambda: _of(nn.Embedding(ENTRIES, 4), (), indices=True),
     "embedding with padding": lambda: _of(nn.Embedding(ENTRIES, 4, padding_idx=2), (5,), indices=True),
+    "embedding, sparse": lambda: _of(_chain(nn.Embedding(ENTRIES, 4, sparse=True), nn.Tanh()), (3,), indices=True),
+    "embedding bag, sparse": lambda: _of(nn.EmbeddingBag(ENTRIES, 4, sparse=True, mode="sum"), (5,), indices=True),
     "embedding bag": lambda: _of(nn.EmbeddingBag(ENTRIES, 4, mode="sum"), (5,), indices=True),
     "embedding bag, mean": lambda: _of(nn.EmbeddingBag(ENTRIES, 4, padding_idx=1), (5,), indices=True),
     "rows at indices": lambda: _of(Custom(lambda x, a: torch.tanh(a[x - 1]), (ENTRIES, 2, 3)), (3,), indices=True),
@@ -548,8 +625,35 @@ RULED: dict[str, Callable[[], Case]] = {
     "layer norm": lambda: _of(_chain(nn.Linear(4, 5), _affine(nn.LayerNorm(5)), nn.Tanh()), (4,)),
     "layer norm, positions": lambda: _of(_chain(nn.Linear(4, 5), _affine(nn.LayerNorm(5)), nn.Tanh()), (3, 4)),
     "layer norm over pictures": lambda: _of(_chain(nn.Conv2d(1, 2, 2), _affine(nn.LayerNorm((2, 2, 2)))), (1, 3, 3)),
+    "layers above that are frozen": lambda: _of(
+        _chain(
+            nn.Linear(4, 5),
+            _affine(nn.LayerNorm(5)),
+            nn.Linear(5, 3),
+            nn.Linear(3, 3),
+            freeze=("1.weight", "1.bias", "2.weight", "2.bias", "3.weight"),
+        ),
+        (3, 4),
+    ),
     "rms norm": lambda: _of(_chain(nn.Linear(4, 5), _affine(nn.RMSNorm(5)), nn.Tanh()), (4,)),
     "instance norm": lambda: _of(_chain(nn.Conv2d(1, 2, 2), _affine(nn.InstanceNorm2d(2, affine=True))), (1, 3, 4)),
+    **{
+        f"batch norm of public statistics, {'trained' if affine else 'frozen'} in {len(shape) - 1} dimensions": (
+            lambda norm=norm, shape=shape, affine=affine: _of(
+                nn.Sequential(Custom(lambda x, a: a * x, shape), _frozen(norm(2), affine=affine), nn.Tanh()), shape
+            )
+        )
+        for norm, shape in (
+            (nn.BatchNorm1d, (2,)),
+            (nn.BatchNorm1d, (2, 3)),
+            (nn.BatchNorm2d, (2, 3, 2)),
+            (nn.BatchNorm3d, (2, 2, 1, 3)),
+        )
+        for affine in (False, True)
+    },
+    "synchronised batch norm of public statistics": lambda: _of(
+        _chain(nn.Conv2d(1, 2, 2), _frozen(nn.SyncBatchNorm(2), affine=True), nn.Tanh()), (1, 3, 3)
+    ),
     "a scale and a shift": lambda: _of(Custom(lambda x, a, b: a * torch.tanh(x) - b, (4,), (1, 4)), (4,)),
     "a scale of one number": lambda: _of(Custom(lambda x, a: torch.tanh(x / a), ()), (3, 4)),
     "a place for each position": lambda: _of(Custom(lambda x, a: torch.tanh(x + a), (1, 3, 4)), (3, 4)),
@@ -559,6 +663,12 @@ RULED: dict[str, Callable[[], Case]] = {
     "a matrix from the left": lambda: _of(Custom(lambda x, a: torch.tanh(a @ x), (5, 3)), (3, 4)),
     "a matrix, turned": lambda: _of(Custom(lambda x, a: torch.tanh(x @ a.T) @ a, (3, 4)), (4,)),
     "a matrix and a shift": lambda: _of(Custom(lambda x, a, b: torch.addmm(b, x, a), (4, 3), (3,)), (4,)),
+    "complex numbers of real parameters": lambda: _of(
+        Custom(lambda x, a: (torch.complex(x, -x) @ torch.view_as_complex(a)).abs(), (4, 3, 2)), (4,)
+    ),
+    "a function of its own, of parameters alone": lambda: _of(
+        Custom(lambda x, a, b: x @ Product.apply(a, b), (4, 2), (3, 2)), (4,)
+    ),
     "of a mask": lambda: _of(Custom(lambda x, a: F.linear(x, a * torch.ones(3, 4, device=x.device).tril()), (3, 4)), (4,)),
     "a subclass": lambda: _of(Masked(3, 3), (3,)),
     "weight norm": lambda: _of(parametrizations.weight_norm(nn.Linear(4, 3)), (4,)),
@@ -594,18 +704,28 @@ RULED: dict[str, Callable[[], Case]] = {
     "attention with a bias, by its kernel": lambda: _of(
         Custom(lambda x, a: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], a), (3, 3)), (3, 4)
     ),
+    "attention": lambda: _of(Attention(), (3, 4)),
+    "attention, its weights": lambda: _of(_Attended(nn.MultiheadAttention(4, 2, bias=False), whole=True), (3, 4)),
+    "attention to other sizes": lambda: _of(_Attended(nn.MultiheadAttention(4, 2, kdim=3, vdim=2)), (3, 4)),
+    "attention to itself, turned": lambda: _of(
+        _Attended(nn.MultiheadAttention(4, 2, batch_first=True), turned=True), (3, 4)
+    ),
+    "attention with a mask, and zeros": lambda: _of(
+        _Attended(nn.MultiheadAttention(4, 2, add_zero_attn=True), masked=True), (3, 4)
+    ),
+    "attention that is frozen": lambda: _of(
+        nn.Sequential(nn.TransformerEncoderLayer(4, 2, 5, batch_first=True).eval().requires_grad_(False), nn.Linear(4, 2)),
+        (3, 4),
+    ),
+    "a decoder": lambda: _of(_Decoder(), (3, 4)),
     "a token in front": lambda: _of(
         Custom(lambda x, a: torch.tanh(torch.cat([a.expand(len(x), -1, -1), x], dim=1)), (1, 1, 4)), (3, 4)
     ),
 }
 # Some of these have functions without a rule.
 BY_FUNC: dict[str, tuple[Callable[[], Case], str]] = {
-    "three dimensions": (
-        lambda: _of(_chain(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(2, 2)), (1, 2, 2, 2)),
-        "conv3d",
-    ),
     "prelu": (lambda: _of(_chain(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 1)), (3,)), "prelu"),
     "bilinear": (lambda: _of(Custom(lambda x, a: F.bilinear(x, x, a), (2, 4, 4)), (4,)), "bilinear"),
+    "a function of its own": (lambda: _of(Custom(Product.apply, (3, 4)), (4,)), "custom_function_call"),
     "einsum": (lambda: _of(Custom(lambda x, a: torch.einsum("bi,ij->bj", x, a), (4, 3)), (4,)), "einsum"),
-    "attention": (lambda: _of(Attention(), (3, 4)), "multi_head_attention_forward"),
 }

@@ -19,6 +19,7 @@ from torch.nn.utils import parametrizations
 from torch.overrides import handle_torch_function, wrap_torch_function
 from torch.profiler import ProfilerActivity, profile
 from torch.utils import _python_dispatch
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torchmetrics import MeanMetric
 
 WIDTH = 6
@@ -178,6 +179,21 @@ class StraightThrough(Stranger):
         return (self.decoder(RoundedStraightThrough.apply(self.encoder(x))) - x).square().sum(dim=1)
 
 
+class Checkpointed(Stranger):
+    """Layers with dropout whose activations are to be computed again on the way back, by either form of a checkpoint."""
+
+    draws = True
+
+    def prepare(self):
+        self.wide = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 4))
+
+    def loss(self, x, y):
+        h = self.encoder(x).requires_grad_()
+        for reentrant in (True, False):
+            h = checkpoint(self.wide, h, use_reentrant=reentrant)
+        return (self.decoder(checkpoint_sequential(self.wide, 2, h, use_reentrant=False)) - x).square().sum(dim=1)
+
+
 class Gated(Stranger):
     """Recurrent networks, which begin at zeros."""
 
@@ -330,6 +346,26 @@ class BatchNorm(Stranger):
         return (self.decoder(self.norm(self.encoder(x))) - x).square().sum(dim=1)
 
 
+class BatchNormOfPublicStatistics(Stranger):
+    """A frozen batch norm, as in a pretrained backbone, and one whose scales are trained."""
+
+    def prepare(self):
+        self.frozen = nn.BatchNorm1d(4).eval().requires_grad_(False)
+        self.scaled = nn.BatchNorm1d(4).eval()
+
+    def loss(self, x, y):
+        return (self.decoder(self.scaled(self.frozen(self.encoder(x)).tanh())) - x).square().sum(dim=1)
+
+
+class BatchNormBackInTrainMode(BatchNormOfPublicStatistics):
+    refused = "batch norm in train mode"
+
+    def loss(self, x, y):
+        self.frozen.train()
+        self.scaled.train()
+        return super().loss(x, y)
+
+
 class Standardised(Stranger):
     refused = BESIDE
 
@@ -399,6 +435,75 @@ class OnlySome(Stranger):
 
     def loss(self, x, y):
         return self.errors(x[x[:, 0] > 0.5]).sum() + 0 * x[:, 0]
+
+
+class Experts(Stranger):
+    """A mixture of experts in which each record is sent to one of them, by a mask."""
+
+    def prepare(self):
+        self.experts, self.gate = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)]), nn.Linear(4, 3)
+
+    def loss(self, x, y):
+        h = self.encoder(x)
+        shares = self.gate(h).softmax(dim=1)
+        return (self.decoder(self.sent(h, shares, shares.argmax(dim=1))) - x).square().sum(dim=1)
+
+    def sent(self, h, shares, to):
+        each = [
+            torch.where((to == i)[:, None], expert(h) * shares[:, i : i + 1], 0.0) for i, expert in enumerate(self.experts)
+        ]
+        return sum(each)
+
+
+class ExpertsAtIndices(Experts):
+    """Records are sorted by their experts, whose matrices are looked up, and results are put back where they belong."""
+
+    def sent(self, h, shares, to):
+        matrices = torch.stack([expert.weight for expert in self.experts])[to]
+        made = torch.einsum("bi,boi->bo", h, matrices)
+        order = to.argsort()
+        return torch.zeros(len(h), 4).index_add_(0, order, made[order])
+
+
+class ExpertsByMasks(Experts):
+    refused = SHAPES
+
+    def sent(self, h, shares, to):
+        out = torch.zeros(len(h), 4)
+        for i, expert in enumerate(self.experts):
+            out[to == i] = expert(h[to == i])
+        return out
+
+
+class ExpertsByNonzero(Experts):
+    refused = "each expert of a mixture sees all tokens"
+
+    def sent(self, h, shares, to):
+        out = torch.zeros(len(h), 4)
+        for i, expert in enumerate(self.experts):
+            (at,) = torch.where(to == i)
+            out.index_add_(0, at, expert(h[at]))
+        return out
+
+
+class ComplexParameters(Stranger):
+    refused = r"complex parameters, .* torch\.view_as_complex"
+
+    def prepare(self):
+        self.waves = nn.Parameter(torch.randn(4, 3, dtype=torch.complex64))
+
+    def loss(self, x, y):
+        return self.errors(x) + (self.encoder(x).to(self.waves.dtype) @ self.waves).abs().sum(dim=1)
+
+
+class ScriptInside(Stranger):
+    refused = "call the module or function of Python"
+
+    def prepare(self):
+        self.decoder = torch.jit.script(self.decoder)
+
+    def loss(self, x, y):
+        return self.errors(x)
 
 
 class Hooked(Stranger):

@@ -167,7 +167,7 @@ def _lot(size, seed=3):
 def _single(net, lot, i):
     loss = _term(net).loss(Lot(lot.records[i : i + 1], (0, 1)), None).sum()
     found = torch.autograd.grad(loss, list(net.parameters()), allow_unused=True, materialize_grads=True)
-    return torch.cat([g.flatten() for g in found])
+    return torch.cat([g.to_dense().flatten() for g in found])
 
 
 @pytest.mark.filterwarnings("ignore:no rule for")

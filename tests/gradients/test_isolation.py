@@ -49,7 +49,7 @@ def _losses(name, lots, engine):
     return found
 
 
-@pytest.mark.filterwarnings("ignore:no rule for")
+@pytest.mark.filterwarnings("ignore:no rule for", "ignore:activation checkpointing")
 @pytest.mark.parametrize(("name", "engine"), [(name, engine) for name in ACCEPTED for engine in STRANGERS[name].engines])
 def test_a_record_moves_no_other_in_this_lot_or_a_later_one(name, engine):
     """An outlier behind the others of the eighth lot; random draws of more records begin with those of fewer."""

@@ -34,6 +34,7 @@ FUNCTIONS = {
     "attention": lambda x: F.scaled_dot_product_attention(*[x[0]] * 3),
     "attention in four dimensions": lambda x: F.scaled_dot_product_attention(*[x] * 3, is_causal=True),
     "matmul": lambda x: x.movedim(1, -1) @ W[1][..., 0],
+    "batch_norm by public statistics": lambda x: F.batch_norm(x, BIAS, BIAS.square(), BIAS, BIAS),
     "layer_norm": lambda x: F.layer_norm(x.movedim(1, -1), (3,), BIAS),
 }
 
@@ -65,6 +66,27 @@ def test_convolutions_behind_others_take_mixed_precision(engine):
     def norms(mixed):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
             return term_gradients(network, term, lot, PrivateStream(seed=0), engine=engine).norms()
+
+    torch.testing.assert_close(norms(True), norms(False), rtol=0.05, atol=0.0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("options", [{"need_weights": False}, {"need_weights": True}, {"key_padding_mask": True}])
+def test_attention_takes_mixed_precision(engine, options):
+    torch.manual_seed(0)
+    first, layer, last = nn.Linear(3, 4), nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 2)
+    network = nn.ModuleList([first, layer, last])
+
+    def loss(lot, _):
+        x = lot.records.flatten(2).mT
+        given = options | ({"key_padding_mask": x[..., 0] > 0.6} if "key_padding_mask" in options else {})
+        return last(layer(*[first(x)] * 3, **given)[0]).float().square().sum(dim=(1, 2))
+
+    lot = Lot(X[:, 0], (0, len(X)))
+
+    def norms(mixed):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            return term_gradients(network, PerRecord(loss), lot, PrivateStream(seed=0), engine=engine).norms()
 
     torch.testing.assert_close(norms(True), norms(False), rtol=0.05, atol=0.0)
 

@@ -177,6 +177,45 @@ def test_what_is_no_loss_of_a_record_is_refused_before_anything_is_spent(kind, m
     assert not account.ledger.accesses
 
 
+class FrozenNorm(Stranger):
+    """A pretrained backbone with batch norms, and a head that is trained."""
+
+    def __init__(self, account):
+        super().__init__(account)
+        self.net.insert(1, nn.BatchNorm2d(3))
+        self.net[:2].eval().requires_grad_(False)
+
+    def configure_optimizers(self):
+        account, rule, _ = self.settings
+        head = [p for p in self.parameters() if p.requires_grad]
+        return PrivateOptimizer(torch.optim.Adam(head, lr=1e-2), account=account, clipping=rule)
+
+
+@pytest.mark.filterwarnings("ignore:Found 2 module.s. in eval mode")
+def test_a_fit_leaves_a_frozen_batch_norm_as_it_is():
+    account = _account()
+    module = FrozenNorm(account)
+    before = {name: x.clone() for name, x in module.state_dict().items()}
+    _trainer(account).fit(module, poisson_loader(_records(), account))
+    assert account.remaining("training") == 0 and not module.net[1].training and module.net[3].training
+    changed = {name for name, x in module.state_dict().items() if not torch.equal(x, before[name])}
+    assert changed == {"net.5.weight", "net.5.bias"}
+
+
+@pytest.mark.filterwarnings("ignore:Found 2 module.s. in eval mode")
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start", "on_train_epoch_start", "training_step"])
+def test_a_batch_norm_that_is_put_back_to_train_mode_is_refused_before_anything_is_spent(hook):
+    def put_back(self, *given):
+        self.train()
+        return Stranger.training_step(self, *given) if given else None
+
+    account = _account()
+    module = type("PutBack", (FrozenNorm,), {hook: put_back})(account)
+    with pytest.raises(ValueError, match=r"batch norm|BatchNorm2d"):
+        _trainer(account).fit(module, poisson_loader(_records(), account))
+    assert not account.ledger.accesses
+
+
 class Fussy(Stranger):
     """Takes labels from some number on, and none below."""
 

@@ -97,6 +97,8 @@ def test_as_many_components_as_clusters():
 LAYERS = {
     "batch norm": (nn.BatchNorm1d(3), "GroupNorm"),
     "batch norm without weights": (nn.BatchNorm1d(3, affine=False), "GroupNorm"),
+    "batch norm, and what leaves it": (nn.BatchNorm1d(3), r"eval\(\) and requires_grad_\(False\)"),
+    "batch norm without statistics": (nn.BatchNorm1d(3, track_running_stats=False).eval(), "in either mode"),
     "running statistics": (nn.InstanceNorm1d(3, track_running_stats=True), "track_running_stats=False"),
 }
 

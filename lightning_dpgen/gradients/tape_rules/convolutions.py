@@ -1,4 +1,4 @@
-"""Rules of convolutions in one and two dimensions, and of their transposes."""
+"""Rules of convolutions in one to three dimensions, and of their transposes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ def _pair(x, dimensions: int) -> list[int]:
 
 
 def _unfolded(x: Tensor, kernel, dilation, padding, stride, grid: Sequence[int]) -> Tensor:
-    """Return what the kernel sees at each of a grid of positions, (B, r, channels * kernel), in one or two dimensions."""
-    if x.dim() == 3:
-        x, kernel, dilation, padding, stride = x[:, :, None], [1, *kernel], [1, *dilation], [0, *padding], [1, *stride]
-        grid = [1, *grid]
-    x = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
-    for i in (0, 1):
-        x = x.unfold(2 + i, dilation[i] * (kernel[i] - 1) + 1, stride[i])[..., :: dilation[i]]
-    x = x[:, :, : grid[0], : grid[1]]
+    """Return what the kernel sees at each of a grid of positions, (B, r, channels * kernel), in any dimensions."""
+    x = F.pad(x, [side for width in reversed(padding) for side in (width, width)])
+    for i, places in enumerate(grid):
+        x = x.unfold(2 + i, dilation[i] * (kernel[i] - 1) + 1, stride[i])[..., :: dilation[i]].narrow(2 + i, 0, places)
     # A copy of a view takes two thirds of the time of F.unfold.
-    return x.permute(0, 1, 4, 5, 2, 3).reshape(x.shape[0], x.shape[1] * kernel[0] * kernel[1], -1).transpose(1, 2)
+    n = len(grid)
+    seen = x.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
+    return seen.reshape(x.shape[0], x.shape[1] * math.prod(kernel), -1).transpose(1, 2)
 
 
 def _padded(x: Tensor, kernel: Sequence[int], dilation: Sequence[int], padding) -> tuple[Tensor, list[int]]:
@@ -42,25 +40,46 @@ def _padded(x: Tensor, kernel: Sequence[int], dilation: Sequence[int], padding) 
     return x, _pair(padding, len(kernel))
 
 
-def _positions(left: Tensor, right: Tensor, size: int, groups: int, shape) -> GradientFactors:
-    """Return the gradients of B records of q pictures, from factors (B q, r, ...).
+def _multiplied(slid: Tensor, at: Tensor, size: int, shape, stride, padding, dilation, groups: int) -> GradientFactors:
+    """Return gradients that are multiplied out, by one convolution in which each picture is a group of its own."""
+    n = len(shape) - 2
+    slid = F.pad(slid, [side for width in reversed(padding) for side in (width, width)])
+    for i, places in enumerate(at.shape[2:]):
+        slid = slid.narrow(2 + i, 0, (places - 1) * stride[i] + dilation[i] * (shape[2 + i] - 1) + 1)
+    pictures = len(slid)
+    like = slid.new_empty(()).expand(pictures * shape[0], *shape[1:])
+    of_weight = torch.ops.aten.convolution_backward(
+        at.reshape(1, -1, *at.shape[2:]), slid.reshape(1, -1, *slid.shape[2:]), like, None, stride, [0] * n, dilation,
+        False, [0] * n, pictures * groups, [False, True, False],
+    )[1]  # fmt: skip
+    return Dense(of_weight.view(size, -1, *shape).sum(dim=1))
 
-    A convolution in groups is as many convolutions side by side. It is multiplied out, since each is small.
+
+def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding, dilation, groups: int) -> GradientFactors:
+    """Return the gradients (B, *shape) of a kernel.
+
+    Args:
+        slid: (B q, ...), over which the kernel slides.
+        at: (B q, ...), its factor at each position.
     """
-    left, right = left.reshape(size, -1, left.shape[2]), right.reshape(size, -1, right.shape[2])
+    n, several = len(shape) - 2, len(slid) // size
+    o, width, terms = shape[0], math.prod(shape[1:]), several * math.prod(at.shape[2:])
+    if n == 3 and (groups > 1 or o * width <= terms * (o + width)):
+        return _multiplied(slid, at, size, shape, stride, padding, dilation, groups)
+    left = at.flatten(2).transpose(1, 2).reshape(size, terms, -1)
+    right = _unfolded(slid, shape[2:], dilation, padding, stride, at.shape[2:]).reshape(size, terms, -1)
     if groups > 1:
+        # It is as many convolutions side by side. They are multiplied out, since each is small.
         a, b = left.unflatten(2, (groups, -1)), right.unflatten(2, (groups, -1))
         return Dense(torch.einsum("brgo,brgn->bgon", a, b).reshape(size, *shape))
-    return outer([(left, right)], (shape[0], math.prod(shape[1:])), shape)
+    return outer([(left, right)], (o, width), shape)
 
 
 def conv_factors(x, gradient, size, shape, stride, padding, dilation, groups) -> GradientFactors:
     """Return the gradient of the weight (out, in, kernel) of a convolution, from the input and the output's gradient."""
-    kernel = shape[2:]
-    stride, dilation = _pair(stride, len(kernel)), _pair(dilation, len(kernel))
-    x, padding = _padded(x, kernel, dilation, padding)
-    right = _unfolded(x, kernel, dilation, padding, stride, gradient.shape[2:])
-    return _positions(gradient.flatten(2).transpose(1, 2), right, size, groups, shape)
+    stride, dilation = _pair(stride, len(shape) - 2), _pair(dilation, len(shape) - 2)
+    x, padding = _padded(x, shape[2:], dilation, padding)
+    return _weight_factors(x, gradient, size, shape, stride, padding, dilation, groups)
 
 
 def conv_transpose_factors(x, gradient, size, shape, stride, padding, dilation, groups) -> GradientFactors:
@@ -68,11 +87,8 @@ def conv_transpose_factors(x, gradient, size, shape, stride, padding, dilation, 
 
     It is a convolution with input and output exchanged.
     """
-    kernel = shape[2:]
-    stride, dilation, padding = (_pair(v, len(kernel)) for v in (stride, dilation, padding))
-    left = x.flatten(2).transpose(1, 2)
-    right = _unfolded(gradient, kernel, dilation, padding, stride, x.shape[2:])
-    return _positions(left, right, size, groups, shape)
+    stride, dilation, padding = (_pair(v, len(shape) - 2) for v in (stride, dilation, padding))
+    return _weight_factors(gradient, x, size, shape, stride, padding, dilation, groups)
 
 
 def _conv_rule(function: Callable, weight_factors: Callable[..., GradientFactors], *names: str) -> Rule:
@@ -107,8 +123,9 @@ def _conv_rule(function: Callable, weight_factors: Callable[..., GradientFactors
 
 
 RULES: dict[Callable, Rule] = {
-    F.conv1d: _conv_rule(F.conv1d, conv_factors, "dilation", "groups"),
-    F.conv2d: _conv_rule(F.conv2d, conv_factors, "dilation", "groups"),
-    F.conv_transpose1d: _conv_rule(F.conv_transpose1d, conv_transpose_factors, "output_padding", "groups", "dilation"),
-    F.conv_transpose2d: _conv_rule(F.conv_transpose2d, conv_transpose_factors, "output_padding", "groups", "dilation"),
+    **{function: _conv_rule(function, conv_factors, "dilation", "groups") for function in (F.conv1d, F.conv2d, F.conv3d)},
+    **{
+        function: _conv_rule(function, conv_transpose_factors, "output_padding", "groups", "dilation")
+        for function in (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+    },
 }

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.gradients.factors import Dense
+from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, sum_by_channel, value_of
 
 
@@ -87,8 +88,18 @@ def _instance_norm(
     return _normalised(tape, input, function, weight, bias, True)
 
 
-def _batch_norm(tape: Tape, *_, **__):
-    raise ValueError("batch_norm mixes the records of a lot: use group_norm or layer_norm")
+def _batch_norm(
+    tape: Tape, input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+):
+    """Scale and shift by public statistics, as a batch norm in eval mode does."""
+    statistics = running_mean, running_var
+    if training or any(x is None or is_hidden(x) or isinstance(x, TracedParameter) for x in statistics):
+        return NotImplemented
+
+    def function(x, w, b):
+        return F.batch_norm(x, *statistics, w, b, False, momentum, eps)
+
+    return _normalised(tape, input, function, weight, bias, True)
 
 
 RULES: dict[Callable, Rule] = {
