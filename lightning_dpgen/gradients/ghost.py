@@ -38,8 +38,8 @@ def ghost_gradients(
 
     Linear layers, convolutions and their transposes, attention, recurrent layers and cells, embeddings, normalisation
     within a record or by public statistics, and parameters that are plain tensors have rules, wherever and however often
-    they are used. Other functions are handed a copy of their parameters for each record; a warning says so once. The loss is called
-    in an `Isolation`. A term that has its gradients in closed form is asked for these.
+    they are used. Other functions are handed a copy of their parameters for each record; a warning says so once. The loss
+    is called in an `Isolation`. A term that has its gradients in closed form is asked for these.
 
     Args:
         network: its trainable parameters are differentiated; `term.loss` calls it.

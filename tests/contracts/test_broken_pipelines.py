@@ -297,7 +297,7 @@ BROKEN = {
     "shared stream, numbers by position": Broken(
         engines.term_gradients,
         {"noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)":
-         "import torch; public = torch.Generator().manual_seed(0); "
+         "public = torch.Generator().manual_seed(0); "
          "noise = torch.randn(len(lot), term.noise, dtype=some.dtype, generator=public)"},
         (in_front, functools.partial(in_front, "func")),
     ),

@@ -31,6 +31,7 @@ def test_a_checkout_that_is_not_installed_is_one_line(monkeypatch, capsys, words
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(software, "version", version)
+    software.installed_version.cache_clear()
     assert main(words) == 2
     shown = capsys.readouterr()
     assert not shown.out and shown.err.count("\n") == 1
