@@ -141,16 +141,17 @@ class PrivateTraining:
             f"{stage.count - self.account.remaining('training')} of {stage.count} steps made)"
         )
 
-    def loader(self, block: int = 1) -> LotBlocks:
+    def loader(self, block: int = 1, workers: int = 0) -> LotBlocks:
         """Return the lots of the fit, for `Trainer.fit`.
 
         Args:
             block: lots in a batch that the Trainer sees. With 1 all that it counts are steps (`max_steps`,
                 `every_n_train_steps`, `val_check_interval`). More save a tiny network up to a sixth of its time: the
                 Trainer looks at checkpoints and validation after each block alone.
+            workers: the number of processes that fetch the records of the next lots; 0 for none.
         """
         _check("block", block, type(block) is int and block >= 1, "a whole number (int), 1 or more")
-        return _Lots(self._lots, self.account.remaining("training"), block, self._callback)
+        return _Lots(self._lots, self.account.remaining("training"), block, workers, self._callback)
 
     def callback(self) -> MomentsAccountant:
         """Return the callback that makes the module's optimizer private, for the Trainer; always the same one."""
@@ -245,8 +246,8 @@ def _warn(plan: Plan, records: int) -> None:
 class _Lots(LotBlocks):
     """The lots of one training, for its own fit alone."""
 
-    def __init__(self, lots: PoissonLots, steps: int, block: int, accountant: _Accountant) -> None:
-        super().__init__(lots, steps, block)
+    def __init__(self, lots: PoissonLots, steps: int, block: int, workers: int, accountant: _Accountant) -> None:
+        super().__init__(lots, steps, block, workers)
         self.accountant = accountant
 
     def __iter__(self) -> Iterator[LotBlock]:
