@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -34,6 +35,10 @@ from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, persons_of
 
 
+# The trainings of this process, by the file of their ledger.
+_BEGUN: weakref.WeakValueDictionary[Path, PrivateTraining] = weakref.WeakValueDictionary()
+
+
 class PrivateTraining:
     """One private training of a LightningModule with one plain optimizer, from the records to a release.
 
@@ -50,7 +55,8 @@ class PrivateTraining:
         steps: the number of steps.
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
-            ``ckpt_path=`` and a checkpoint of it. None keeps the ledger in memory.
+            ``ckpt_path=`` and a checkpoint of it. An earlier training of this process that is not fitting gives it up. None
+            keeps the ledger in memory.
         persons: (N,) the person of each record, where one person has several.
         max_rows: the largest number of records of a person.
         engine: the per-record gradients; ``func`` takes any network, a record at a time.
@@ -123,11 +129,17 @@ class PrivateTraining:
             raise BadRecords("records: there are none; expected one or more")
         persons_of(store, persons, max_rows)
         _warn(plan, len(store))
-        self.account = open_account(plan, ledger, stream, study, store, persons)
+        path = None if ledger is None else Path(ledger).resolve()
+        begun = None if path is None else _BEGUN.get(path)
+        # In a notebook a cell that failed is run again, and its first training has the ledger still.
+        earlier = None if begun is None or begun._callback.fitting else begun.account
+        self.account = open_account(plan, ledger, stream, study, store, persons, earlier)
         self.plan = self.account.plan
         self._lots = PoissonLots(store, self.account, persons=persons)
         self._callback = _Accountant(self.account, clipping, engine, options, share_private_logs)
         self._released: Path | None = None
+        if path is not None:
+            _BEGUN[path] = self
 
     @property
     def _stage(self) -> Stage:
