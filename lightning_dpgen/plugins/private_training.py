@@ -34,7 +34,6 @@ from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, persons_of
 
-
 # The trainings of this process, by the file of their ledger.
 _BEGUN: weakref.WeakValueDictionary[Path, PrivateTraining] = weakref.WeakValueDictionary()
 
@@ -90,6 +89,9 @@ class PrivateTraining:
         >>> trainer.fit(model, private.loader())                        # doctest: +SKIP
         >>> private.release(model, "release/")                          # doctest: +SKIP
     """
+
+    account: Account
+    _callback: _Accountant
 
     def __init__(
         self,
