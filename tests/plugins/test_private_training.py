@@ -291,7 +291,7 @@ def test_parameters_that_changed_after_the_last_step_are_not_released(tmp_path):
 
 
 def test_a_cell_that_is_run_again_goes_on(tmp_path):
-    """The training of the first time has the ledger, and gives it up: unless the second is another one, or it is fitting."""
+    """The training of the first time has the ledger, and gives it up unless the second is another one, or it is fitting."""
 
     class Stopping(pl.Callback):
         def on_train_batch_end(self, trainer, *_):
