@@ -118,10 +118,17 @@ class StackedGaussians(nn.Module):
         return self.symmetries.applied(pictures, generator).reshape(values.shape)
 
     def _through_curve(self, values: Tensor) -> Tensor:
-        channels = self.schema.axes[-1]
-        by_channel = values.view(-1, channels).T.contiguous()
-        after = torch.searchsorted(self.knots, by_channel, right=True).clamp_(1, self.pieces)
-        low, high = self.knots.gather(1, after - 1), self.knots.gather(1, after)
-        # A piece without width is a step.
-        part = ((by_channel - low) / (high - low).clamp(min=torch.finfo(values.dtype).tiny)).clamp_(0.0, 1.0)
-        return part.add_(after - 1).div_(self.pieces).T.reshape(values.shape)
+        units = torch.empty_like(values)
+        for c, knots in enumerate(self.knots):
+            own = values.view(-1, len(self.knots))[:, c].contiguous()
+            made = (own > knots[-1]).to(own.dtype)
+            # Most values of most pictures are beyond the ends.
+            between = ((own >= knots[0]) & (own <= knots[-1])).nonzero().squeeze(1)
+            inside = own[between]
+            after = torch.searchsorted(knots, inside, right=True).clamp_(1, self.pieces)
+            low, high = knots[after - 1], knots[after]
+            # A piece without width is a step.
+            part = ((inside - low) / (high - low).clamp(min=torch.finfo(own.dtype).tiny)).clamp_(0.0, 1.0)
+            made[between] = part.add_(after - 1).div_(self.pieces)
+            units.view(-1, len(self.knots))[:, c] = made
+        return units
