@@ -6,6 +6,7 @@ import math
 import weakref
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,4 +138,13 @@ def _on_grid(records: Encoded, layout: Layout, axes: tuple[int, ...]) -> Tensor:
 
     They need no more than float32, in which poses are found and removed in half the time.
     """
-    return unit_values(records, layout).mul_(_STEPS).round_().div_(_STEPS).float().view(-1, *axes)
+    units = records.units
+    if not (isinstance(units, np.ndarray) and units.dtype == np.uint8):
+        return _rounded(unit_values(records, layout)).view(-1, *axes)
+    # A number of 8 bits has few values, which are rounded once.
+    values = _rounded(torch.arange(256, dtype=torch.float64).div_(layout.levels or 1))
+    return torch.from_numpy(values.numpy()[units]).view(-1, *axes)
+
+
+def _rounded(values: Tensor) -> Tensor:
+    return values.mul_(_STEPS).round_().div_(_STEPS).float()

@@ -18,6 +18,9 @@ from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.poses import POSE, apply_poses
 from lightning_dpgen.models.symmetries import Symmetries
 
+# Values that become units at a time: all of them are slower, since they leave the caches of the processor.
+_AT_ONCE = 1 << 20
+
 
 class StackedGaussians(nn.Module):
     """k Gaussians; a record is ``c + F^T z`` with z from N(0, I), in the slowest waves of a picture or a series.
@@ -93,10 +96,9 @@ class StackedGaussians(nn.Module):
             generator: generator of z and of symmetries.
         """
         shares, coordinates = self.shares[components(offsets, self.shares.device)], self._coordinates(offsets, generator)
-        units = self._through_curve(self._values(coordinates, generator))
-        if self.poses:
-            units = apply_poses(units.view(-1, *self.schema.axes), coordinates[:, self.size :]).reshape(units.shape)
-        return torch.cat([units, shares], dim=1)
+        values, step = self._values(coordinates, generator), max(1, _AT_ONCE // self.schema.layout.units)
+        units = map(self._units, values.split(step), coordinates[:, self.size :].split(step))
+        return torch.cat([torch.cat(list(units)), shares], dim=1)
 
     def before_curve(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Draw values (n, units) of any size, from which units follow; arguments as of `generate`."""
@@ -116,6 +118,12 @@ class StackedGaussians(nn.Module):
         # Symmetries move ink between pixels, and ink is never below none or above all.
         pictures = values.clamp_(0.0, 1.0).view(-1, *self.schema.axes)
         return self.symmetries.applied(pictures, generator).reshape(values.shape)
+
+    def _units(self, values: Tensor, poses: Tensor) -> Tensor:
+        units = self._through_curve(values)
+        if not self.poses:
+            return units
+        return apply_poses(units.view(-1, *self.schema.axes), poses).reshape(units.shape)
 
     def _through_curve(self, values: Tensor) -> Tensor:
         units = torch.empty_like(values)
