@@ -129,9 +129,10 @@ class StackedGaussians(nn.Module):
         units = torch.empty_like(values)
         for c, knots in enumerate(self.knots):
             own = values.view(-1, len(self.knots))[:, c].contiguous()
-            made = (own > knots[-1]).to(own.dtype)
-            # Most values of most pictures are beyond the ends.
-            between = ((own >= knots[0]) & (own <= knots[-1])).nonzero().squeeze(1)
+            above = own > knots[-1]
+            made = above.to(own.dtype)
+            # Most values of most pictures are beyond the ends. NaN is not, and stays.
+            between = (~(above | (own < knots[0]))).nonzero().squeeze(1)
             inside = own[between]
             after = torch.searchsorted(knots, inside, right=True).clamp_(1, self.pieces)
             low, high = knots[after - 1], knots[after]
