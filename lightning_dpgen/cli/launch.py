@@ -14,10 +14,10 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from lightning_fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from torch.distributed.elastic.agent.server.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -29,6 +29,11 @@ from lightning_dpgen.specs.compose import replaced
 from lightning_dpgen.specs.trainer import TrainerSpec
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 
+if TYPE_CHECKING:
+    from lightning_fabric.plugins.environments import ClusterEnvironment
+
+# Variables of which torchrun or SLURM sets one.
+_LAUNCHED = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS")
 # In the environment of ranks beside which this program stays.
 _BESIDE = "DPGEN_BESIDE"
 # Seconds for a clean stop: the end of a block of lots, and a checkpoint.
@@ -37,6 +42,11 @@ _TO_STOP = 300
 
 def launcher() -> ClusterEnvironment | None:
     """Return torchrun's or SLURM's description of its processes; None where this process was started alone."""
+    if not any(name in os.environ for name in _LAUNCHED):
+        return None
+    # It takes two seconds to import, which a process that was started alone does not wait for.
+    from lightning_fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+
     return next((kind() for kind in (TorchElasticEnvironment, SLURMEnvironment) if kind.detect()), None)
 
 

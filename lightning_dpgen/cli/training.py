@@ -12,7 +12,6 @@ from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.initial import with_kept_initial
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.run import settle, train
-from lightning_dpgen.runs.worker import run_worker
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import OK, RANK_LOST, UsageError
@@ -27,6 +26,9 @@ def run(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
         return launch.launch(argv, folder, spec.trainer.devices)
     with launch.together(spec.trainer) as ranks:
         if not ranks.leads:
+            # It imports what networks are trained with, as `runs/learn.py` does where it trains one.
+            from lightning_dpgen.runs.worker import run_worker
+
             return run_worker(spec, source, folder, ranks)
         try:
             certificate = guarded(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -41,29 +42,31 @@ def through_clipping(
         >>> bool(wider.abs() > 1.0)
         True
     """
-    rank = len(factor)
-    z = torch.randn(max(_DRAWS // several, 4 * rank), rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    z = torch.linalg.qr(z - z.mean(dim=0))[0] * len(z) ** 0.5
     # Directions of variance 0 are left out.
     lengths, directions = torch.linalg.svd(factor, full_matrices=False)[1:]
     varies = lengths > 1e-6 * lengths.max().clamp(min=1e-12)
     if not varies.any():
         return centre, factor
-    lengths, directions, z = lengths[varies], directions[varies], z[:, varies]
+    lengths, directions = lengths[varies], directions[varies]
+    z = _draws(max(_DRAWS // several, 4 * len(factor)), len(factor))[:, varies]
     own, root, covariance = centre.clone(), torch.diag(lengths), torch.diag(lengths.square())
     best = (math.inf, own, root)
     # float32 takes half of the time, and so few draws do not show the difference.
-    units, waves = vectors.float(), len(vectors)
+    waves, units, along = len(vectors), vectors.float(), directions.float()
+    to_units = along[:, :waves] @ units
     for turn in range(_ROUNDS):
-        made = own + z @ root @ directions
-        values = made[:, :waves].float() @ units
+        parts = z @ root.float()
+        values = (own[:waves].float() @ units).addmm(parts, to_units)
         if not turn:
             left = torch.eye(len(centre), dtype=torch.float64)
             left[:waves, :waves] = units * ((values > 0.0) & (values < 1.0)).float().mean(dim=0) @ units.T
-        made[:, :waves] = (values.clamp_(0.0, 1.0) @ units.T).double()
-        mean = made.mean(dim=0)
-        around = (made - mean) @ directions.T
-        found = around.T @ around / len(z)
+        values.clamp_(0.0, 1.0)
+        middle = values.mean(dim=0)
+        mean = torch.cat([(middle @ units.T).double(), own[waves:]])
+        around = (values - middle) @ to_units.T
+        if waves < len(centre):
+            around += parts @ (along[:, waves:] @ along[:, waves:].T)
+        found = (around.T @ around).double() / len(z)
         if not turn:
             lost = _lost(left, directions)
             asked = (
@@ -85,6 +88,13 @@ def through_clipping(
     out = torch.zeros_like(factor)
     out[: len(lengths)] = root @ directions
     return own, out
+
+
+@functools.lru_cache(maxsize=2)  # the same for all Gaussians of a mixture
+def _draws(n: int, rank: int) -> Tensor:
+    """Return fixed draws (n, rank) of mean 0, uncorrelated and of variance 1."""
+    z = torch.randn(n, rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return (torch.linalg.qr(z - z.mean(dim=0))[0] * n**0.5).float()
 
 
 def _lost(left: Tensor, directions: Tensor) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import math
 import weakref
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,8 +23,8 @@ TRIAL = {"counts": 0.05, "plain": 0.45, "posed": 0.45, "lengths": 0.05}
 _STEPS = 2.0**12
 # Coordinates of a slant of 1, and of a move by a whole side, as parts of the radius: about what they change in a picture.
 _SLANT, _SIDE = 0.24, 1.5
-# Coordinates that are kept between accesses: 1 GiB of them.
-_MOST_KEPT = 1 << 27
+# Bytes of values and coordinates that are kept between accesses.
+_MOST_KEPT = 1 << 30
 # The part of the variance within labels by which means have to gain, and by how many deviations of the noise more.
 _WORTH, _CERTAIN = 0.1, 1.5
 
@@ -54,8 +55,9 @@ class Posed(Basis):
         self._axes, self.waves, self.size = axes, waves.size, waves.size + POSE
         self._most = torch.tensor(longest_pose(*axes[:2]), dtype=torch.float64)
         side = max(axes[:2])
-        # Private: coordinates of the parts of records, which go with them.
-        self._kept: weakref.WeakKeyDictionary[Encoded, Tensor] = weakref.WeakKeyDictionary()
+        # Private: values and coordinates of the parts of records, which go with them.
+        self._values: weakref.WeakKeyDictionary[Encoded, Tensor] = weakref.WeakKeyDictionary()
+        self._coordinates: weakref.WeakKeyDictionary[Encoded, Tensor] = weakref.WeakKeyDictionary()
         self.weights = radius * torch.tensor([_SLANT, _SIDE / side, _SIDE / side], dtype=torch.float64)
 
     @property
@@ -68,19 +70,26 @@ class Posed(Basis):
 
     def coordinates(self, records: Encoded) -> Tensor:
         """Return the coordinates (B, size) of records: asked for again, those that were kept."""
-        if records not in self._kept:
-            found = super().coordinates(records)
-            if sum(map(len, self._kept.values())) * self.size > _MOST_KEPT:
-                return found
-            self._kept[records] = found
-        return self._kept[records]
+        kept = self._coordinates.get(records)
+        return self._keep(self._coordinates, records, super().coordinates(records)) if kept is None else kept
 
     def values(self, records: Encoded) -> Tensor:
-        """Return the values (B, units) of the picture without its pose, and the pose (B, 3), all from 0 to 1."""
+        """Return the values (B, units) of the picture without its pose, and the pose (B, 3), all from 0 to 1: asked for
+        again, those that were kept."""
+        kept = self._values.get(records)
+        return (self._keep(self._values, records, self._found(records)) if kept is None else kept).double()
+
+    def _keep(self, kept: weakref.WeakKeyDictionary[Encoded, Tensor], records: Encoded, found: Tensor) -> Tensor:
+        if sum(own.nbytes for of_all in (self._values, self._coordinates) for own in of_all.values()) <= _MOST_KEPT:
+            kept[records] = found
+        return found
+
+    def _found(self, records: Encoded) -> Tensor:
+        """Return the values in float32, which holds those of pictures."""
         pictures = _on_grid(records, self.layout, self._axes)
         poses = find_poses(pictures)
         # A side of two pixels or fewer leaves nowhere to move.
-        pose = 0.5 + 0.5 * poses.double() / self._most.clamp(min=1.0)
+        pose = (0.5 + 0.5 * poses.double() / self._most.clamp(min=1.0)).float()
         return torch.cat([remove_poses(pictures, poses).flatten(1), pose], dim=1)
 
 
@@ -129,4 +138,13 @@ def _on_grid(records: Encoded, layout: Layout, axes: tuple[int, ...]) -> Tensor:
 
     They need no more than float32, in which poses are found and removed in half the time.
     """
-    return unit_values(records, layout).mul_(_STEPS).round_().div_(_STEPS).float().view(-1, *axes)
+    units = records.units
+    if not (isinstance(units, np.ndarray) and units.dtype == np.uint8):
+        return _rounded(unit_values(records, layout)).view(-1, *axes)
+    # A number of 8 bits has few values, which are rounded once.
+    values = _rounded(torch.arange(256, dtype=torch.float64).div_(layout.levels or 1))
+    return torch.from_numpy(values.numpy()[units]).view(-1, *axes)
+
+
+def _rounded(values: Tensor) -> Tensor:
+    return values.mul_(_STEPS).round_().div_(_STEPS).float()

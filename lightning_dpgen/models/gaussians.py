@@ -18,6 +18,9 @@ from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.poses import POSE, apply_poses
 from lightning_dpgen.models.symmetries import Symmetries
 
+# Values that become units at a time: all of them are slower, since they leave the caches of the processor.
+_AT_ONCE = 1 << 20
+
 
 class StackedGaussians(nn.Module):
     """k Gaussians; a record is ``c + F^T z`` with z from N(0, I), in the slowest waves of a picture or a series.
@@ -93,10 +96,9 @@ class StackedGaussians(nn.Module):
             generator: generator of z and of symmetries.
         """
         shares, coordinates = self.shares[components(offsets, self.shares.device)], self._coordinates(offsets, generator)
-        units = self._through_curve(self._values(coordinates, generator))
-        if self.poses:
-            units = apply_poses(units.view(-1, *self.schema.axes), coordinates[:, self.size :]).reshape(units.shape)
-        return torch.cat([units, shares], dim=1)
+        values, step = self._values(coordinates, generator), max(1, _AT_ONCE // self.schema.layout.units)
+        units = map(self._units, values.split(step), coordinates[:, self.size :].split(step))
+        return torch.cat([torch.cat(list(units)), shares], dim=1)
 
     def before_curve(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Draw values (n, units) of any size, from which units follow; arguments as of `generate`."""
@@ -117,11 +119,25 @@ class StackedGaussians(nn.Module):
         pictures = values.clamp_(0.0, 1.0).view(-1, *self.schema.axes)
         return self.symmetries.applied(pictures, generator).reshape(values.shape)
 
+    def _units(self, values: Tensor, poses: Tensor) -> Tensor:
+        units = self._through_curve(values)
+        if not self.poses:
+            return units
+        return apply_poses(units.view(-1, *self.schema.axes), poses).reshape(units.shape)
+
     def _through_curve(self, values: Tensor) -> Tensor:
-        channels = self.schema.axes[-1]
-        by_channel = values.view(-1, channels).T.contiguous()
-        after = torch.searchsorted(self.knots, by_channel, right=True).clamp_(1, self.pieces)
-        low, high = self.knots.gather(1, after - 1), self.knots.gather(1, after)
-        # A piece without width is a step.
-        part = ((by_channel - low) / (high - low).clamp(min=torch.finfo(values.dtype).tiny)).clamp_(0.0, 1.0)
-        return part.add_(after - 1).div_(self.pieces).T.reshape(values.shape)
+        units = torch.empty_like(values)
+        for c, knots in enumerate(self.knots):
+            own = values.view(-1, len(self.knots))[:, c].contiguous()
+            above = own > knots[-1]
+            made = above.to(own.dtype)
+            # Most values of most pictures are beyond the ends. NaN is not, and stays.
+            between = (~(above | (own < knots[0]))).nonzero().squeeze(1)
+            inside = own[between]
+            after = torch.searchsorted(knots, inside, right=True).clamp_(1, self.pieces)
+            low, high = knots[after - 1], knots[after]
+            # A piece without width is a step.
+            part = ((inside - low) / (high - low).clamp(min=torch.finfo(own.dtype).tiny)).clamp_(0.0, 1.0)
+            made[between] = part.add_(after - 1).div_(self.pieces)
+            units.view(-1, len(self.knots))[:, c] = made
+        return units

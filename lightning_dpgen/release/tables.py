@@ -21,6 +21,8 @@ from lightning_dpgen.release.workbook import SHEET, write_workbook
 
 FORMATS = (".parquet", ".csv", ".tsv", ".jsonl", WORKBOOK, *DATABASES)
 _USUAL = AsRead()
+# Bytes of a row group of Parquet: small ones take longer to write and to read, and their file is larger.
+_ROW_GROUP = 1 << 24
 
 
 def write_table(
@@ -32,7 +34,8 @@ def write_table(
     form: AsRead = _USUAL,
     sheet: str = SHEET,
 ) -> None:
-    """Write records to a file of one of `FORMATS`, never holding more than a chunk (and the texts of a workbook).
+    """Write records to a file of one of `FORMATS`, never holding more than a chunk (a row group of Parquet, the texts of a
+    workbook).
 
     Args:
         path: of the file, whose ending says its format.
@@ -48,8 +51,8 @@ def write_table(
     if path.suffix == ".parquet":
         # Arrow would read a path in its own way.
         with open(path, "wb") as file, pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-            for chunk in chunks:
-                writer.write(chunk)
+            for group in _row_groups(chunks):
+                writer.write(group)
     elif path.suffix in (".csv", ".tsv"):
         with open(path, "w", encoding=form.charset, newline="") as file:
             try:
@@ -72,6 +75,18 @@ def write_table(
         write_to_database(f"sqlite:///{path}", sheet, map(form.values, chunks), form.schema(schema))
     else:
         raise ValueError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
+
+
+def _row_groups(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield chunks together, in tables of `_ROW_GROUP` bytes or a little more, and the rest."""
+    held: list[pa.RecordBatch] = []
+    for chunk in chunks:
+        held.append(chunk)
+        if sum(own.nbytes for own in held) >= _ROW_GROUP:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def csv_text(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.ranks import Ranks
@@ -15,6 +15,9 @@ from lightning_dpgen.runs.reporter import Reporter, SilentReporter
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings
+
+if TYPE_CHECKING:
+    from lightning_dpgen.plugins.split import PrivateSplitDataModule
 
 
 @dataclass
@@ -37,6 +40,9 @@ class Context:
 
     def split_module(self, records: Records) -> PrivateSplitDataModule:
         """Return the datamodule of the run, which makes its split."""
+        # It imports Lightning, which a run that trains nothing does not wait for.
+        from lightning_dpgen.plugins.split import PrivateSplitDataModule
+
         settings = self.settings
         return PrivateSplitDataModule(
             records,

@@ -20,7 +20,6 @@ from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.measure import labelled_mixture, measured_mixture
 from lightning_dpgen.runs.reporter import Reporter
-from lightning_dpgen.runs.train import trained_mixture
 from lightning_dpgen.runs.warnings import declared_warning, plan_limits
 from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.source import Source
@@ -61,6 +60,9 @@ def learn(run: Context, records: Records) -> SyntheticContent:
     if spec.trainer.threads is not None:
         torch.set_num_threads(spec.trainer.threads)
     if settings.trained:
+        # It imports Lightning and Opacus, seconds that a run which trains nothing does not wait for.
+        from lightning_dpgen.runs.train import trained_mixture
+
         try:
             mixture = trained_mixture(run, records)
             if spec.model.label_share:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.metrics.fidelity import FIDELITY
-from lightning_dpgen.plugins.accountant import LEDGER
-from lightning_dpgen.plugins.mixture import PrivateMixture
-from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
@@ -55,26 +51,3 @@ def say_plan(run: Context, after: str = "") -> None:
     """Say that a run goes on, and by which plan."""
     run.reporter.say(f"going on with the run in {run.folder.root}{after}; its plan is now:")
     run.reporter.say(budget_table(run.account.plan))
-
-
-def restore(run: Context, data: PrivateSplitDataModule, module: PrivateMixture) -> Path | None:
-    """Tell the account from which state the run goes on, and say which plan follows.
-
-    Returns:
-        The checkpoint that the fit has to start from, if there is one. The module of a run whose training is complete is
-        restored here, for there is no fit.
-    """
-    account, folder = run.account, run.folder
-    shutil.rmtree(folder.staging, ignore_errors=True)
-    done, path = data.load(), None
-    if folder.checkpoint.is_file():
-        path = folder.checkpoint
-        checkpoint = durable.load(path, LEDGER, "state_dict")
-        if not account.ledger.knows(checkpoint[LEDGER]["head"]):
-            raise LedgerError(f"{path}: refers to lines that the ledger does not hold: some of the ledger is missing")
-        done = checkpoint[LEDGER]["done"]
-    account.go_on(paid_once(account) | done)
-    say_plan(run, f" after {done.get('training', 0):,} training steps")
-    if path is not None and not account.remaining("training"):
-        module.load_state_dict(checkpoint["state_dict"])
-    return path

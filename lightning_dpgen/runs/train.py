@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,13 +16,15 @@ from pytorch_lightning.loggers import Logger
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.plugins.accountant import MomentsAccountant
+from lightning_dpgen.plugins.accountant import LEDGER, MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
 from lightning_dpgen.plugins.events import PrivateEvents, PublicEvents
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.ranks import all_needed
 from lightning_dpgen.runs import resume
 from lightning_dpgen.runs.context import Context
@@ -45,7 +48,7 @@ def trained_mixture(run: Context, records: Records) -> Mixture:
     account = run.account
     data = run.split_module(records)
     module = run.settings.module(account)
-    checkpoint = resume.restore(run, data, module) if account.resumed else None
+    checkpoint = restore(run, data, module) if account.resumed else None
     if account.remaining("training"):
         run.ranks.broadcast_object(Begun(account.ledger.promise, account.ledger.about))
         with run.interrupts.patient(), quiet_lightning():
@@ -56,6 +59,29 @@ def trained_mixture(run: Context, records: Records) -> Mixture:
         if account.finished:
             account.verify_complete()
     return module.mixture()
+
+
+def restore(run: Context, data: PrivateSplitDataModule, module: PrivateMixture) -> Path | None:
+    """Tell the account from which state the run goes on, and say which plan follows.
+
+    Returns:
+        The checkpoint that the fit has to start from, if there is one. The module of a run whose training is complete is
+        restored here, for there is no fit.
+    """
+    account, folder = run.account, run.folder
+    shutil.rmtree(folder.staging, ignore_errors=True)
+    done, path = data.load(), None
+    if folder.checkpoint.is_file():
+        path = folder.checkpoint
+        checkpoint = durable.load(path, LEDGER, "state_dict")
+        if not account.ledger.knows(checkpoint[LEDGER]["head"]):
+            raise LedgerError(f"{path}: refers to lines that the ledger does not hold: some of the ledger is missing")
+        done = checkpoint[LEDGER]["done"]
+    account.go_on(resume.paid_once(account) | done)
+    resume.say_plan(run, f" after {done.get('training', 0):,} training steps")
+    if path is not None and not account.remaining("training"):
+        module.load_state_dict(checkpoint["state_dict"])
+    return path
 
 
 def fit(run: Context, module: PrivateMixture, data: PrivateSplitDataModule, checkpoint: Path | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,10 +14,6 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.models.priors import make_prior
 from lightning_dpgen.optim.stages import training_stage
-from lightning_dpgen.plugins.mixture import PrivateMixture
-from lightning_dpgen.plugins.rbm import RBM
-from lightning_dpgen.plugins.vae import VAE, Divergence
-from lightning_dpgen.plugins.wgan import WGAN
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.release.bounds import check_numbers
@@ -28,7 +25,12 @@ from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
-_CLASSES = {VAESpec: VAE, RBMSpec: RBM, WGANSpec: WGAN}
+# Modules import Lightning and Opacus, seconds that a run which trains nothing does not wait for: they are imported by the
+# functions that need them.
+if TYPE_CHECKING:
+    from lightning_dpgen.plugins.mixture import PrivateMixture
+    from lightning_dpgen.plugins.vae import Divergence
+
 # Keywords that every module is made with.
 _KEYWORDS = ("n", "k", "bias", "lr", "seed", "log_every")
 
@@ -133,7 +135,7 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
         except (Exception, SystemExit) as error:
             raise UsageError(f"model.target={spec.target}: it cannot be made ({said(error)})") from None
     else:
-        module = _CLASSES[type(spec)](*given, **keywords, **own)
+        module = _class_of(spec)(*given, **keywords, **own)
     try:
         check_numbers(module.network)
     except ValueError as error:
@@ -141,7 +143,17 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
     return module
 
 
+def _class_of(spec: TrainedSpec) -> type[PrivateMixture]:
+    from lightning_dpgen.plugins.rbm import RBM
+    from lightning_dpgen.plugins.vae import VAE
+    from lightning_dpgen.plugins.wgan import WGAN
+
+    return {VAESpec: VAE, RBMSpec: RBM, WGANSpec: WGAN}[type(spec)]
+
+
 def _divergence(spec: VAESpec) -> Divergence:
+    from lightning_dpgen.plugins.vae import Divergence
+
     named = {
         "width": "kernel_width",
         "draws": "divergence_draws",
@@ -158,6 +170,8 @@ def check_custom(spec: CustomSpec) -> None:
     Raises:
         UsageError: naming the setting.
     """
+    from lightning_dpgen.plugins.mixture import PrivateMixture
+
     made, where = named("model.target", spec.target), f"model.target={spec.target}"
     if not isinstance(made, type) or not issubclass(made, PrivateMixture):
         raise UsageError(f"{where}: expected a class that derives from lightning_dpgen.PrivateMixture, as VAE does")

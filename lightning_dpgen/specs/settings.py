@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,7 +22,6 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.metrics.fidelity import fidelity_stage
-from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
@@ -46,6 +45,9 @@ from lightning_dpgen.specs.source import Part, Source
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import completed
 from lightning_dpgen.specs.usage_error import UsageError
+
+if TYPE_CHECKING:
+    from lightning_dpgen.plugins.mixture import PrivateMixture
 
 # The stage that buys the number of records and what else is not declared.
 FIRST_PASS = "first pass"

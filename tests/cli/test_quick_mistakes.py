@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
+import numpy as np
 import torch
 
 from lightning_dpgen.data.tables.columns import column_of
@@ -73,3 +75,25 @@ def test_a_mistake_is_told_before_anything_heavy_is_imported(tmp_path):
         assert ended == "2 []", (words, ended, done.stderr)
     for (words, said), line in zip(MISTAKES.items(), done.stderr.splitlines(), strict=True):
         assert said in line, (words, line)
+
+
+# The libraries that networks are trained with, and the models that train none.
+TRAINING = ("pytorch_lightning", "lightning_fabric", "opacus", "torchmetrics")
+TRAINS_NOTHING = ("measured", "classifier")
+
+
+def test_a_run_that_trains_no_network_does_not_import_what_networks_are_trained_with(tmp_path):
+    pictures, labels = np.random.default_rng(0).integers(0, 2, (200, 4, 4), np.uint8), np.arange(200) % 2
+    np.savez(tmp_path / "p.npz", images=pictures, labels=labels)
+    of_pictures = "data=images data.path=p.npz data.n=200 data.height=4 data.width=4 data.classes=2 privacy.epsilon=4"
+    code = (
+        "import sys; from lightning_dpgen.cli.main import main\n"
+        "for words in sys.argv[1:]:\n"
+        f"    print([main(words.split()), *(name for name in {TRAINING} if name in sys.modules)], file=sys.stderr)"
+    )
+    commands = [f"train {of_pictures} model={name} run_dir={name}" for name in TRAINS_NOTHING]
+    run = [sys.executable, "-c", code, *commands]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, cwd=tmp_path)
+    ended = [line for line in done.stderr.splitlines() if line.startswith("[")]
+    assert ended == ["[0]", "[0]"], done.stderr
+    assert all(find_spec(name) for name in TRAINING), "a library by another name is not looked for"

@@ -21,6 +21,7 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs import discover, project, resume
 from lightning_dpgen.runs import measure as measured_run
 from lightning_dpgen.runs import select as selection
+from lightning_dpgen.runs import train as trained_run
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
@@ -60,7 +61,7 @@ READERS = {
     "projected.pt": ({"done": {}, "rows": torch.zeros(2, 2), "count": None}, _projected),
     "checkpoint.ckpt": (
         {"state_dict": {}},
-        lambda account, folder: resume.restore(_run(account, folder), SimpleNamespace(load=dict), None),
+        lambda account, folder: trained_run.restore(_run(account, folder), SimpleNamespace(load=dict), None),
     ),
 }
 

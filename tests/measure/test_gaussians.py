@@ -588,3 +588,21 @@ def test_what_a_plan_does_not_cover_is_refused():
 def test_a_network_with_more_waves_than_numbers_is_refused():
     with pytest.raises(ValueError, match="rank=2, size=7: expected at most 7, and at most 6"):
         StackedGaussians(SERIES, 1, size=7, rank=2)
+
+
+def test_the_curve_rises_by_equal_amounts_from_knot_to_knot():
+    """Beside interpolation of one value at a time, at knots, beyond both ends, and at steps, which have no width."""
+    network = StackedGaussians(ImageSchema(3, 5, channels=2, levels=9), k=1, size=4, rank=2, pieces=4)
+    knots = torch.tensor([[-0.2, 0.1, 0.3, 0.4, 1.5], [0.0, 0.5, 0.5, 0.5, 0.75]])
+    network.knots.copy_(knots)
+    values = torch.rand(50, 30, generator=torch.Generator().manual_seed(0)) * 3.0 - 1.0
+    values[0, :10], values[1, 0] = knots.T.flatten(), math.nan
+    wanted = torch.tensor([[_risen(float(value), knots[i % 2].tolist()) for i, value in enumerate(row)] for row in values])
+    torch.testing.assert_close(network._through_curve(values), wanted, equal_nan=True)
+
+
+def _risen(value: float, knots: list[float]) -> float:
+    if math.isnan(value) or value >= knots[-1] or value < knots[0]:
+        return value if math.isnan(value) else float(value >= knots[-1])
+    piece = max(i for i in range(len(knots) - 1) if knots[i] <= value)
+    return (piece + (value - knots[piece]) / (knots[piece + 1] - knots[piece])) / (len(knots) - 1)
