@@ -48,8 +48,8 @@ class PrivateTraining:
         delta: in (0, 1).
         sample_rate: the probability with which each record takes part in a step.
         steps: the number of steps.
-        clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. A rule that is
-            ``PerPerson(rule)`` clips the sum of a person's gradients.
+        clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
+            ``PerPerson(rule)`` the sum of a person's gradients is clipped.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
             ``ckpt_path=`` and a checkpoint of it. None keeps the ledger in memory.
         persons: (N,) the person of each record, where one person has several.
