@@ -70,27 +70,29 @@ def decay_line(rule: ClippingRule | None, plan: Plan) -> str | None:
 def terms_table(settings: Settings, plan: Plan) -> str | None:
     """Return what each term of a loss adds to the sensitivity of the mean gradient, as text; None for a single term.
 
-    A record moves the mean by at most the sum of reach times bound over divisor, and one Gaussian of that sensitivity
-    covers all terms (docs/PRIVACY.md, PriVAE). A mean embedding has a noise of its own, for features of length 1.
+    A record, or a person with all records, moves the mean by at most the sum of reach times bound over divisor, and one
+    Gaussian of that sensitivity covers all terms (docs/PRIVACY.md, PriVAE). A mean embedding has a noise of its own, for
+    features of length 1.
     """
     if settings.clipping is None or not plan.private:
         return None
+    most = plan.max_rows
     rules, training = rules_of(settings.spec.model, settings.clipping), plan.stage("training").access
     if (embedded := training.multipliers.get("embedding")) is not None:
         lot = training.sample_rate * settings.n
         bound, word = _bound(rules[0])
         rows = [("term", "bound", "reach", "divisor", "sensitivity", "noise of a number")]
         for name, text, value, multiplier in (
-            ("records", f"{word}{bound:.3g}", bound / lot, training.multipliers["gradient"]),
-            ("embedding", "1", 1.0 / lot, embedded),
+            ("records", f"{word}{bound:.3g}", most * bound / lot, training.multipliers["gradient"]),
+            ("embedding", "1", most / lot, embedded),
         ):
-            rows.append((name, text, "1", f"{lot:,.0f}", f"{value:.3g}", f"{multiplier * value:.3g}"))
+            rows.append((name, text, f"{most}", f"{lot:,.0f}", f"{value:.3g}", f"{multiplier * value:.3g}"))
         return "\n".join(["", aligned(rows)])
     if len(rules) < 2:
         return None
     divisors = training.sample_rate * settings.n, settings.spec.model.groups
     rows, parts = [("term", "bound", "reach", "divisor", "part of the sensitivity")], []
-    for name, reach, rule, divisor in zip(("records", "groups"), (1, 2), rules, divisors, strict=True):
+    for name, reach, rule, divisor in zip(("records", "groups"), (most, 2), rules, divisors, strict=True):
         bound, word = _bound(rule)
         parts.append(reach * bound / divisor)
         rows.append((name, f"{word}{bound:.3g}", str(reach), f"{divisor:,.0f}", f"{parts[-1]:.3g}"))
