@@ -78,21 +78,23 @@ def terms_table(settings: Settings, plan: Plan) -> str | None:
         return None
     most = plan.max_rows
     rules, training = rules_of(settings.spec.model, settings.clipping), plan.stage("training").access
+    reached = 1 if settings.clipping.by_person else most
     if (embedded := training.multipliers.get("embedding")) is not None:
         lot = training.sample_rate * settings.n
         bound, word = _bound(rules[0])
         rows = [("term", "bound", "reach", "divisor", "sensitivity", "noise of a number")]
-        for name, text, value, multiplier in (
-            ("records", f"{word}{bound:.3g}", most * bound / lot, training.multipliers["gradient"]),
-            ("embedding", "1", most / lot, embedded),
+        for name, text, reach, size, multiplier in (
+            ("records", f"{word}{bound:.3g}", reached, bound, training.multipliers["gradient"]),
+            ("embedding", "1", most, 1.0, embedded),
         ):
-            rows.append((name, text, f"{most}", f"{lot:,.0f}", f"{value:.3g}", f"{multiplier * value:.3g}"))
+            value = reach * size / lot
+            rows.append((name, text, str(reach), f"{lot:,.0f}", f"{value:.3g}", f"{multiplier * value:.3g}"))
         return "\n".join(["", aligned(rows)])
     if len(rules) < 2:
         return None
     divisors = training.sample_rate * settings.n, settings.spec.model.groups
     rows, parts = [("term", "bound", "reach", "divisor", "part of the sensitivity")], []
-    for name, reach, rule, divisor in zip(("records", "groups"), (most, 2), rules, divisors, strict=True):
+    for name, reach, rule, divisor in zip(("records", "groups"), (reached, 2), rules, divisors, strict=True):
         bound, word = _bound(rule)
         parts.append(reach * bound / divisor)
         rows.append((name, f"{word}{bound:.3g}", str(reach), f"{divisor:,.0f}", f"{parts[-1]:.3g}"))
@@ -108,7 +110,7 @@ def _bound(rule: ClippingRule) -> tuple[float, str]:
     """Return the first or the largest bound of a rule, and which it is, in a word."""
     if (known := rule.known(0)) is not None:
         return known, ""
-    while (inner := getattr(rule, "rule", None)) is not None:
+    while (inner := getattr(rule, "of", None)) is not None:
         rule = inner
     return (rule.c_max, "up to ") if isinstance(rule, DPNorm) else (getattr(rule, "c", 1.0), "at first ")
 
