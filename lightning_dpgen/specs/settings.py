@@ -409,7 +409,8 @@ def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple
         if isinstance(model, VAESpec):
             clipping = completed(spec.clipping, defaults)
             bound = clipping.c_max if isinstance(clipping, DPNormSpec) else clipping.c
-            model = model.with_codes(bound, max(model.rate * data.n, 1.0))
+            reach = 1 if clipping.per_person else data.most_rows
+            model = model.with_codes(reach * bound, max(model.rate * data.n, 1.0))
         if isinstance(model, WGANSpec):
             model = model.with_loss(schema.layout)
     return spec.changed(model=model, split=split), defaults

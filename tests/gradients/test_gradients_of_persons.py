@@ -162,3 +162,24 @@ def test_what_has_no_persons_is_said():
         PerPerson(1)
     with pytest.raises(ValueError, match="persons: expected one for each record"):
         Lot(torch.zeros(3), (0, 3), LotId(), torch.zeros(2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "autocast"])
+def test_a_norm_is_never_too_small_in_float32(engine, mixed):
+    """Check persons whose records nearly cancel, too."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 3))
+    x, sign = torch.randn(8, 30), torch.tensor([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, 1.0, 1.0])
+    x[4:6] = x[:2] + 1e-4
+    lot = Lot((x, sign), (0, 8), LotId(), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]))
+
+    def loss(lot, _):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            return network(lot.records[0]).float().square().sum(dim=1) * lot.records[1]
+
+    found = term_gradients(network, PerRecord(loss), lot, PrivateStream(seed=0), engine=engine).of_persons(2)
+    buffer, norms = GradientBuffer(network.parameters()), found.norms()
+    for weights, norm in zip(torch.eye(4), norms, strict=True):
+        found.weighted_sum(weights, buffer.views)
+        assert float(buffer.flat.double().norm()) <= float(norm)
