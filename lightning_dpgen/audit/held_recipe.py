@@ -1,8 +1,7 @@
-"""A recipe whose slow fits between two accesses are those of one run, for runs that are made thousands of times."""
+"""A recipe whose fits between two accesses are those of one run, for runs that are made thousands of times."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 import torch
@@ -15,12 +14,9 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan
 
-# Statistics that take longer than so many seconds follow from a fit.
-_SLOW = 0.1
-
 
 class HeldRecipe(Recipe):
-    """A recipe with held stages: those after a slow fit start from the outcome of one run.
+    """A recipe with held stages: those after a fit start from the outcome of one run.
 
     Such a fit is post-processing, and a bound has to hold for any of its results, so those accesses are as private as they
     were; a stage's own rounds still follow from each other.
@@ -28,7 +24,7 @@ class HeldRecipe(Recipe):
     Args:
         recipe: the recipe.
         state: the measurements of one run.
-        held: the stages from the first whose statistics are slow.
+        held: the stages from the first that follows from a fit.
     """
 
     def __init__(self, recipe: Recipe, state: State, held: frozenset[str]) -> None:
@@ -37,7 +33,7 @@ class HeldRecipe(Recipe):
 
     @classmethod
     def of(cls, recipe: Recipe, records: Records, component: torch.Tensor, plan: Plan) -> HeldRecipe:
-        """Make one run, and hold the stages from the first whose statistics take long, since later ones use the same fit.
+        """Make one run, and hold the stages from the first that follows from a fit, since later ones use the same one.
 
         Args:
             records, component: made-up records, and the component of each.
@@ -47,10 +43,8 @@ class HeldRecipe(Recipe):
         own = tuple(stage for stage in plan.stages if stage.name in stages)
         account, state, held = Account(Plan(own, plan.target_epsilon, plan.delta, max_rows=plan.max_rows)), {}, set()
         for workload in recipe.workloads:
-            begin = time.perf_counter()
             statistics = recipe.statistics(workload.stage, state)
-            # A fit that is kept for later stages is slow only once.
-            if held or time.perf_counter() - begin > _SLOW:
+            if held or workload.stage in recipe.from_fits:
                 held.add(workload.stage)
             while account.remaining(workload.stage):
                 found = workload.measure(statistics, records, component, account)

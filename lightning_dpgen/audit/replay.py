@@ -20,6 +20,9 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
 
+# The seed of words, beyond those of any noise.
+_APART = 2**48
+
 
 class OtherWay(RuntimeError):
     """A replayed run that asks for other noises than the run before it: its queries follow from more than was released."""
@@ -55,6 +58,8 @@ class WatchedStream(PrivateStream):
 
     def __init__(self, seed: int, replayed: WatchedStream | None = None) -> None:
         super().__init__(seed)
+        # Two runs that draw other numbers of words share their noise still.
+        self._of_words = PrivateStream(seed + _APART)
         self.noised: list[Noised] = []
         self._words_drawn: list[np.ndarray] = []
         self._replayed = replayed
@@ -78,7 +83,7 @@ class WatchedStream(PrivateStream):
 
     def words(self, size: int) -> np.ndarray:
         """Draw words; in a replay, those that the earlier run drew, and more where there are more records."""
-        drawn = super().words(size)
+        drawn = self._of_words.words(size)
         if self._replayed is not None and len(self._words_drawn) < len(self._replayed._words_drawn):
             earlier = self._replayed._words_drawn[len(self._words_drawn)][:size]
             drawn = np.concatenate([earlier, drawn[len(earlier) :]])

@@ -95,7 +95,9 @@ def _of_run(found: AttackedRun, attacked: MeasuredRun) -> str:
         aligned(rows),
     ]
     if attacked.held:
-        said.append(f"stage {', '.join(sorted(attacked.held))}: after the fit of one run, since a fit takes seconds")
+        said.append(f"stage {', '.join(sorted(attacked.held))}: after the fit of one run, which is post-processing")
+    if found.whole.shown.mu < 0.5 * found.whole.attained:
+        said.append("this shows less than half of what is attained: more runs (audit.draws) show more")
     said += [f"{one.what}: {one.leak}" for one in parts if one.leak is not None]
     said += [f"{one.what}: a record is {one.reach:.3f} times as long as its bound" for one in parts if one.too_long]
     return "\n".join(said)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.measure.basket_sizes import BasketSizes, halves, strata
+from lightning_dpgen.measure.basket_sizes import CLEAR, BasketSizes, halves, strata
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.splitting import split_noise
@@ -23,6 +23,8 @@ from lightning_dpgen.privacy.plan import Plan
 ITEMS, PAIRS = "items", "pairs"
 # The sizes' part of the first access's inverse squared noise.
 _SIZES = 0.4
+# Sizes are told where a fifth of all baskets would stand out of the noise.
+_KINDS = 5
 # The fits: how many are put together, their steps, the largest step, and how far components are apart at first.
 _FITS, _STEPS, _LR, _APART = 4, 250, 0.2, 0.3
 # Weights that hold components together, beside squared errors in deviations of the noise: for baskets of which many are
@@ -83,14 +85,20 @@ class BasketRecipe(Recipe):
         return {"pairs": PairsBySize(layout, halves(layout), often.tolist())}
 
     def warning(self, plan: Plan) -> str | None:
-        """Return how noisy the count of an item is where the noise outweighs the count, else None."""
-        deviation = plan.stage(ITEMS).access.multipliers["items"] * plan.max_rows
+        """Return how noisy the counts of sizes and of an item are where noise outweighs them, else None."""
+        multipliers = plan.stage(ITEMS).access.multipliers
+        sizes, items = (multipliers[name] * plan.max_rows for name in ("sizes", "items"))
+        if CLEAR * sizes > self.n / _KINDS:
+            return (
+                f"there are {self.n:,} baskets, and how many there are of a size has noise of standard deviation "
+                f"{sizes:,.1f}: large and small ones are hardly told apart; raise epsilon"
+            )
         mean = self.n / self.schema.layout.units
-        if deviation <= mean:
+        if items <= mean:
             return None
         return (
             f"there are {mean:,.1f} baskets an item, and what is measured of an item has noise of standard deviation "
-            f"{deviation:,.1f}: those that are rare are not told apart; declare fewer items, or raise "
+            f"{items:,.1f}: those that are rare are not told apart; declare fewer items, or raise "
             "epsilon"
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.optimize
 import torch
+from scipy.stats import norm
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
@@ -17,7 +18,9 @@ _WIDER = 1.6
 # Pairs of baskets in strata that begin at this size or below are summed apart from those of larger baskets.
 _SMALL = 8
 # A count that is above so many deviations of its noise stands for itself.
-_CLEAR = 2.5
+CLEAR = 2.5
+# With this probability noise alone would let one of all counts stand out for sure.
+_CHANCE = 0.01
 # Other counts are there where they lower the squared error, in deviations of the noise, by so much (Akaike).
 _GAIN = 2.0
 # Baskets of a bin are not of all its sizes alike, so that totals are right within this part.
@@ -133,11 +136,25 @@ def _counted(bins: _Bins, sizes: Measured, items: Measured, pairs: Measured | No
         deviation = np.hypot(measured.deviation * sums.shape[1] ** 0.5, _WITHIN * total)
         rows.append(row / deviation[:, None])
         target.append(total / deviation)
-    clear, rest = _columns(noisy > _CLEAR * sizes.deviation, bins.width)
-    if not clear:
-        # The largest count is kept, however few baskets there are.
-        clear = [np.eye(noisy.size)[noisy.argmax()]]
-    return _joined(np.concatenate(rows), np.concatenate(target), clear, rest).reshape(noisy.shape)
+    clear, rest = _columns(noisy > CLEAR * sizes.deviation, bins.width)
+    # One of many counts is beyond its noise by chance.
+    if (noisy > norm.isf(_CHANCE / noisy.size) * sizes.deviation).any():
+        return _joined(np.concatenate(rows), np.concatenate(target), clear, rest).reshape(noisy.shape)
+    return _decreasing(np.concatenate(rows), np.concatenate(target), noisy.shape, bins)
+
+
+def _decreasing(rows: np.ndarray, target: np.ndarray, shape: tuple[int, int], bins: _Bins) -> np.ndarray:
+    """Fit counts (labels, bins) that get fewer with each size, where none stands out.
+
+    One of them alone would be the size of all baskets. Empty ones are left out, and where the fit leaves nothing all sizes
+    are alike.
+    """
+    few = np.zeros(shape, bool)
+    few[:, 0] = bins.mean[0] == 0.0 and shape[1] > 1
+    columns = np.stack(_columns(few, bins.width)[1], axis=1)
+    many, _ = scipy.optimize.nnls(rows @ columns, target)
+    found = columns @ (many if many.any() else np.ones_like(many))
+    return found.reshape(shape)
 
 
 def _columns(clear: np.ndarray, width: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -216,6 +216,11 @@ class ClassifierRecipe(Recipe):
         share = self.share * (1.0 - _SPREADS_SHARE)
         return (*own, spreads, Workload(LABELS, {"gradient": 1.0}, self.n, share, self.gradients))
 
+    @property
+    def from_fits(self) -> frozenset[str]:
+        """Those of the measured model, and all that follows from its samples."""
+        return self.generator.from_fits | {SPREADS, LABELS}
+
     def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
         """Return the statistics of a stage: those of the measured model, `squares`, or `gradient`."""
         if stage not in (SPREADS, LABELS):

@@ -129,6 +129,11 @@ class GaussianRecipe(Recipe):
             Workload(CELL_SQUARES, {"squares": 1.0}, largest, of_cells * (1.0 - _CELL_MEANS)),
         )
 
+    @property
+    def from_fits(self) -> frozenset[str]:
+        """Those of cells, which are found among samples."""
+        return frozenset({CELL_MEANS, CELL_SQUARES})
+
     def statistics(self, stage: str, state: State) -> dict[str, Statistic]:
         """Return the statistics of a stage.
 

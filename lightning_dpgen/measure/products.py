@@ -98,6 +98,11 @@ class ProductRecipe(Recipe):
         tables = Workload(TABLES, {name: weights[name] for name in self.tables}, self.n, share)
         return (tables, label_workload(self.n, self.label_share, agreement=True)) if self.label_share else (tables,)
 
+    @property
+    def from_fits(self) -> frozenset[str]:
+        """The label, given what the mixture says of it."""
+        return frozenset({LABELS})
+
     def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
         """Return the statistics of a stage.
 

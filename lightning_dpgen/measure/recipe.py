@@ -50,6 +50,11 @@ class Recipe(ABC):
     def workloads(self) -> tuple[Workload, ...]:
         """The workloads of its accesses, in their order; their shares add up to 1."""
 
+    @property
+    def from_fits(self) -> frozenset[str]:
+        """The stages whose statistics follow from a fit to earlier ones, which takes long or turns with their noise."""
+        return frozenset()
+
     @abstractmethod
     def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
         """Return the statistics of the next access of a stage, given what has been measured already."""

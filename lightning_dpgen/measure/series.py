@@ -89,6 +89,11 @@ class SeriesRecipe(Recipe):
             Workload(stage, part, largest, share) for part, (stage, share) in zip(parts, _SHARES.items(), strict=True)
         )
 
+    @property
+    def from_fits(self) -> frozenset[str]:
+        """Shapes in the leading directions of noisy moments."""
+        return frozenset({SHAPES})
+
     def statistics(self, stage: str, state: State) -> dict[str, Statistic]:
         """Return the statistics of a stage.
 

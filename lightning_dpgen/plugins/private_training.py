@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -33,6 +34,9 @@ from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, persons_of
 
+# The trainings of this process, by the file of their ledger.
+_BEGUN: weakref.WeakValueDictionary[Path, PrivateTraining] = weakref.WeakValueDictionary()
+
 
 class PrivateTraining:
     """One private training of a LightningModule with one plain optimizer, from the records to a release.
@@ -51,7 +55,8 @@ class PrivateTraining:
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
-            ``ckpt_path=`` and a checkpoint of it. None keeps the ledger in memory.
+            ``ckpt_path=`` and a checkpoint of it. An earlier training of this process that is not fitting gives it up. None
+            keeps the ledger in memory.
         persons: (N,) the person of each record, where one person has several.
         max_rows: the largest number of records of a person; the noise is for all of them, unless clipping is `PerPerson`.
         engine: the per-record gradients; ``func`` takes any network, a record at a time.
@@ -85,6 +90,9 @@ class PrivateTraining:
         >>> trainer.fit(model, private.loader())                        # doctest: +SKIP
         >>> private.release(model, "release/")                          # doctest: +SKIP
     """
+
+    account: Account
+    _callback: _Accountant
 
     def __init__(
         self,
@@ -124,11 +132,17 @@ class PrivateTraining:
             raise BadRecords("records: there are none; expected one or more")
         persons_of(store, persons, max_rows)
         _warn(plan, len(store))
-        self.account = open_account(plan, ledger, stream, study, store, persons)
+        path = None if ledger is None else Path(ledger).resolve()
+        begun = None if path is None else _BEGUN.get(path)
+        # In a notebook a cell that failed is run again, and its first training has the ledger still.
+        earlier = None if begun is None or begun._callback.fitting else begun.account
+        self.account = open_account(plan, ledger, stream, study, store, persons, earlier)
         self.plan = self.account.plan
         self._lots = PoissonLots(store, self.account, persons=persons)
         self._callback = _Accountant(self.account, clipping, engine, options, share_private_logs)
         self._released: Path | None = None
+        if path is not None:
+            _BEGUN[path] = self
 
     @property
     def _stage(self) -> Stage:
@@ -142,16 +156,17 @@ class PrivateTraining:
             f"{stage.count - self.account.remaining('training')} of {stage.count} steps made)"
         )
 
-    def loader(self, block: int = 1) -> LotBlocks:
+    def loader(self, block: int = 1, workers: int = 0) -> LotBlocks:
         """Return the lots of the fit, for `Trainer.fit`.
 
         Args:
             block: lots in a batch that the Trainer sees. With 1 all that it counts are steps (`max_steps`,
                 `every_n_train_steps`, `val_check_interval`). More save a tiny network up to a sixth of its time: the
                 Trainer looks at checkpoints and validation after each block alone.
+            workers: the number of processes that fetch the records of the next lots; 0 for none.
         """
         _check("block", block, type(block) is int and block >= 1, "a whole number (int), 1 or more")
-        return _Lots(self._lots, self.account.remaining("training"), block, self._callback)
+        return _Lots(self._lots, self.account.remaining("training"), block, workers, self._callback)
 
     def callback(self) -> MomentsAccountant:
         """Return the callback that makes the module's optimizer private, for the Trainer; always the same one."""
@@ -246,8 +261,8 @@ def _warn(plan: Plan, records: int) -> None:
 class _Lots(LotBlocks):
     """The lots of one training, for its own fit alone."""
 
-    def __init__(self, lots: PoissonLots, steps: int, block: int, accountant: _Accountant) -> None:
-        super().__init__(lots, steps, block)
+    def __init__(self, lots: PoissonLots, steps: int, block: int, workers: int, accountant: _Accountant) -> None:
+        super().__init__(lots, steps, block, workers)
         self.accountant = accountant
 
     def __iter__(self) -> Iterator[LotBlock]:

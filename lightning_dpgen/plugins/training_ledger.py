@@ -29,8 +29,12 @@ def open_account(
     study: Study | None,
     store: Store,
     persons: np.ndarray | None,
+    earlier: Account | None = None,
 ) -> Account:
     """Return a new account, or that of the run that the ledger holds; other ranks than 0 learn from rank 0 which it is.
+
+    Args:
+        earlier: an account of this process that has the ledger and gives it up, if the run goes on.
 
     Raises:
         LedgerError: if the ledger holds a run with other settings, or on other records.
@@ -49,6 +53,8 @@ def open_account(
             f"ledger={str(ledger)!r}: holds a run on other records or persons, and what it has spent is about those: "
             "give the same ones to go on with it, or another file for a new run"
         )
+    if earlier is not None:
+        earlier.ledger.close()
     account = Account.resume(ledger, stream, study=study)
     if not account.ledger.accesses:
         account.go_on({})

@@ -122,10 +122,15 @@ class MeasuredRun:
             copied = [np.full(like, place), *([] if self._buys else [beside[:0]])]
             if len(self._pool) > self._count:
                 copied.append(np.full(like, self._count + place))
-            more = np.full(self._spec.data.most_rows, place)
+            rows = self._spec.data.most_rows
+            # A person's rows are all alike, which moves one sum most, or all different, which moves most keys.
+            persons = [np.full(rows, place)]
+            if rows > 1 and place + rows <= self._count:
+                persons.append(np.arange(place, place + rows))
             for copies in copied:
                 some = np.concatenate([beside, copies])
-                yield Neighbours(self._data(some), self._data(some, more))
+                for more in persons:
+                    yield Neighbours(self._data(some), self._data(some, more))
 
     def _prepare_first_pass(self, count: int) -> None:
         """Make rows up before anything is found of them, and find it in one run."""

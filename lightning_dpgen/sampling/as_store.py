@@ -39,7 +39,8 @@ def store_of(records: Any, *, scale: float | None = None) -> Store:
               ``np.load(..., mmap_mode="r")``), of floats, whole numbers or bool, which lots keep;
             - a ``scipy.sparse`` ``csr_matrix`` or ``csr_array`` (N, m), whose rows lots hold as dense float32;
             - a tuple or dict of columns, each one of these (or a store) with the same N, in which form lots come too;
-            - a map-style ``torch.utils.data.Dataset``, whose items are collated by ``default_collate``;
+            - a map-style ``torch.utils.data.Dataset``, or one of Hugging Face's ``datasets`` (in the format ``torch``),
+              whose items are collated by ``default_collate``;
             - a store, which comes back as it is.
         scale: the divisor of a uint8 tensor or array: lots hold float32 ``byte / scale``. Public, so not the largest byte
             found.
@@ -94,12 +95,13 @@ def _store(records: Any, name: str) -> Store:
             f"{name} is a {kind}: expected the data set; hand it over without a sampler: Poisson lots are drawn here, and "
             "for another sampling the plan's epsilon does not hold"
         )
-    if isinstance(records, IterableDataset):
+    hugging_face = type(records).__module__.partition(".")[0] == "datasets"
+    if isinstance(records, IterableDataset) or (hugging_face and not hasattr(records, "__len__")):
         raise BadRecords(
             f"{name} is a {kind}, an IterableDataset: expected a map-style Dataset, since a Poisson lot fetches records by "
             "their positions; give it __getitem__ and __len__, or write its records to an array and memory-map that"
         )
-    if isinstance(records, Dataset):
+    if isinstance(records, Dataset) or hugging_face:
         return _dataset(records, name)
     raise BadRecords(
         f"{name} is a {kind}: expected a tensor, a numpy array, a scipy.sparse csr_matrix or csr_array, a tuple or dict of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,7 @@ from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, content
 from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.sampling.fetching import fetched
 from lightning_dpgen.sampling.stores import Store
 
 
@@ -232,6 +234,34 @@ class PoissonLots:
 
     def draw(self) -> Lot:
         """Draw one Poisson lot, or this process's part of it."""
+        positions, offsets, draw = self._sampled()
+        return _lot(self._store.take(positions), offsets, draw)
+
+    def draws(self, count: int, workers: int = 0) -> Iterator[Lot]:
+        """Yield so many lots, whose records are fetched by processes of their own before they are asked for.
+
+        Lots are drawn here. A lot that is drawn ahead and not used costs nothing, since no access is opened for it.
+
+        Args:
+            count: the number of lots.
+            workers: the number of processes; 0 fetches a lot when it is asked for.
+        """
+        if not workers:
+            yield from (self.draw() for _ in range(count))
+            return
+        waiting: deque[tuple[tuple[int, ...], LotId]] = deque()
+
+        def positions() -> Iterator[np.ndarray]:
+            for _ in range(count):
+                taken, offsets, draw = self._sampled()
+                waiting.append((offsets, draw))
+                yield taken
+
+        for records in fetched(self._store, positions(), workers):
+            yield _lot(records, *waiting.popleft())
+
+    def _sampled(self) -> tuple[np.ndarray, tuple[int, ...], LotId]:
+        """Draw a lot: the positions of its records, where components begin and end among them, and its identity."""
         if not self._divided:
             self._divide()
         if self._persons is None:
@@ -240,8 +270,12 @@ class PoissonLots:
         else:
             taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records)
         offsets = tuple(taken.searchsorted(self._bounds).tolist())
-        persons = None if draw.persons is None else torch.from_numpy(draw.persons)
-        return Lot(self._store.take(taken if self._order is None else self._order[taken]), offsets, draw, persons)
+        return taken if self._order is None else self._order[taken], offsets, draw
+
+
+def _lot(records: Any, offsets: tuple[int, ...], draw: LotId) -> Lot:
+    """Return the whole lot of a draw."""
+    return Lot(records, offsets, draw, None if draw.persons is None else torch.from_numpy(draw.persons))
 
 
 @dataclass(frozen=True)
@@ -312,10 +346,13 @@ class LotBlocks:
     Args:
         steps: the number of lots in all.
         block: the number of lots in a batch.
+        workers: the number of processes that fetch records, ahead of the steps; 0 for none.
     """
 
-    def __init__(self, lots: PoissonLots, steps: int, block: int) -> None:
-        self.steps, self.block, self._lots = steps, block, lots
+    def __init__(self, lots: PoissonLots, steps: int, block: int, workers: int = 0) -> None:
+        if type(workers) is not int or workers < 0:
+            raise ValueError(f"workers={workers!r}: expected a whole number (int), 0 or more")
+        self.steps, self.block, self.workers, self._lots = steps, block, workers, lots
 
     def __len__(self) -> int:
         return -(-self.steps // self.block)
@@ -326,8 +363,9 @@ class LotBlocks:
         return self._lots.empty
 
     def __iter__(self) -> Iterator[LotBlock]:
+        lots = self._lots.draws(self.steps, self.workers)
         for start in range(0, self.steps, self.block):
-            yield LotBlock(self._lots, min(self.block, self.steps - start))
+            yield LotBlock(lots, min(self.block, self.steps - start))
 
 
 def poisson_loader(
@@ -337,6 +375,7 @@ def poisson_loader(
     stage: str = "training",
     block: int | None = None,
     persons: np.ndarray | None = None,
+    workers: int = 0,
 ) -> LotBlocks:
     """Make the loader of all lots of a run, which takes the place of a DataLoader in a Trainer.
 
@@ -346,6 +385,7 @@ def poisson_loader(
         stage: the plan's stage that the lots are for.
         block: the number of lots in a batch; None takes `block_of(steps)`.
         persons: as for `PoissonLots`.
+        workers: the number of processes that fetch the records of the next lots, as for a DataLoader; 0 for none.
 
     Raises:
         BadRecords: for records that no lot can be drawn from, or that hold values that are not finite; nothing is spent.
@@ -353,7 +393,7 @@ def poisson_loader(
     store = store_of(records)
     check_finite(store)
     steps = account.remaining(stage)
-    return LotBlocks(PoissonLots(store, account, stage=stage, persons=persons), steps, block or block_of(steps))
+    return LotBlocks(PoissonLots(store, account, stage=stage, persons=persons), steps, block or block_of(steps), workers)
 
 
 def block_of(steps: int) -> int:
@@ -364,12 +404,11 @@ def block_of(steps: int) -> int:
 class LotBlock:
     """A few lots, drawn one after the other while they are iterated over; `len` is public."""
 
-    def __init__(self, lots: PoissonLots, size: int) -> None:
+    def __init__(self, lots: Iterator[Lot], size: int) -> None:
         self._lots, self._size = lots, size
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[Lot]:
-        for _ in range(self._size):
-            yield self._lots.draw()
+        yield from itertools.islice(self._lots, self._size)

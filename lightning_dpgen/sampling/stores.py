@@ -226,7 +226,9 @@ class DatasetStore(Store):
 def collated(dataset: Dataset, positions: np.ndarray) -> Any:
     with randomness_of_their_own():
         try:
-            return default_collate([dataset[i] for i in positions.tolist()])
+            many = getattr(dataset, "__getitems__", None)
+            rows = positions.tolist()
+            return default_collate([dataset[i] for i in rows] if many is None else many(rows))
         except Exception as error:
             # Neither the message nor the traceback is shown: both may quote a record, or say which one it was.
             raise BadRecords(

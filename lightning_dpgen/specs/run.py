@@ -167,6 +167,11 @@ def read_audit(words: Sequence[str]) -> AuditSpec:
     if spec.attacks_runs and spec.audit.spend:
         raise UsageError("audit.spend=true: a run of measurements is attacked at made-up records alone; leave it out")
     for name in () if spec.audit.spend or spec.attacks_runs else sorted(typed & {"data.n", "data.n_share"}):
+        if isinstance(spec.model, AutoSpec):
+            raise UsageError(
+                f"{name}: an audit has to know the model before it knows the records: add model=measured for what "
+                "model=auto takes nearly always, or name a network and leave this out"
+            )
         raise UsageError(
             f"{name}: half of audit.canaries is the number of records in an audit of a network, unless audit.spend=true "
             "lets records take part; leave it out"

@@ -93,7 +93,17 @@ def test_each_label_has_its_own_counts():
         assert float(counts[0].sum()) == pytest.approx(1500.0, abs=60.0)
 
 
-def test_the_largest_count_is_kept_where_none_is_clear():
+def test_baskets_have_several_sizes_where_none_stands_out():
+    """A count that is kept alone would be that of all baskets. Ten seeds; a distribution over one size is never found."""
+    for seed in range(10):
+        layout, _, (sizes, items, pairs) = measured(60, 0, noise=20.0, seed=seed)
+        counts = BasketSizes.of(layout, sizes, items, pairs).counts[0].numpy()
+        assert np.isfinite(counts).all() and counts.min() >= 0.0 and counts.sum() > 0.0
+        assert counts[0] == 0.0 and counts.max() <= 0.75 * counts.sum(), (seed, counts)
+
+
+def test_nothing_measured_leaves_sizes_alike():
     layout, _, (sizes, items, pairs) = measured(3, 0)
-    counts = BasketSizes.of(layout, sizes, items, pairs).counts
-    assert counts.isfinite().all() and counts.min() >= 0.0
+    none = (Measured(-own.sums.abs() - 100.0, own.deviation) for own in (sizes, items, pairs))
+    counts = BasketSizes.of(layout, *none).counts[0].numpy()
+    assert counts[0] == 0.0 and (counts[1:] > 0.0).all()

@@ -185,3 +185,9 @@ def test_ranks_step_as_one_does():
     (alone,), both = together(1, work), together(2, work)
     torch.testing.assert_close(both[0], alone, rtol=1e-4, atol=1e-5)
     assert torch.equal(*both)
+
+
+def test_lots_that_workers_fetch_know_their_persons():
+    alone, fetched = (list(PoissonLots(RECORDS, _account(), persons=PERSONS).draws(3, workers)) for workers in (0, 1))
+    for one, other in zip(alone, fetched, strict=True):
+        assert torch.equal(one.records, other.records) and torch.equal(one.persons, other.persons)

@@ -290,6 +290,29 @@ def test_parameters_that_changed_after_the_last_step_are_not_released(tmp_path):
     assert verify(tmp_path / "release").good
 
 
+def test_a_cell_that_is_run_again_goes_on(tmp_path):
+    """The training of the first time has the ledger, and gives it up unless the second is another one, or it is fitting."""
+
+    class Stopping(pl.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.save_checkpoint(tmp_path / "one.ckpt")
+            with pytest.raises(LedgerError, match="is writing this ledger"):
+                _private(ledger=tmp_path / "ledger")
+            raise RuntimeError("a mistake in the cell")
+
+    first = _private(ledger=tmp_path / "ledger")
+    with pytest.raises(RuntimeError, match="a mistake in the cell"):
+        _trainer(first.callback(), Stopping()).fit(Plain(), first.loader())
+    with pytest.raises(LedgerError, match="other settings"):
+        _private(ledger=tmp_path / "ledger", delta=1e-6)
+    with pytest.raises(LedgerError, match="is writing this ledger"):
+        Account.resume(tmp_path / "ledger")
+    second = _private(ledger=tmp_path / "ledger")
+    _trainer(second.callback()).fit(Plain(), second.loader(), ckpt_path=tmp_path / "one.ckpt")
+    assert second.account.finished and second.account.ledger.count("training") == STEPS
+    second.account.ledger.close()
+
+
 def test_a_ledger_of_other_records_is_refused_and_stays(tmp_path):
     _interrupted(tmp_path)
     before = (tmp_path / "ledger").read_bytes()
