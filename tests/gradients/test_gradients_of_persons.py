@@ -32,7 +32,7 @@ def _sums(gradients, parameters):
 
 
 @pytest.mark.parametrize("whose", WHOSE.values(), ids=WHOSE.keys())
-@pytest.mark.parametrize("name", [*PLAIN, *(n for n in RULED if n.startswith("vae k=3")), "stacked convolutions"])
+@pytest.mark.parametrize("name", [*PLAIN, *[n for n in RULED if n.startswith("vae k=3")][::4], "stacked convolutions"])
 def test_equals_autograd_on_the_sum_of_the_losses_of_a_person(name, whose):
     torch.manual_seed(0)
     case, persons = RULED[name](), torch.tensor(whose)
