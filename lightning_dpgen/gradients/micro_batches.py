@@ -25,7 +25,6 @@ class MicroBatches:
     Args:
         make: begins anew at each call, and returns the gradients of each part; at least one part (of no records, if there
             are none). Parts are disjoint, and together they are the whole lot.
-        of_unit: True if rows are persons (`of_persons`).
 
     Example:
         >>> make = lambda: (term_gradients(network, term, part, stream) for part in lot.cut(64))
@@ -33,15 +32,18 @@ class MicroBatches:
     """
 
     groups = None
+    of_unit = False
 
-    def __init__(self, make: Callable[[], Iterable[RecordGradients]], draw: LotId, *, of_unit: bool = False) -> None:
-        self._make, self.draw, self.of_unit = make, draw, of_unit
+    def __init__(self, make: Callable[[], Iterable[RecordGradients]], draw: LotId) -> None:
+        self._make, self.draw = make, draw
 
     def of_persons(self, max_rows: int) -> MicroBatches:
         """Return the gradients of persons, none of whom is cut in two; see `RecordGradients.of_persons`."""
         if max_rows == 1 or self.of_unit:
             return self
-        return MicroBatches(lambda: (part.of_persons(max_rows) for part in self.parts()), self.draw, of_unit=True)
+        found = MicroBatches(lambda: (part.of_persons(max_rows) for part in self.parts()), self.draw)
+        found.of_unit = True
+        return found
 
     def parts(self) -> Iterator[RecordGradients]:
         """Make one pass over the parts.
