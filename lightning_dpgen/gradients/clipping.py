@@ -33,9 +33,11 @@ class ClippingRule(ABC):
     Attributes:
         scope: the part of a gradient that a bound is for: all of it, unless a wrapper (`PerLayer`, `PerComponent`) says
             otherwise.
+        by_person: whether the gradients of a person are summed before they are clipped (`PerPerson`).
     """
 
     scope: ClassVar[Scope] = Flat()
+    by_person: ClassVar[bool] = False
 
     @property
     def noise_shares(self) -> Mapping[str, float]:
@@ -203,6 +205,7 @@ class DPNorm(ClippingRule):
             torch.from_numpy(np.concatenate(places)),
             self.bins * len(norms.columns),
             sensitivity=math.sqrt(norms.touched * (2 if norms.grouped else 1)),
+            of_unit=norms.of_unit,
         )
         return tuple((mode + 1) * width for mode in histogram.view(-1, self.bins).argmax(dim=1).tolist())
 
@@ -214,7 +217,8 @@ class Quantile(ClippingRule):
     The noisy share s of this lot's norms that are at most the bound C of the lot before gives the new bound
     ``C exp(-lr (s - target))``, for this lot already: both are one access. Each finite record counts as +1/2 or -1/2, so
     the sensitivity is 1/2, and 1 over groups; times sqrt J where a record counts in J layers. The share is taken of the
-    expected lot (or of the number of groups), which the optimizer knows.
+    expected lot (or of the number of groups), which the optimizer knows. The number of persons in a lot is not known: under
+    `PerPerson` each counts as ``1 - target`` or ``-target``, whose sum is 0 at the target however many they are.
 
     Args:
         c: the first bound.
@@ -248,15 +252,17 @@ class Quantile(ClippingRule):
 
     def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
         current = [self.c / math.sqrt(norms.touched)] * len(norms.columns) if before is None else before
+        # The share that is counted from: half, or the target where the number of rows is not known.
+        start = self.target if norms.of_unit and not norms.grouped else 0.5
         signs = [
-            torch.where(column[torch.isfinite(column)] <= c, 0.5, -0.5).sum(dtype=torch.float64)
+            torch.where(column[torch.isfinite(column)] <= c, 1.0 - start, -start).sum(dtype=torch.float64)
             for column, c in zip(norms.columns, current, strict=True)
         ]
-        most = math.sqrt(norms.touched) * (1.0 if norms.grouped else 0.5)
-        noisy = gaussian(access, self.noise, torch.stack(signs), sensitivity=most)
+        most = math.sqrt(norms.touched) * (1.0 if norms.grouped else max(start, 1.0 - start))
+        noisy = gaussian(access, self.noise, torch.stack(signs), sensitivity=most, of_unit=norms.of_unit)
         # A component's share of the lot is private, so its count is divided by an equal part of the expected lot.
         parts = len(norms.columns) / norms.touched
-        below = [min(max(0.5 + float(s) * parts / norms.expected_rows, 0.0), 1.0) for s in noisy]
+        below = [min(max(start + float(s) * parts / norms.expected_rows, 0.0), 1.0) for s in noisy]
         return tuple(
             min(max(c * math.exp(-self.lr * (b - self.target)), self.least), self.most)
             for c, b in zip(current, below, strict=True)
@@ -297,6 +303,15 @@ class _Wrapper(ClippingRule):
     def __post_init__(self) -> None:
         if not isinstance(self.of, ClippingRule):
             raise ValueError(f"of={show(self.of)}: expected a clipping rule, such as Fixed(1.0)")
+        if self.by_person and isinstance(self.scope, Components):
+            raise ValueError(
+                "PerPerson with PerComponent: a person may have records in several components, which share one bound: take "
+                "PerPerson alone, whose norm is over all components"
+            )
+
+    @property
+    def by_person(self) -> bool:
+        return self.of.by_person
 
     @property
     def noise_shares(self) -> Mapping[str, float]:
@@ -354,6 +369,31 @@ class PerLayer(_Wrapper):
     """
 
     scope: ClassVar[Scope] = Layers()
+
+
+@dataclass(frozen=True)
+class PerPerson(_Wrapper):
+    """Another rule, applied to each person: the sum of the gradients of a person's records is clipped once, to C.
+
+    It is for plans whose unit of privacy is a person with up to m records (`persons` and `max_rows`). A person then moves
+    the clipped sum by at most C; where each record is clipped, by m C. So the noise is m times smaller for the same C, and
+    bounds are those of a sum of up to m gradients, over all components. A rule that looks at norms (DPNorm, Quantile)
+    counts each person once. Where the unit is a record, it changes nothing. Groups of records (`PerGroup`) hold whole
+    persons under any rule.
+
+    Raises:
+        ValueError: for a rule with a bound for each component, of which a person may reach several.
+
+    Example:
+        >>> PerPerson(DPNorm(c_max=10.0)).noise_shares
+        {'norms': 0.05}
+    """
+
+    by_person: ClassVar[bool] = True
+
+    @property
+    def scope(self) -> Scope:
+        return self.of.scope
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def term_gradients(
 
 
 def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.device, closed: bool) -> Groups:
-    """Draw the group of each record of a lot, by itself."""
+    """Draw the group of each record of a lot, or of each person with all records, by itself."""
     # Each of several processes has an equal number of the groups, and its records are in these.
     count, left = divmod(term.groups, lot.draw.parts)
     if left:
@@ -92,8 +92,10 @@ def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.devic
             "places=None: expected the number of records that a group has room for, a public number, since the shape of a "
             "group must not be that of the largest one; PerGroup.slots(expected_batch_size, groups) returns one"
         )
-    index = torch.from_numpy(stream.integers(len(lot), count)).to(device)
-    return Groups(index, count, None if closed else term.places)
+    index, places = torch.from_numpy(stream.integers(lot.units, count)).to(device), None if closed else term.places
+    if lot.persons is None:
+        return Groups(index, count, places)
+    return Groups(index[lot.persons.to(device)], count, places, of_unit=True)
 
 
 @contextmanager

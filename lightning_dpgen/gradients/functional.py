@@ -49,6 +49,8 @@ def functional_gradients(
         lot.draw,
         offsets=lot.offsets if groups is None else None,
         groups=None if groups is None else groups.count,
+        persons=lot.persons if groups is None else None,
+        of_unit=groups is not None and groups.of_unit,
         losses=lambda: losses,
     )
 

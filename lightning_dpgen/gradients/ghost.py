@@ -54,15 +54,16 @@ def ghost_gradients(
     """
     layers, count = checked_layers(network), None if groups is None else groups.count
     rows = len(lot) if count is None else count
-    if not len(lot):
-        nothing = noise.new_zeros(rows)
-        return RecordGradients({}, layers, rows, lot.draw, offsets=lot.offsets, groups=count, losses=lambda: nothing)
 
     def held(factors: Mapping[nn.Parameter, GradientFactors], losses: Callable[[], Tensor]) -> RecordGradients:
-        offsets = lot.offsets if groups is None else None
-        return RecordGradients(
-            factors, layers, rows, lot.draw, offsets=offsets, groups=count, partition=groups, losses=losses
-        )
+        own: dict[str, Any] = {"offsets": lot.offsets, "persons": lot.persons}
+        if groups is not None:
+            own = {"groups": count, "partition": groups, "of_unit": groups.of_unit}
+        return RecordGradients(factors, layers, rows, lot.draw, losses=losses, **own)
+
+    if not len(lot):
+        nothing = noise.new_zeros(rows)
+        return held({}, lambda: nothing)
 
     if term.forms is not None:
         # Under autocast numbers of two precisions would meet, as torch converts nothing in a closed form.

@@ -28,6 +28,7 @@ class Groups:
         count: m, the number of groups; a constant.
         places: the number of records that a group has room for, a constant; further ones are in no group. None for as many
             as the largest group has, which is private: for code of this package alone.
+        of_unit: True if all records of a person are in one group, so that a person changes one.
 
     Example:
         >>> groups = Groups(torch.tensor([1, 0, 1]), count=3)
@@ -42,6 +43,7 @@ class Groups:
     index: Tensor
     count: int
     places: int | None = None
+    of_unit: bool = False
 
     def __post_init__(self) -> None:
         if self.places is not None:

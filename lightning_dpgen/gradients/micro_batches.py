@@ -32,28 +32,40 @@ class MicroBatches:
     """
 
     groups = None
+    of_unit = False
 
     def __init__(self, make: Callable[[], Iterable[RecordGradients]], draw: LotId) -> None:
         self._make, self.draw = make, draw
+
+    def of_persons(self, max_rows: int) -> MicroBatches:
+        """Return the gradients of persons, none of whom is cut in two; see `RecordGradients.of_persons`."""
+        if max_rows == 1 or self.of_unit:
+            return self
+        found = MicroBatches(lambda: (part.of_persons(max_rows) for part in self.parts()), self.draw)
+        found.of_unit = True
+        return found
 
     def parts(self) -> Iterator[RecordGradients]:
         """Make one pass over the parts.
 
         Raises:
             ValueError: if there is no part, or one is of groups, which may reach over several parts, or of another lot, or
-                if all parts together have more records than the lot.
+                if all parts together have more records (or persons) than the lot.
         """
-        records = None
+        rows, most = None, self.draw.units if self.of_unit else self.draw.size
         for part in self._make():
             if part.groups is not None:
                 raise ValueError("groups reach over the parts of a lot: take a lot with a per-group term in one piece")
             if part.draw is not self.draw:
                 raise ValueError("a part is of another lot than its MicroBatches: cut one lot, whose parts keep its draw")
-            records = (records or 0) + len(part)
-            if self.draw.size is not None and records > self.draw.size:
-                raise ValueError("these parts have more records together than their lot: put each record in one of them")
+            rows = (rows or 0) + len(part)
+            if most is not None and rows > most:
+                raise ValueError(
+                    "these parts have more records together than their lot, or hold records of one person apart: put each "
+                    "record in one of them (Lot.cut and Lot.divided cut between persons)"
+                )
             yield part
-        if records is None:
+        if rows is None:
             raise ValueError("a lot in parts has no part: give one part of no records for an empty lot")
 
 
@@ -68,7 +80,7 @@ def lot_norms(gradients: RecordGradients | MicroBatches, scope: Scope, expected_
         return replace(scope.norms(gradients), expected_rows=expected_rows)
     if not needed:
         first = scope.norms(next(gradients.parts()))
-        return LotNorms([column[:0] for column in first.columns], first.touched, expected_rows=expected_rows)
+        return replace(first, columns=[column[:0] for column in first.columns], expected_rows=expected_rows)
     each = [scope.norms(part) for part in gradients.parts()]
     columns = zip(*(norms.columns for norms in each), strict=True)
-    return LotNorms([torch.cat(column) for column in columns], each[0].touched, expected_rows=expected_rows)
+    return replace(each[0], columns=[torch.cat(column) for column in columns], expected_rows=expected_rows)

@@ -13,7 +13,9 @@ and then, once for all terms together:
     public  <-  sum of means + N(0, (multiplier S)^2),   S = sum of reach C / L
 
 A record added or removed adds or takes away its own gradient, so its reach is 1; it changes the gradient of the group that
-it belongs to from one vector within C to another, so over groups the reach is 2. Where a term has a bound for each layer, C
+it belongs to from one vector within C to another, so over groups the reach is 2. A person with up to m records reaches m
+times as far, unless all these records are in one row: a rule that is `PerPerson` sums the gradients of a person before it
+clips, and groups are drawn for whole persons. Where a term has a bound for each layer, C
 is the length of all of them together. Where it has one for each component of a mixture, so has the noise: a record reaches
 the parameters of one component.
 
@@ -78,7 +80,7 @@ def privatize(
 
     Guarantee:
         The contents of `out` and the bounds, together, are one Gaussian mechanism with the access's merged multiplier on
-        the records of the lot, for one record added or removed.
+        the records of the lot, for one unit of the plan (a record, or a person with all records) added or removed.
     """
     # Norms, factors and sums keep their guarantees only in full precision.
     with full_precision(out.flat.device):
@@ -88,9 +90,13 @@ def privatize(
         for i, (gradients, rule) in enumerate(terms):
             if isinstance(gradients, EmbeddingGradients):
                 gradients = gradients.given(access, expected_batch_size)
+            if rule.by_person:
+                gradients = gradients.of_persons(access.max_rows)
             divisor, reach = expected_batch_size, 1.0
             if gradients.groups is not None:
                 divisor, reach = gradients.groups * access.ranks.size, 2.0
+            if not gradients.of_unit:
+                reach *= access.max_rows
             norms = lot_norms(gradients, rule.scope, divisor, needed=access.private and rule.known(access.number) is None)
             if access.private:
                 bounds = rule.bounds(access, norms, before and before[i])
@@ -107,7 +113,7 @@ def privatize(
         # All terms are summed at once, since a factor that they have in common is then multiplied once.
         weighted_sums(whole, out.views, add=add)
         if isinstance(sensitivity, float):
-            gaussian(access, "gradient", out.flat, sensitivity=sensitivity)
+            gaussian(access, "gradient", out.flat, sensitivity=sensitivity, of_unit=True)
         else:
             _by_component(access, sensitivity, out)
         return used
@@ -139,6 +145,6 @@ def _by_component(access: OpenAccess, sensitivity: Tensor, out: GradientBuffer) 
     access.ranks.agree(sensitivity.tolist())
     for view in out.views.values():
         view.div_(sensitivity.to(view).view(-1, *(1,) * (view.dim() - 1)))
-    gaussian(access, "gradient", out.flat, sensitivity=1.0)
+    gaussian(access, "gradient", out.flat, sensitivity=1.0, of_unit=True)
     for view in out.views.values():
         view.mul_(sensitivity.to(view).view(-1, *(1,) * (view.dim() - 1)))

@@ -26,7 +26,9 @@ class RecordGradients:
         draw: the identity of the lot that the records came from.
         offsets: where the components of a mixture begin and end among the records, if they are sorted by component.
         groups: the number of groups, where rows are groups; a constant.
-        partition: the groups of the records, where factors have a row for each record and not for each group.
+        partition: the groups (or persons) of the records, where factors have a row for each record and not for each group.
+        persons: (B,) the person of each record, counted from 0, where persons have several; None where it is not known.
+        of_unit: True if a person with all records changes one row, and no other: rows are persons, or groups of whole ones.
         losses: returns the losses (B,), when they are asked for.
     """
 
@@ -40,11 +42,13 @@ class RecordGradients:
         offsets: Sequence[int] | None = None,
         groups: int | None = None,
         partition: Groups | None = None,
+        persons: Tensor | None = None,
+        of_unit: bool = False,
         losses: Callable[[], Tensor] | None = None,
     ) -> None:
         self._factors, self._layers, self._size = factors, layers, size
-        self.draw, self.offsets, self.groups = draw or LotId(), offsets, groups
-        self._losses, self._partition = losses, partition
+        self.draw, self.offsets, self.groups, self.of_unit = draw or LotId(), offsets, groups, of_unit
+        self._losses, self._partition, self._persons = losses, partition, persons
 
     def __len__(self) -> int:
         return self._size
@@ -92,7 +96,7 @@ class RecordGradients:
             each = [self._partition.of(factors) for factors in each]
         if self._size and each:
             return _squares(each)
-        return torch.zeros(0, self._size, dtype=torch.float64, device=self._layers[0][0].device)
+        return torch.zeros(len(each), self._size, dtype=torch.float64, device=self._layers[0][0].device)
 
     def products(self, onto: Mapping[nn.Parameter, Tensor]) -> Tensor:
         """Return inner products (B,) with one tensor for each parameter, in float64; private. Groups have none."""
@@ -101,6 +105,28 @@ class RecordGradients:
         own = [factors.project(onto[p])[: self._size] for p, factors in self._factors.items()]
         some = self._layers[0][0]
         return torch.zeros(self._size, dtype=torch.float64, device=some.device) + sum(own)
+
+    def of_persons(self, max_rows: int) -> RecordGradients:
+        """Return gradients with a row for each person, the sum over that person's records; or these, if a unit is a row.
+
+        Args:
+            max_rows: the most records that a person has, as the plan says; 1 where a record is a unit.
+
+        Raises:
+            ValueError: if it is not known whose the records are, or these are groups that hold records of persons apart.
+        """
+        if max_rows == 1 or self.of_unit:
+            return self
+        if self._persons is None or self.groups is not None:
+            raise ValueError(
+                "PerPerson sums the gradients of a person, and it is not known whose these are: take lots as PoissonLots "
+                "draws them (persons=...), and parts of a lot from Lot.cut or Lot.divided, which cut between persons"
+            )
+        index = self._persons.to(self._layers[0][0].device)
+        persons = Groups(index, int(index.max()) + 1 if len(index) else 0)
+        return RecordGradients(
+            self._factors, self._layers, persons.count, self.draw, partition=persons, of_unit=True, losses=self._losses
+        )
 
     def parts(self) -> Iterator[RecordGradients]:
         """Give the lot in one piece; see `MicroBatches.parts`."""
@@ -209,7 +235,9 @@ def _places(places: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(places, device=device)
 
 
-def materialised(gradients: Mapping[nn.Parameter, Tensor], draw: LotId | None = None) -> RecordGradients:
+def materialised(
+    gradients: Mapping[nn.Parameter, Tensor], draw: LotId | None = None, *, persons: Tensor | None = None
+) -> RecordGradients:
     """Hold gradients that are one tensor (B, *parameter) a parameter, as Opacus puts them in ``p.grad_sample``."""
-    size = len(next(iter(gradients.values())))
-    return RecordGradients({p: Dense(g) for p, g in gradients.items()}, [[p] for p in gradients], size, draw)
+    size, factors = len(next(iter(gradients.values()))), {p: Dense(g) for p, g in gradients.items()}
+    return RecordGradients(factors, [[p] for p in gradients], size, draw, persons=persons)

@@ -24,11 +24,13 @@ class LotNorms:
             A scope does not know it; `lot_norms` puts it in, before a rule chooses bounds.
         touched: the number of columns in which one record has a norm.
         grouped: rows are groups, so that a record changes a norm and does not add one.
+        of_unit: a person with all records has one row (`RecordGradients`).
     """
 
     columns: Sequence[Tensor]
     touched: int = 1
     grouped: bool = False
+    of_unit: bool = False
     expected_rows: float | None = None
 
 
@@ -59,7 +61,7 @@ class Flat(Scope):
     """One bound for the whole gradient of a record."""
 
     def norms(self, gradients: RecordGradients) -> LotNorms:
-        return LotNorms((gradients.norms(),), grouped=gradients.groups is not None)
+        return LotNorms((gradients.norms(),), grouped=gradients.groups is not None, of_unit=gradients.of_unit)
 
     def weights(self, factors: Sequence[Tensor]) -> Tensor:
         return factors[0]
@@ -73,7 +75,8 @@ class Layers(Scope):
 
     def norms(self, gradients: RecordGradients) -> LotNorms:
         columns = gradients.layer_norms()
-        return LotNorms(columns, touched=len(columns), grouped=gradients.groups is not None)
+        grouped = gradients.groups is not None
+        return LotNorms(columns, touched=len(columns), grouped=grouped, of_unit=gradients.of_unit)
 
     def weights(self, factors: Sequence[Tensor]) -> Sequence[Tensor]:
         return factors

@@ -85,8 +85,9 @@ class PerRecord:
 class PerGroup:
     """A loss of each group of records; its gradient is clipped to C a group (sensitivity 2 C).
 
-    Each record is assigned to a group at random by itself, from the private stream. A record added or removed changes the
-    gradient of one group, from one vector within C to another. An empty group adds nothing.
+    Each record is assigned to a group at random by itself, from the private stream; where persons have several records,
+    each person with all of them. A record (or person) added or removed changes the gradient of one group, from one vector
+    within C to another. An empty group adds nothing.
 
     Args:
         loss: ``loss(lot, noise, groups) -> (1,)``, called once for a lot: code sees one record, as in `PerRecord`.
@@ -125,6 +126,8 @@ class PerGroup:
     @staticmethod
     def slots(expected_batch_size: float, groups: int) -> int:
         """Return a number of places that a group of a Poisson lot outgrows with a probability below 1e-6.
+
+        Groups of persons vary more: with up to m records each, take m times the places for a lot of 1/m of the records.
 
         Example:
             >>> PerGroup.slots(256, 16)

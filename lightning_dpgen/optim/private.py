@@ -423,6 +423,8 @@ class PrivateOptimizer(DPOptimizer):
         """Add the clipped gradients of one part of a lot to the buffer."""
         number = self._account.done.get(self._stage, 0)
         for own, rule in zip(gradients, self._rules, strict=True):
+            if rule.by_person:
+                own = own.of_persons(self._account.plan.max_rows)
             norms = rule.scope.norms(own)
             bounds = rule.ahead(number, norms) if self._account.plan.private else (math.inf,) * len(norms.columns)
             if bounds is None:
@@ -448,7 +450,9 @@ class PrivateOptimizer(DPOptimizer):
                 "others. Call backward once a step, on the sum of the losses"
             )
         held = {p: g[0] if isinstance(g, list) else g for p, g in zip(self.params, samples, strict=True) if g is not None}
-        return materialised(held, draw)
+        # It is not known whose the rows are that are but a part of the lot.
+        persons = None if draw is None or len(next(iter(held.values()))) != draw.size else draw.persons
+        return materialised(held, draw, persons=None if persons is None else torch.from_numpy(persons))
 
     def _check(self, gradients: Sequence[RecordGradients | MicroBatches | EmbeddingGradients]) -> None:
         """Refuse gradients that are not of all parameters; any other would keep an old gradient, or one never clipped."""
@@ -476,6 +480,8 @@ class PrivateOptimizer(DPOptimizer):
                 )
             if isinstance(own, RecordGradients):
                 rule.scope.check(own)
+                if rule.by_person:
+                    own.of_persons(self._account.plan.max_rows)
 
     def _add_data_free(self, terms: Sequence[DataFree]) -> None:
         """Add the plain gradients of terms that see no record."""

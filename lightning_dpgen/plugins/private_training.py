@@ -52,12 +52,13 @@ class PrivateTraining:
         delta: in (0, 1).
         sample_rate: the probability with which each record takes part in a step.
         steps: the number of steps.
-        clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several.
+        clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
+            ``PerPerson(rule)`` the sum of a person's gradients is clipped.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
             ``ckpt_path=`` and a checkpoint of it. An earlier training of this process that is not fitting gives it up. None
             keeps the ledger in memory.
         persons: (N,) the person of each record, where one person has several.
-        max_rows: the largest number of records of a person.
+        max_rows: the largest number of records of a person; the noise is for all of them, unless clipping is `PerPerson`.
         engine: the per-record gradients; ``func`` takes any network, a record at a time.
         micro_batch: about how many records' gradients are computed at a time, so that larger lots fit into memory;
             ``auto`` finds it (`StepOptions`). None takes a lot in one piece.

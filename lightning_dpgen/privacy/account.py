@@ -286,22 +286,24 @@ class Account:
         self.plan = Plan.from_json(self.ledger.plan)
 
     def sample(
-        self, stage: str, units: int, rows: Callable[[np.ndarray], np.ndarray] | None = None
+        self, stage: str, units: int, rows: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
     ) -> tuple[np.ndarray, LotId]:
         """Draw a Poisson lot: each unit of privacy takes part independently, with the probability that the plan says.
 
         Args:
             stage: the stage of the plan that the lot is drawn for; at rate 1 the lot holds all units.
             units: the number of units: records, or persons.
-            rows: a function from positions of units to the positions of their records; None where a unit is one record.
+            rows: a function from positions of units to the positions of their records, and the unit of each, counted from 0
+                among those; None where a unit is one record.
 
         Returns:
             The sorted positions of the records, which are private, and the draw that one access may be opened against.
         """
         positions = self.stream.poisson_sample(units, self.plan.stage(stage).access.sample_rate)
+        persons = None
         if rows is not None:
-            positions = rows(positions)
-        return positions, self._lots.issue(LotId(stage, len(positions), self.ranks.size))
+            positions, persons = rows(positions)
+        return positions, self._lots.issue(LotId(stage, len(positions), self.ranks.size, persons))
 
     def check_draw(self, stage: str, draw: LotId) -> None:
         """Refuse records from which no access of a stage can be made.

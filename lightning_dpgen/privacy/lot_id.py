@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.plan import Plan
 
@@ -19,11 +21,18 @@ class LotId:
     Args:
         size: the number of records; private.
         parts: the number of processes that have a part of the lot each.
+        persons: (size,) the person of each record, counted from 0 within the lot; private. None where each is a unit alone.
     """
 
     stage: str | None = None
     size: int | None = field(default=None, repr=False)
     parts: int = 1
+    persons: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def units(self) -> int | None:
+        """The number of units of privacy, persons or records; private. None where `size` is."""
+        return self.size if self.persons is None else len(np.unique(self.persons))
 
 
 class IssuedLots:

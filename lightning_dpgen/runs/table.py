@@ -70,27 +70,31 @@ def decay_line(rule: ClippingRule | None, plan: Plan) -> str | None:
 def terms_table(settings: Settings, plan: Plan) -> str | None:
     """Return what each term of a loss adds to the sensitivity of the mean gradient, as text; None for a single term.
 
-    A record moves the mean by at most the sum of reach times bound over divisor, and one Gaussian of that sensitivity
-    covers all terms (docs/PRIVACY.md, PriVAE). A mean embedding has a noise of its own, for features of length 1.
+    A record, or a person with all records, moves the mean by at most the sum of reach times bound over divisor, and one
+    Gaussian of that sensitivity covers all terms (docs/PRIVACY.md, PriVAE). A mean embedding has a noise of its own, for
+    features of length 1.
     """
     if settings.clipping is None or not plan.private:
         return None
+    most = plan.max_rows
     rules, training = rules_of(settings.spec.model, settings.clipping), plan.stage("training").access
+    reached = 1 if settings.clipping.by_person else most
     if (embedded := training.multipliers.get("embedding")) is not None:
         lot = training.sample_rate * settings.n
         bound, word = _bound(rules[0])
         rows = [("term", "bound", "reach", "divisor", "sensitivity", "noise of a number")]
-        for name, text, value, multiplier in (
-            ("records", f"{word}{bound:.3g}", bound / lot, training.multipliers["gradient"]),
-            ("embedding", "1", 1.0 / lot, embedded),
+        for name, text, reach, size, multiplier in (
+            ("records", f"{word}{bound:.3g}", reached, bound, training.multipliers["gradient"]),
+            ("embedding", "1", most, 1.0, embedded),
         ):
-            rows.append((name, text, "1", f"{lot:,.0f}", f"{value:.3g}", f"{multiplier * value:.3g}"))
+            value = reach * size / lot
+            rows.append((name, text, str(reach), f"{lot:,.0f}", f"{value:.3g}", f"{multiplier * value:.3g}"))
         return "\n".join(["", aligned(rows)])
     if len(rules) < 2:
         return None
     divisors = training.sample_rate * settings.n, settings.spec.model.groups
     rows, parts = [("term", "bound", "reach", "divisor", "part of the sensitivity")], []
-    for name, reach, rule, divisor in zip(("records", "groups"), (1, 2), rules, divisors, strict=True):
+    for name, reach, rule, divisor in zip(("records", "groups"), (reached, 2), rules, divisors, strict=True):
         bound, word = _bound(rule)
         parts.append(reach * bound / divisor)
         rows.append((name, f"{word}{bound:.3g}", str(reach), f"{divisor:,.0f}", f"{parts[-1]:.3g}"))
@@ -106,7 +110,7 @@ def _bound(rule: ClippingRule) -> tuple[float, str]:
     """Return the first or the largest bound of a rule, and which it is, in a word."""
     if (known := rule.known(0)) is not None:
         return known, ""
-    while (inner := getattr(rule, "rule", None)) is not None:
+    while (inner := getattr(rule, "of", None)) is not None:
         rule = inner
     return (rule.c_max, "up to ") if isinstance(rule, DPNorm) else (getattr(rule, "c", 1.0), "at first ")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,21 +33,33 @@ class Lot:
         draw: its identity, which copies of a lot share. A lot made by hand has one of its own, which no account has
             issued, so no step can be taken with it: lots to learn from are those of `PoissonLots`. Of the records that
             stand beside an issued identity only the number is compared, so put no others in their place.
+        persons: (B,) int64, the person of each record, counted from 0 within the lot, where persons have several; None
+            where each has one, or it is not known whose records these are.
 
     Raises:
-        ValueError: for more records than were drawn.
+        ValueError: for more records than were drawn, or other persons than one a record.
     """
 
     records: Any
     offsets: tuple[int, ...]
     draw: LotId = field(default_factory=LotId, repr=False, compare=False)
+    persons: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.draw.size is not None and len(self) > self.draw.size:
             raise ValueError("offsets: this lot has more records than were drawn; each record that is drawn counts once")
+        if self.persons is not None and self.persons.shape != (len(self),):
+            raise ValueError("persons: expected one for each record of the lot, (B,) whole numbers")
 
     def __len__(self) -> int:
         return self.offsets[-1]
+
+    @property
+    def units(self) -> int:
+        """The number of units of privacy: of persons, where they have several records, or of records."""
+        if self.persons is None:
+            return len(self)
+        return int(self.persons.max()) + 1 if len(self) else 0
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -55,8 +67,16 @@ class Lot:
         return tree_leaves(self.records)
 
     def mapped(self, change: Callable[[Tensor], Tensor], offsets: tuple[int, ...] | None = None) -> Lot:
-        """Return the lot with `change` applied to each tensor."""
-        return Lot(tree_map(change, self.records), self.offsets if offsets is None else offsets, self.draw)
+        """Return the lot with `change` applied to each tensor.
+
+        Args:
+            change: keeps the order of the records.
+            offsets: the new offsets, where it takes some of the records: their persons are not known then (see `cut`).
+        """
+        records = tree_map(change, self.records)
+        if offsets is None:
+            return Lot(records, self.offsets, self.draw, self.persons)
+        return Lot(records, offsets, self.draw)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Lot:
         """Return the lot on a device, with real numbers in a precision.
@@ -73,31 +93,59 @@ class Lot:
             # It is converted on the device: on the way it would pass through memory that is not pinned, and block.
             return x.pin_memory().to(device, non_blocking=True).to(dtype=wanted)
 
-        return self.mapped(moved)
+        lot = self.mapped(moved)
+        return lot if self.persons is None else replace(lot, persons=moved(self.persons))
 
     def cut(self, size: int) -> Iterator[Lot]:
         """Cut the records into lots of at most `size`, for `MicroBatches`; an empty lot yields one empty lot.
+
+        No person is cut in two: one with more than `size` records is a lot.
 
         Example:
             >>> [(len(part), part.offsets) for part in Lot(torch.zeros(5, 2), (0, 3, 5)).cut(2)]
             [(2, (0, 2, 2)), (2, (0, 1, 2)), (1, (0, 0, 1))]
         """
-        for start in range(0, max(len(self), 1), size):
-            yield self._between(start, min(start + size, len(self)))
+        if self.persons is None:
+            for start in range(0, max(len(self), 1), size):
+                yield self._between(start, min(start + size, len(self)))
+            return
+        ends, start, end = self._ends_of_persons, 0, -1
+        while end < len(ends) - 1:
+            fit = int(np.searchsorted(ends, ends[start] + size, side="right")) - 1
+            end = min(max(fit, start + 1), len(ends) - 1)
+            yield self._of_persons(start, end)
+            start = end
 
     def divided(self, parts: int) -> Iterator[Lot]:
         """Divide the records into so many lots of about the same size, for `MicroBatches`; the number is public.
+
+        No person is divided.
 
         Example:
             >>> [len(part) for part in Lot(torch.zeros(5, 2), (0, 3, 5)).divided(4)]
             [1, 1, 1, 2]
         """
-        for i in range(parts):
-            yield self._between(i * len(self) // parts, (i + 1) * len(self) // parts)
+        at = [i * len(self) // parts for i in range(parts + 1)]
+        if self.persons is not None:
+            at = np.searchsorted(self._ends_of_persons, at).tolist()
+        take = self._between if self.persons is None else self._of_persons
+        for start, end in itertools.pairwise(at):
+            yield take(start, end)
 
     def _between(self, start: int, end: int) -> Lot:
         ends = tuple(min(max(end_of - start, 0), end - start) for end_of in self.offsets)
         return self.mapped(lambda x: x[start:end], ends)
+
+    @property
+    def _ends_of_persons(self) -> np.ndarray:
+        """The number of records of the first persons: of none of them, of one, and so on up to all."""
+        return np.concatenate([[0], torch.bincount(self.persons).cumsum(0).cpu().numpy()])
+
+    def _of_persons(self, start: int, end: int) -> Lot:
+        """Take the records of the persons from `start` to before `end`."""
+        taken = ((self.persons >= start) & (self.persons < end)).nonzero()[:, 0]
+        ends = torch.searchsorted(taken, torch.tensor(self.offsets, device=taken.device)).tolist()
+        return replace(self.mapped(lambda x: x[taken], tuple(ends)), persons=self.persons[taken] - start)
 
 
 class PoissonLots:
@@ -187,7 +235,7 @@ class PoissonLots:
     def draw(self) -> Lot:
         """Draw one Poisson lot, or this process's part of it."""
         positions, offsets, draw = self._sampled()
-        return Lot(self._store.take(positions), offsets, draw)
+        return _lot(self._store.take(positions), offsets, draw)
 
     def draws(self, count: int, workers: int = 0) -> Iterator[Lot]:
         """Yield so many lots, whose records are fetched by processes of their own before they are asked for.
@@ -210,7 +258,7 @@ class PoissonLots:
                 yield taken
 
         for records in fetched(self._store, positions(), workers):
-            yield Lot(records, *waiting.popleft())
+            yield _lot(records, *waiting.popleft())
 
     def _sampled(self) -> tuple[np.ndarray, tuple[int, ...], LotId]:
         """Draw a lot: the positions of its records, where components begin and end among them, and its identity."""
@@ -223,6 +271,11 @@ class PoissonLots:
             taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records)
         offsets = tuple(taken.searchsorted(self._bounds).tolist())
         return taken if self._order is None else self._order[taken], offsets, draw
+
+
+def _lot(records: Any, offsets: tuple[int, ...], draw: LotId) -> Lot:
+    """Return the whole lot of a draw."""
+    return Lot(records, offsets, draw, None if draw.persons is None else torch.from_numpy(draw.persons))
 
 
 @dataclass(frozen=True)
@@ -241,9 +294,12 @@ class _Persons:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def records(self, persons: np.ndarray) -> np.ndarray:
-        """Return the sorted positions of all records of these persons."""
-        return np.sort(self.positions[entries_of(persons, self.starts)[0]])
+    def records(self, persons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sorted positions of all records of these persons, and whose each is: a place in `persons`."""
+        entries, counts = entries_of(persons, self.starts)
+        positions = self.positions[entries]
+        order = np.argsort(positions)
+        return positions[order], np.repeat(np.arange(len(persons)), counts)[order]
 
 
 def persons_of(store: Store, persons: np.ndarray | None, max_rows: int) -> np.ndarray | None:

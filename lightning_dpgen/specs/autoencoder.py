@@ -191,7 +191,8 @@ class VAESpec(NetworkSpec):
         """Return the settings with those of the prior and the divergence filled in.
 
         Args:
-            bound: the largest bound of a record, or the first where it follows gradients.
+            bound: how far a record moves the sum of gradients (a person, where that is the unit): by the largest bound, or
+                the first where it follows gradients.
             lot: the expected size of a lot.
 
         Raises:

@@ -20,6 +20,10 @@ _BOUND = {"ge": 1e-7, "lt": 1e30}
 
 class _Rule(Spec):
     smooth: float = setting("share of the bound of the lot before in that of a lot", 0.0, ge=0, lt=1)
+    per_person: bool = setting(
+        "whether the gradients of a person (data.person) are summed before they are clipped: noise of one bound and "
+        "not of data.max_rows bounds", False
+    )  # fmt: skip
 
 
 class FixedSpec(_Rule):
@@ -116,14 +120,15 @@ def make_rule(
     Raises:
         UsageError: naming the setting that the rule refuses.
     """
-    from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, Normalised, Quantile, Smoothed
+    from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, Normalised, PerPerson, Quantile, Smoothed
 
     if isinstance(spec, DecaySpec):
         spec = spec.solved(steps, rhythm)
     kinds = {"fixed": Fixed, "decay": Decay, "dpnorm": DPNorm, "quantile": Quantile, "normalised": Normalised}
-    values = {name: value for name, value in spec.given().items() if name not in ("rule", "smooth")}
+    values = {name: value for name, value in spec.given().items() if name not in ("rule", "smooth", "per_person")}
     try:
         rule = kinds[spec.rule](**values)
-        return Smoothed(rule, spec.smooth) if spec.smooth else rule
+        rule = Smoothed(rule, spec.smooth) if spec.smooth else rule
+        return PerPerson(rule) if spec.per_person else rule
     except ValueError as error:
         raise UsageError(as_settings(error, "clipping", spec)) from None

@@ -186,7 +186,7 @@ class Settings:
         if self.trained:
             declared["split"] = split
         if self.trained:
-            declared["clipping"] = {"rule": type(self.clipping).__name__, **dataclasses.asdict(self.clipping)}
+            declared["clipping"] = _described(self.clipping)
         return declared | {"seed": spec.seed, "rows": self.rows}
 
     def asked(self) -> dict[str, Any]:
@@ -333,6 +333,11 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     split, centres = _split(spec, schema)
     clipping = None
     if isinstance(model, TrainedSpec):
+        if spec.clipping.per_person and data.most_rows == 1:
+            raise UsageError(
+                "clipping.per_person=true: every person has one record here; expected data.person, and data.max_rows above "
+                "1, or leave it out"
+            )
         clipping = make_rule(completed(spec.clipping, defaults), model.steps, getattr(model, "critic_steps", 1))
     unit = spec.privacy.unit or f"one {source.record} of the data set"
     if data.column_of_persons is not None:
@@ -349,6 +354,13 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     except ValueError as error:
         raise UsageError(str(error)) from None
     return settings
+
+
+def _described(rule: ClippingRule) -> dict[str, Any]:
+    """Return a rule, and those that it wraps, as they are declared in the certificate."""
+    values = {each.name: getattr(rule, each.name) for each in dataclasses.fields(rule)}
+    inner = {name: _described(value) for name, value in values.items() if isinstance(value, ClippingRule)}
+    return {"rule": type(rule).__name__, **values, **inner}
 
 
 def _clips_nothing(rule: str, model: str) -> UsageError:
@@ -399,7 +411,8 @@ def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple
         if isinstance(model, VAESpec):
             clipping = completed(spec.clipping, defaults)
             bound = clipping.c_max if isinstance(clipping, DPNormSpec) else clipping.c
-            model = model.with_codes(bound, max(model.rate * data.n, 1.0))
+            reach = 1 if clipping.per_person else data.most_rows
+            model = model.with_codes(reach * bound, max(model.rate * data.n, 1.0))
         if isinstance(model, WGANSpec):
             model = model.with_loss(schema.layout)
     return spec.changed(model=model, split=split), defaults

@@ -57,6 +57,17 @@ def _release(dpgen, folder, *arguments):
     return certificate, pd.read_parquet(folder / "run" / "release" / "synthetic.parquet"), out
 
 
+def test_a_budget_says_how_far_a_person_reaches(dpgen, tmp_path):
+    """A group holds whole persons, so it moves by twice its bound; its default keeps a fifth of the records' part."""
+    given = [*_visits(tmp_path), f"data.n={N}", "data.person=id", "data.max_rows=3", "model.divergence=kl"]
+    for more, reach in (([], "3"), (["clipping.per_person=true"], "1")):
+        status, out, err = dpgen("budget", *given, *QUICK[:6], *more)
+        assert status == 0, err
+        rows = [line.split() for line in out.splitlines()]
+        (records,), (groups,) = ([row for row in rows if row[:1] == [name]] for name in ("records", "groups"))
+        assert records[-4] == reach and groups[-4] == "2" and (records[-1], groups[-1]) == ("83%", "17%")
+
+
 def test_a_table_of_persons(dpgen, tmp_path):
     table = _visits(tmp_path)
     certificate, synthetic, out = _release(dpgen, tmp_path, *table, f"data.n={N}", "data.person=id", "data.max_rows=3")

@@ -66,6 +66,10 @@ MISTAKES = {
     ),
     "an unknown rule": (["clipping.rule=mean"], "clipping.rule=mean"),
     "no smoothing": (["clipping.smooth=1"], "clipping.smooth=1"),
+    "persons of one record each": (
+        ["clipping.per_person=true"],
+        r"clipping\.per_person=true: every person has one record here; expected data\.person",
+    ),
     "next to no epsilon": (["privacy.epsilon=1e-320"], "privacy.epsilon=1e-320"),
     "fewer records than none": (["data.n=-3"], "data.n=-3"),
     "an infinite bound": (["clipping.c_max=inf"], "clipping.c_max=inf"),

@@ -91,10 +91,11 @@ def test_persons_and_a_bought_number(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "lightning_dpgen"):
         fitted = fit(
             frame, SCHEMA, epsilon=8.0, n_share=0.1, person="who", max_rows=2, run_dir=tmp_path / "r",
-            overrides=SHORT, progress=False,
+            overrides=[*SHORT, "clipping.per_person=true"], progress=False,
         )  # fmt: skip
     assert "counted, with noise" in caplog.text and "more than max_rows of a person: 180" in caplog.text
     declared = fitted.certificate["declared"]
+    assert declared["clipping"]["rule"] == "PerPerson" and declared["clipping"]["of"]["rule"] == "DPNorm"
     assert declared["n_share"] == 0.1 and declared["max_rows"] == 2 and "2 records" in fitted.certificate["unit"]
     assert verify(fitted.folder / "release").good
     assert fitted.evaluate(frame, seconds=0.02).rows["real"] == (120, 120)

@@ -26,6 +26,8 @@ from contracts.laws.clipping import (
     RULES,
     given_the_answers_a_mean_embedding_is_the_same_for_any_lot,
     given_the_answers_a_step_is_the_same_for_any_lot,
+    no_person_costs_a_group_more_than_the_access,
+    no_person_costs_more_than_the_access,
     no_record_costs_a_mixture_more_than_the_access,
     no_record_costs_its_group_more_than_the_access,
     no_record_costs_layers_more_than_the_access,
@@ -61,6 +63,7 @@ from contracts.laws.lots import (
     the_rate_is_the_plans_however_many_records_there_are,
 )
 from contracts.laws.noise import (
+    a_step_of_persons_has_the_noise_of_one_bound,
     every_component_is_noised_alike_also_without_records,
     every_mechanism_is_noised_for_all_records_of_a_person,
     no_number_of_the_stream_is_handed_out_twice,
@@ -89,6 +92,7 @@ from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.directions import Directions
 from lightning_dpgen.data import discovery, key_owners, value_tree
 from lightning_dpgen.gradients import clipping, engines, factors, privatize, records, scopes
+from lightning_dpgen.gradients.clipping import PerPerson
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.measure import labels
@@ -129,6 +133,9 @@ WRITE = "self._write(access, ahead=min(block, remaining))"
 
 lot_costs = no_record_costs_more_than_the_access
 lot_costs_with_a_histogram = functools.partial(no_record_costs_more_than_the_access, DPNORM)
+person_costs = no_person_costs_more_than_the_access
+person_costs_by_record = functools.partial(no_person_costs_more_than_the_access, RULES["fixed"])
+person_counts_by_record = functools.partial(no_person_costs_more_than_the_access, DPNORM)
 split_costs = no_record_costs_a_split_more_than_its_accesses
 split_adds_up = what_a_split_noises_is_a_sum_over_the_records
 split_answers = given_the_answers_a_split_is_the_same_for_any_records
@@ -169,7 +176,7 @@ BROKEN = {
     "no noise": Broken(mechanisms.gaussian, {NOISE: "pass"}, (mechanism_noise, step_noise)),
     "no noise on the gradient": Broken(
         privatize.privatize,
-        {'gaussian(access, "gradient", out.flat, sensitivity=sensitivity)': 'access.consume("gradient")'},
+        {'gaussian(access, "gradient", out.flat, sensitivity=sensitivity, of_unit=True)': 'access.consume("gradient")'},
         (step_noise, step_answers),
     ),
     "no noise on the first mean of the split": Broken(
@@ -194,8 +201,36 @@ BROKEN = {
         {"* (1 if of_unit else access.max_rows)": ""},
         (noise_is_that_of_all_records_of_a_person,),
     ),
+    "records of a person clipped each, with the noise of one": Broken(
+        records.RecordGradients.of_persons,
+        {"self._factors, self._layers, persons.count, self.draw, partition=persons, of_unit=True":
+         "self._factors, self._layers, self._size, self.draw, of_unit=True"},
+        (person_costs, functools.partial(no_person_costs_more_than_the_access, PerPerson(DPNORM))),
+    ),
+    "records of a person clipped each, with the reach of one": Broken(
+        privatize.privatize, {"reach *= access.max_rows": "pass"}, (person_costs_by_record,)
+    ),
+    "a person counted once for each record in a histogram": Broken(
+        clipping.DPNorm.bounds, {"of_unit=norms.of_unit": "of_unit=True"}, (person_counts_by_record,)
+    ),
+    "a person counted for less than a quantile says": Broken(
+        clipping.Quantile.bounds,
+        {"max(start, 1.0 - start)": "min(start, 1.0 - start)"},
+        (functools.partial(no_person_costs_more_than_the_access, PerPerson(clipping.Quantile(0.5, 0.9, share=0.2))),),
+    ),
+    "noise of all records of a person beside the sum of one": Broken(
+        records.RecordGradients.of_persons,
+        {"partition=persons, of_unit=True": "partition=persons"},
+        (a_step_of_persons_has_the_noise_of_one_bound,),
+    ),
+    "records of a person in groups of their own": Broken(
+        engines._groups,
+        {"stream.integers(lot.units, count)": "stream.integers(len(lot), count)",
+         "index[lot.persons.to(device)]": "index"},
+        (no_person_costs_a_group_more_than_the_access,),
+    ),
     "records of a person drawn one by one": Broken(
-        PoissonLots.draw,
+        PoissonLots._sampled,
         {"sample(self._stage, len(self._persons), self._persons.records)": "sample(self._stage, len(self._store))"},
         (a_person_is_in_a_lot_with_all_records_or_none,),
     ),
@@ -316,7 +351,7 @@ BROKEN = {
         clipping.DPNorm.bounds, {"(2 if norms.grouped else 1)": "1"}, (group_costs,)
     ),
     "a count of groups noised like one of records": Broken(
-        clipping.Quantile.bounds, {"(1.0 if norms.grouped else 0.5)": "0.5"},
+        clipping.Quantile.bounds, {"(1.0 if norms.grouped else max(start, 1.0 - start))": "0.5"},
         (functools.partial(group_costs, RULES["quantile"]),),
     ),
     "layers noised like the longest of them": Broken(
@@ -348,7 +383,7 @@ BROKEN = {
     ),
     "groups by position": Broken(
         engines._groups,
-        {"torch.from_numpy(stream.integers(len(lot), count))": "(torch.arange(len(lot)) % count)"},
+        {"torch.from_numpy(stream.integers(lot.units, count))": "(torch.arange(lot.units) % count)"},
         (groups_are_independent_of_who_else_is_there,),
     ),
     "true lot size as denominator": Broken(

@@ -201,7 +201,7 @@ def test_a_group_reaches_twice_its_bound_across_ranks(size):
                 patch = stack.enter_context(pytest.MonkeyPatch.context())
                 if size == 1:
                     own = privatize.gaussian
-                    keep = lambda *a, sensitivity: asked.append(sensitivity) or own(*a, sensitivity=sensitivity)  # noqa: E731
+                    keep = lambda *a, sensitivity, **k: asked.append(sensitivity) or own(*a, sensitivity=sensitivity, **k)  # noqa: E731
                     patch.setattr(privatize, "gaussian", keep)
                 privatize.privatize([(gradients, Fixed(0.7))], access, 99.0, out)
             return out.flat.clone(), asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from contracts.door import Door, others_learn_the_same, overspent, parts_add_up
@@ -19,16 +20,19 @@ from lightning_dpgen.gradients.clipping import (
     Normalised,
     PerComponent,
     PerLayer,
+    PerPerson,
     Quantile,
     Schedule,
     Smoothed,
 )
 from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
+from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.scopes import LotNorms
+from lightning_dpgen.gradients.terms import PerGroup
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.sampling.lots import PoissonLots
 
@@ -170,6 +174,86 @@ def no_record_costs_several_terms_more_than_the_access() -> None:
         step_with(rules)(gradients), (rows, index), (torch.cat([rows, 1e4 * ROWS[:1]]), F.pad(index, (0, 1)))
     )
     assert 0.99 < max(turned) <= 1.0, "both terms move to their bounds"
+
+
+def step_of_persons(rule, max_rows=3):
+    """Return a step on the gradients (B, 3, 4) of records of persons, in two components with a block of weights each."""
+
+    def run(data):
+        rows, persons, components = data
+        weights = [nn.Parameter(torch.zeros(2, 3, 4)), nn.Parameter(torch.zeros(2, 3, 2))]
+        noises = {**dict.fromkeys(rule.noise_shares, 4.0), "gradient": 1.0}
+        account = account_of(noises, max_rows=max_rows)
+        optimizer = PrivateOptimizer(
+            torch.optim.SGD(weights, lr=1.0), account=account, clipping=rule, expected_batch_size=5.0
+        )
+        lot = PoissonLots(rows, account, clusters=components, k=2, persons=persons.numpy()).draw()
+        forms = {
+            p: OneComponent(Dense(g.contiguous()), lot.offsets)
+            for p, g in zip(weights, _two_layers(lot.records), strict=True)
+        }
+        found = RecordGradients(forms, [[p] for p in weights], len(lot), lot.draw, offsets=lot.offsets, persons=lot.persons)
+        optimizer.set_gradients(found)
+        optimizer.step()
+        return torch.cat([w.detach().flatten() for w in weights]), optimizer.last_bound
+
+    return run
+
+
+OF_PERSONS = PerPerson(RULES["fixed"])
+# Nine records of four persons; the first has three, in both components.
+PERSONS, COMPONENTS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3]), torch.tensor([0, 1, 1, 0, 0, 1, 0, 1, 1])
+
+
+def no_person_costs_more_than_the_access(rule=OF_PERSONS) -> None:
+    """Check a person of three records that are alike, of long or short ones, within a component or over both."""
+    run, data = step_of_persons(rule), (ROWS, PERSONS, COMPONENTS)
+    for scale in (100.0, 0.15, 0.01):
+        for components in ([0, 0, 0], [0, 1, 1]):
+            extra = scale * ROWS[:1].expand(3, -1, -1), torch.full((3,), 7), torch.tensor(components)
+            more = tuple(torch.cat([own, other]) for own, other in zip(data, extra, strict=True))
+            none = tuple(own[:0] for own in data)
+            assert max(overspent(run, data, more) + overspent(run, extra, none)) <= 1.0
+    # Records of opposite directions: their sum is short, and each of them is long.
+    rows = torch.cat([100 * ROWS[:1], -100 * ROWS[:1], ROWS[:1]])
+    extra = rows, torch.full((3,), 7), torch.zeros(3, dtype=torch.long)
+    assert max(overspent(run, data, tuple(torch.cat(pair) for pair in zip(data, extra, strict=True)))) <= 1.0
+
+
+def a_large_person_costs_all_that_was_paid(rule=OF_PERSONS) -> None:
+    """Check that the bound is met, so that noise for each of three records would be noticed."""
+    extra = 100 * ROWS[:1].expand(3, -1, -1), torch.full((3,), 7), torch.zeros(3, dtype=torch.long)
+    data = (ROWS, PERSONS, COMPONENTS)
+    more = tuple(torch.cat(pair) for pair in zip(data, extra, strict=True))
+    assert max(overspent(step_of_persons(rule), data, more)) > 0.999
+
+
+def no_person_costs_a_group_more_than_the_access() -> None:
+    """Check a person of three records who turns the gradient of one of two groups round, of one person each before."""
+    network = nn.Linear(3, 1, bias=False)
+    term = PerGroup(
+        None, 2, forms=lambda lot, noise, groups: ({network.weight: Dense(lot.records[:, None])}, lambda: torch.zeros(2))
+    )
+
+    def run(data):
+        rows, persons = data
+        account = account_of({"gradient": 1.0}, max_rows=3)
+        lot = PoissonLots(rows, account, persons=persons).draw()
+        # Persons are drawn into groups in their order, so that those who were there stay where they are.
+        account.stream.integers = lambda size, most: np.arange(size) % most
+        with torch.no_grad():
+            network.weight.zero_()
+        optimizer = PrivateOptimizer(
+            torch.optim.SGD(network.parameters(), lr=1.0), account=account, clipping=Fixed(0.5), expected_batch_size=5.0
+        )
+        optimizer.set_gradients(term_gradients(network, term, lot, account.stream))
+        optimizer.step()
+        return network.weight.detach().clone(), optimizer.last_bound
+
+    rows = 10.0 * ROWS[:1, 0, :3].expand(2, -1)
+    more = torch.cat([rows, -100.0 * rows, -100.0 * rows[:1]])
+    spent = overspent(run, (rows, np.array([0, 1])), (more, np.array([0, 1, 2, 2, 2])))
+    assert 0.99 < max(spent) <= 1.0
 
 
 def what_a_lot_noises_is_a_sum_over_its_records(rule=RULES["fixed"]) -> None:

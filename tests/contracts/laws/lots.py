@@ -75,7 +75,11 @@ def a_person_is_in_a_lot_with_all_records_or_none(draws=4_000) -> None:
     for row in taken:
         lot = lots.draw()
         numbers = numbers_in(lot).numpy()
-        there = np.unique(PERSONS[numbers])
+        whose = PERSONS[numbers]
+        there = np.unique(whose)
+        assert lot.persons is not None, "it is not known whose the records of the lot are"
+        assert lot.persons.tolist() == lot.draw.persons.tolist() and lot.units == lot.draw.units == len(there)
+        assert ((lot.persons[:, None] == lot.persons).numpy() == (whose[:, None] == whose)).all()
         assert len(numbers) == lot.draw.size == np.isin(PERSONS, there).sum()
         for c in range(5):
             assert (CLUSTERS[numbers[lot.offsets[c] : lot.offsets[c + 1]]] == c).all()

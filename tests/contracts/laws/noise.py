@@ -14,13 +14,15 @@ from contracts.laws.accounts import account_of
 from torch import nn
 
 from lightning_dpgen.gradients import privatize
-from lightning_dpgen.gradients.clipping import Fixed
+from lightning_dpgen.gradients.clipping import Fixed, PerPerson
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.sampling.lots import PoissonLots
 
 
 def deviates(values: torch.Tensor, deviation: float) -> bool:
@@ -109,6 +111,21 @@ def every_component_is_noised_alike_also_without_records(size=0) -> None:
     parts = torch.stack([view for p in (weight, bias) for view in out.views[p]]).double()
     correlation = torch.corrcoef(parts) - torch.eye(4)
     assert correlation.abs().max() < 5.5 / math.sqrt(20_000)
+
+
+def a_step_of_persons_has_the_noise_of_one_bound(max_rows=4) -> None:
+    """Check 40,000 parameters of a lot of no person, and that a rule for records draws the noise of all four."""
+    for rule, times in ((PerPerson(Fixed(0.7)), 1), (Fixed(0.7), max_rows)):
+        account = account_of({"gradient": 1.3}, max_rows=max_rows)
+        weight = nn.Parameter(torch.zeros(40_000))
+        optimizer = PrivateOptimizer(
+            torch.optim.SGD([weight], lr=1.0), account=account, clipping=rule, expected_batch_size=5
+        )
+        lot = PoissonLots(torch.zeros(0, 1), account, persons=np.zeros(0, int)).draw()
+        optimizer.set_gradients(materialised({weight: torch.zeros(0, 40_000)}, lot.draw, persons=lot.persons))
+        optimizer.step()
+        assert not deviates(weight.detach(), times * 1.3 * 0.7 / 5.0)
+        assert deviates(weight.detach(), times * 1.3 * 0.7 / 5.0 / math.sqrt(2))
 
 
 def steps_have_noise_of_their_own() -> None:
