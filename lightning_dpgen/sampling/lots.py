@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.lot_id import LotId
@@ -18,6 +17,7 @@ from lightning_dpgen.sampling.contents import check_finite, content
 from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.stores import Store
+from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Lot:
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors that the records consist of."""
-        return tree_leaves(self.records)
+        return leaves_of(self.records)
 
     def mapped(self, change: Callable[[Tensor], Tensor], offsets: tuple[int, ...] | None = None) -> Lot:
         """Return the lot with `change` applied to each tensor."""
-        return Lot(tree_map(change, self.records), self.offsets if offsets is None else offsets, self.draw)
+        return Lot(map_tree(change, self.records), self.offsets if offsets is None else offsets, self.draw)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Lot:
         """Return the lot on a device, with real numbers in a precision.
