@@ -38,6 +38,10 @@ _WRITTEN = (
 )
 
 
+def _refuse_second(gradient: Any) -> Iterable[tuple[Tensor, GradientFactors]]:
+    raise RuntimeError("a result of the loss is handed a second gradient: take the gradients of a loss once")
+
+
 class _Noted(torch.autograd.Function):
     """A function that passes a result on and tells the tape its gradient, also if the result is later changed in place."""
 
@@ -141,7 +145,8 @@ class Tape:
                 "this loss takes a gradient by itself (autograd.grad, backward), and how that depends on the parameters is "
                 "not seen: write that gradient out, or use torch.func.grad for it and engine='func'"
             )
-        self._received[place] = gradient
+        # It is not kept, nor are the layer's inputs: those of all layers together would be most of a step's memory.
+        self._received[place], self._notes[place] = list(self._notes[place](gradient)), _refuse_second
 
     def use(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Replace a call of `function` that has traced parameters among its arguments."""
@@ -250,8 +255,8 @@ class Tape:
                 "written into another tensor): use engine='func', or torch's functions without writing in place"
             )
         by_source: dict[int, tuple[Tensor, list[GradientFactors]]] = {}
-        for place, gradient in sorted(self._received.items()):
-            for source, factors in self._notes[place](gradient):
+        for _, noted in sorted(self._received.items()):
+            for source, factors in noted:
                 by_source.setdefault(id(source), (source, []))[1].append(factors)
         for (_, source), gradient in zip(self._copies, found, strict=False):
             if gradient is not None:
