@@ -12,6 +12,7 @@ from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 
 
@@ -41,7 +42,10 @@ class HeldRecipe(Recipe):
         """
         stages = {workload.stage for workload in recipe.workloads}
         own = tuple(stage for stage in plan.stages if stage.name in stages)
-        account, state, held = Account(Plan(own, plan.target_epsilon, plan.delta, max_rows=plan.max_rows)), {}, set()
+        # Its records are made up: an audit that is made again starts from the same run.
+        stream = PrivateStream(seed=0)
+        account = Account(Plan(own, plan.target_epsilon, plan.delta, max_rows=plan.max_rows), stream=stream)
+        state, held = {}, set()
         for workload in recipe.workloads:
             statistics = recipe.statistics(workload.stage, state)
             if held or workload.stage in recipe.from_fits:

@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from lightning_dpgen.gradients.hidden import is_hidden
+from lightning_dpgen.sampling.trees import leaves_of
 
 if TYPE_CHECKING:
     from lightning_dpgen.gradients.vmap_functions import Watch
@@ -41,7 +42,7 @@ def correction(function: Callable) -> Callable | None:
 
 
 def _any_hidden(*tensors: Any) -> bool:
-    return any(map(is_hidden, tree_leaves(tensors)))
+    return any(map(is_hidden, leaves_of(tensors)))
 
 
 def _hits(x: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -77,7 +78,7 @@ def _roll(watch: Watch, function: Callable, x, *shifts, **options):
 
 def _of_vectors(watch: Watch, function: Callable, *args, **kwargs):
     """Refuse single numbers where a function expects several: vmap would take those of all records."""
-    if any(is_hidden(x) and x.dim() == 0 for x in tree_leaves((args, kwargs))):
+    if any(is_hidden(x) and x.dim() == 0 for x in leaves_of((args, kwargs))):
         raise ValueError(f"the loss calls {function.__name__} of a single number: give it a vector, as in x[None]")
     return NotImplemented
 
@@ -172,7 +173,7 @@ def _new(watch: Watch, function: Callable, x, *sizes, **kwargs):
 
 def _between(watch: Watch, function: Callable, *args, **kwargs):
     """Refuse ends of a range that are not single numbers, as torch does for one record."""
-    if any(is_hidden(x) and x.dim() for x in tree_leaves((args, kwargs))):
+    if any(is_hidden(x) and x.dim() for x in leaves_of((args, kwargs))):
         raise ValueError(f"the loss calls {function.__name__} between vectors: give it single numbers of a record")
     return NotImplemented
 

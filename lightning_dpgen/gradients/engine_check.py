@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -131,11 +131,8 @@ def _check(
         warnings.filterwarnings("ignore", message="There is a performance drop")
         with _unchanged(network):
             found = engine(network, term, few, noise, groups)
-        single, again = (_one_by_one(network, term, few, noise, groups, parameters) for _ in range(2))
-        # A loss that is not still draws numbers of its own, so there is nothing to compare; it is called as often.
-        is_still = torch.allclose(single, again, rtol=still.tolerance, equal_nan=True)
-        if is_still:
-            _compare(found, single, parameters, still.tolerance)
+        singles = _one_by_one(network, term, few, noise, groups, parameters)
+        is_still = _compare(found, singles, parameters, still)
         if groups is None and len(few.offsets) == 2:
             with _unchanged(network):
                 _compare_pairs(term, few, noise, found.losses, still.tolerance if is_still else math.inf)
@@ -148,14 +145,13 @@ def _one_by_one(
     noise: Tensor,
     groups: Groups | None,
     parameters: list[nn.Parameter],
-) -> Tensor:
-    """Compute the gradients (rows, P) of each record, or group, by plain autograd on a lot of its own."""
+) -> Iterator[tuple[Sequence[Tensor], Sequence[Tensor]]]:
+    """Compute the gradients of each record, or group, twice, by plain autograd on a lot of its own."""
     if groups is None:
         rows = [(tree_map(lambda x, i=i: x[i : i + 1, None], lot.records), noise[i : i + 1, None]) for i in range(len(lot))]
     else:
         held = tree_map(groups.repeated, lot.records), groups.repeated(noise), groups.mask
         rows = [tree_map(lambda x, j=j: x[j : j + 1], held) for j in range(groups.count)]
-    found = []
     for i, own in enumerate(rows):
         offsets = tuple(int(i < end) for end in lot.offsets)
 
@@ -164,22 +160,53 @@ def _one_by_one(
                 return term.losses(Lot(records, (0, len(there[0]))), noise, OneGroup(there[0]))
             return term.losses(Lot(records, offsets), noise)
 
-        alone = Isolation(1)
-        with _unchanged(network), torch.enable_grad():
-            losses = alone.run(loss, *own)
-            with alone.backward():
-                each = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
-        gradient = torch.cat([(g.to_dense() if g.is_sparse else g).flatten() for g in each]).double()
+        def gradients(own: Any = own, loss: Callable[..., Tensor] = loss) -> Sequence[Tensor]:
+            alone = Isolation(1)
+            with _unchanged(network), torch.enable_grad():
+                losses = alone.run(loss, *own)
+                with alone.backward():
+                    return torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
+
+        each = gradients(), gradients()
         # The loss of a group without a record may be anything.
-        found.append(gradient if groups is None or bool(groups.mask[i].any()) else torch.zeros_like(gradient))
-    return torch.stack(found)
+        if groups is not None and not bool(groups.mask[i].any()):
+            each = ([torch.zeros_like(p) for p in parameters],) * 2
+        yield each
 
 
-def _compare(found: RecordGradients, single: Tensor, parameters: list[nn.Parameter], tolerance: float) -> None:
-    lengths = single.norm(dim=1)
+def _compare(
+    found: RecordGradients,
+    singles: Iterable[tuple[Sequence[Tensor], Sequence[Tensor]]],
+    parameters: list[nn.Parameter],
+    still: ConstantDraws,
+) -> bool:
+    """Compare gradients, one record after the other: those of all at once would take more memory than a step.
+
+    Returns:
+        True if the loss is still: one that is not draws numbers of its own, so there is nothing to compare. It is called
+        as often.
+    """
+    is_still, differences, lengths = True, [], []
+    views = {p: torch.zeros_like(p) for p in parameters}
+    rows = torch.eye(len(found), dtype=parameters[0].dtype, device=parameters[0].device)
+    for weights, (single, again) in zip(rows, singles, strict=True):
+        found.weighted_sum(weights, views)
+        difference, length = 0.0, 0.0
+        for p, x, y in zip(parameters, single, again, strict=True):
+            x, y = ((g.to_dense() if g.is_sparse else g).double() for g in (x, y))
+            is_still = is_still and torch.allclose(x, y, rtol=still.tolerance, equal_nan=True)
+            difference, length = difference + (views[p].double() - x).square().sum(), length + x.square().sum()
+        differences.append(torch.as_tensor(difference).sqrt())
+        lengths.append(torch.as_tensor(length).sqrt())
+    if is_still:
+        _refuse_differences(torch.stack(differences), torch.stack(lengths), found, still.tolerance)
+    return is_still
+
+
+def _refuse_differences(differences: Tensor, lengths: Tensor, found: RecordGradients, tolerance: float) -> None:
     # Rounding can put one unit of a deep network on the other side of a kink (a ReLU's) in a lot, which changes the
     # gradient of that record by up to a hundredth. A parameter that is not seen changes those of all by more.
-    wrong = (_rows(found, parameters) - single).norm(dim=1) > max(_KINK, tolerance) * lengths + 1e-9
+    wrong = differences > max(_KINK, tolerance) * lengths + 1e-9
     allowed = 1 if found.groups is None and len(wrong) == _RECORDS else 0
     # A record whose gradient is not finite adds zeros in a step, so it is not compared.
     if int((wrong & torch.isfinite(lengths)).sum()) > allowed:
@@ -267,12 +294,3 @@ def _tell_apart(lot: Lot, groups: Groups | None) -> bool:
     if groups is not None and len(torch.bincount(groups.index, minlength=groups.count).unique()) < 2:
         return False
     return any(bool((x[1:] != x[:1]).any()) for x in lot.tensors)
-
-
-def _rows(gradients: RecordGradients, parameters: list[nn.Parameter]) -> Tensor:
-    """Return the gradients (rows, P) of each record, or group."""
-    views, rows = {p: torch.zeros_like(p) for p in parameters}, []
-    for weights in torch.eye(len(gradients), dtype=parameters[0].dtype, device=parameters[0].device):
-        gradients.weighted_sum(weights, views)
-        rows.append(torch.cat([views[p].flatten() for p in parameters]).double())
-    return torch.stack(rows)

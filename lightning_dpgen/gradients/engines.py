@@ -26,6 +26,9 @@ from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 _checked: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
 # Places in the state of torch's Mersenne twister: its seed of 64 bits, and its 624 words of 32 bits, each in 64.
 _SEED_AT, _WORDS_AT, _WORDS = 0, 24, 624
+# The state of a generator from which nothing was drawn.
+_UNUSED = torch.Generator().get_state()
+_NONE = torch.zeros(())
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
 
@@ -58,7 +61,7 @@ def term_gradients(
     if not isinstance(term, PerRecord | PerGroup):
         raise ValueError(f"{type(term).__name__} is no loss of records: expected a PerRecord or PerGroup term")
     # A network without a real parameter is refused by the engine.
-    some = next((p for p in network.parameters() if p.is_floating_point()), torch.zeros(()))
+    some = next((p for p in network.parameters() if p.is_floating_point()), _NONE)
     if noise is None:
         noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)
     closed = engine == "ghost" and term.forms is not None
@@ -122,8 +125,8 @@ def _keyed(stream: PrivateStream) -> Tensor:
 
     Its seed is from the stream, too, so that `Guard` can tell it from another state.
     """
-    state = torch.Generator().get_state()
-    fresh = stream.words(1 + _WORDS)
-    state.numpy()[_SEED_AT : _SEED_AT + 8].view(np.uint64)[:] = fresh[:1] >> np.uint64(1)
-    state.numpy()[_WORDS_AT : _WORDS_AT + 8 * _WORDS].view(np.uint64)[:] = fresh[1:] >> np.uint64(32)
+    state = _UNUSED.clone()
+    fresh, octets = stream.words(1 + _WORDS), state.numpy()
+    octets[_SEED_AT : _SEED_AT + 8].view(np.uint64)[:] = fresh[:1] >> np.uint64(1)
+    octets[_WORDS_AT : _WORDS_AT + 8 * _WORDS].view(np.uint64)[:] = fresh[1:] >> np.uint64(32)
     return state

@@ -240,14 +240,16 @@ class OuterSum(GradientFactors):
             add = True
 
     def materialise(self) -> Tensor:
-        total = 0.0
+        total: Tensor | None = None
         for left, right in self.pairs:
             if left.is_floating_point():
                 product = torch.bmm(left.transpose(1, 2), right.to(left.dtype))
             else:
                 product = right.new_zeros(len(right), *self.shape)
                 product.scatter_add_(1, left[:, :, None].expand_as(right), right)
-            total = total + product
+            # A sum with a first 0 would be another pass over all numbers, in memory of its own.
+            total = product if total is None else total + product
+        assert total is not None, "there is at least one pair"
         return total.view(len(total), *self.view)
 
     def project(self, onto: Tensor) -> Tensor:
@@ -308,6 +310,43 @@ class CentredRankOne(GradientFactors):
 
     def _shared(self) -> Tensor:
         return (self.left.T @ self.right).view(self.own.view)
+
+
+@dataclass
+class Reordered(GradientFactors):
+    """Gradients that are held with the dimensions of the parameter in another order.
+
+    Args:
+        held: the gradients, in the order in which they are held.
+        shape: their shape.
+        order: the place of each of the parameter's dimensions in it.
+    """
+
+    held: GradientFactors
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def norms(self) -> Tensor:
+        return self.held.norms()
+
+    def rows(self) -> list[Tensor]:
+        return self.held.rows()
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        total = out.new_empty(self.shape)
+        self.held.weighted_sum(weights, silenced, total, add=False)
+        in_order = total.permute(self.order)
+        out.add_(in_order) if add else out.copy_(in_order)
+
+    def materialise(self) -> Tensor:
+        return self.held.materialise().permute(0, *(1 + place for place in self.order))
+
+    def project(self, onto: Tensor) -> Tensor:
+        back = [self.order.index(i) for i in range(len(self.order))]
+        return self.held.project(onto.permute(back).contiguous())
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
+        return Reordered(self.held.mapped(change), self.shape, self.order)
 
 
 def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Sequence[int]) -> GradientFactors:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from lightning_dpgen.gradients.factors import GradientFactors
 from lightning_dpgen.gradients.groups import Groups
@@ -26,6 +25,7 @@ from lightning_dpgen.gradients.tape_rules.table import RULES
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.privacy.precision import full_precision
 from lightning_dpgen.sampling.lots import Lot
+from lightning_dpgen.sampling.trees import map_tree
 
 # Functions without a rule that a network's owner has been warned of.
 _said: weakref.WeakKeyDictionary[nn.Module, set[str]] = weakref.WeakKeyDictionary()
@@ -88,8 +88,8 @@ def ghost_gradients(
         return term.losses(Lot(records, offsets), own, *hidden).squeeze(0)
 
     try:
-        with replaced_parameters(network, {p: tape.traced(p) for p in network.parameters() if p.requires_grad}):
-            losses = isolation.run(of_one, tree_map(lambda x: x.unsqueeze(1), lot.records), noise.unsqueeze(1))
+        with replaced_parameters(network, {p: tape.traced(p) for layer in layers for p in layer}):
+            losses = isolation.run(of_one, map_tree(lambda x: x.unsqueeze(1), lot.records), noise.unsqueeze(1))
         if not tape.used or not losses.requires_grad:
             raise ValueError(
                 "this loss does not depend on both the records and the parameters that the network's modules hold (a list "

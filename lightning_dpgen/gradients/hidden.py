@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
-import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _functorch
+
+# With more objects than this in the youngest generation it is collected first; the threshold of Python's collector is 700.
+_YOUNG = 2_000
 
 
 def is_hidden(x: Any) -> bool:
@@ -38,29 +39,36 @@ def burying() -> Iterator[None]:
     collecting = gc.isenabled()
     # Without collections all new objects stay in the youngest generation, which alone is searched.
     gc.disable()
-    first: list = []
+    # A program that has switched collections off has all of its objects there.
+    if gc.get_count()[0] > _YOUNG:
+        gc.collect(0)
+    mark = _Mark()
     try:
         yield
     finally:
-        objects = gc.get_objects(0)
-        if not any(map(functools.partial(operator.is_, first), objects)):
+        found = _tensors_and_marks(gc.get_objects(0))
+        if not any(x is mark for x in found):
             # The loss has run a collection or frozen its objects. Frozen objects are in no list.
             gc.unfreeze()
-            objects = gc.get_objects()
-        _bury(objects)
+            found = _tensors_and_marks(gc.get_objects())
+        _bury(found)
         if collecting:
             gc.enable()
 
 
-def _bury(objects: list) -> None:
-    for x in objects:
-        if _is_tensor(type(x)) and _functorch.is_functorch_wrapped_tensor(x):
+class _Mark(list):
+    """An object that the collector knows, and that shows which generation it is in."""
+
+
+def _tensors_and_marks(objects: list) -> list:
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor | _Mark)}
+    return [x for x in objects if type(x) in kinds]
+
+
+def _bury(found: list) -> None:
+    for x in found:
+        if isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x):
             x.__class__ = Kept
             # The swap fails where torch itself holds the tensor; its new class still refuses every use.
             with torch._C.DisableTorchFunctionSubclass(), contextlib.suppress(RuntimeError):
                 torch._C._swap_tensor_impl(x, torch.empty(0))
-
-
-@functools.cache
-def _is_tensor(kind: type) -> bool:
-    return issubclass(kind, Tensor)

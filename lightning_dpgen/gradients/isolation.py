@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _functorch
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from lightning_dpgen.gradients.activation_checkpoints import without_checkpoints
 from lightning_dpgen.gradients.groups import Groups
@@ -26,6 +26,7 @@ from lightning_dpgen.gradients.hidden import burying, is_hidden
 from lightning_dpgen.gradients.refusals import SAVED, explained, refuse_unwatched
 from lightning_dpgen.gradients.traced_code import answer_as_traced
 from lightning_dpgen.gradients.vmap_functions import Watch
+from lightning_dpgen.sampling.trees import map_tree
 
 
 class Isolation:
@@ -85,10 +86,10 @@ class Isolation:
             self._levels.append(_functorch._vmap_increment_nesting(self.size, "different"))
             watch = self._watch = Watch(self)
             with watch, torch.autograd.graph.disable_saved_tensors_hooks(SAVED), _eager():
-                result = function(*tree_map(self.hide, rows))
+                result = function(*map_tree(self.hide, rows))
                 watch.check_end()
                 self._has_own_backward = watch.has_own_backward
-                return tree_map_only(Tensor, self._bare, result)
+                return self._bare(result) if isinstance(result, Tensor) else tree_map_only(Tensor, self._bare, result)
         finally:
             self._watch = None
             while self._levels:

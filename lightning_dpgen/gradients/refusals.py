@@ -126,36 +126,61 @@ def refuse_unwatched() -> Iterator[None]:
     No mode of torch sees these, and they are handed the numbers of all records.
     The text of a hidden value is an error in every thread.
     """
-    own = threading.get_ident()
+    _watched.depth = getattr(_watched, "depth", 0) + 1
+    try:
+        with _CHANGING:
+            _threads[0] += 1
+            if not _closed:
+                _close_doors()
+        yield
+    finally:
+        _watched.depth -= 1
+        with _CHANGING:
+            _threads[0] -= 1
+            if not _threads[0]:
+                for owner, name, original in _closed:
+                    setattr(owner, name, original)
+                _closed.clear()
 
-    def refusing(original: Callable, reason: str) -> Callable:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == own:
-                raise ValueError(f"the loss {reason}")
-            return original(*args, **kwargs)
 
-        return call
+_watched = threading.local()
+# The doors of the process are closed from when the first thread computes a loss until the last one has ended.
+_CHANGING, _threads = threading.Lock(), [0]
+_closed: list[tuple[Any, str, Callable]] = []
+# The function found at each door, and the one in its place, which is made anew if a program has put another there.
+_made: dict[tuple[Any, str], tuple[Callable, Callable]] = {}
 
+
+def _close_doors() -> None:
+    for owner, name, reason in _DOORS:
+        original = getattr(owner, name)
+        if (owner, name) not in _made or _made[owner, name][0] is not original:
+            _made[owner, name] = original, _refusing(original, reason) if reason else _without_text(original)
+        _closed.append((owner, name, original))
+        setattr(owner, name, _made[owner, name][1])
+
+
+def _refusing(original: Callable, reason: str) -> Callable:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_watched, "depth", 0):
+            raise ValueError(f"the loss {reason}")
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _without_text(original: Callable) -> Callable:
+    @functools.wraps(original)
     def text(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> str:
         if is_hidden(tensor):
             raise ValueError(f"the loss {_TEXT}")
-        return written(tensor, *args, **kwargs)
+        return original(tensor, *args, **kwargs)
 
-    written, undo = torch._tensor_str._str, []
-    try:
-        torch._tensor_str._str = text
-        for owner, name, reason in _DOORS:
-            original = getattr(owner, name)
-            undo.append((owner, name, original))
-            setattr(owner, name, refusing(original, reason))
-        yield
-    finally:
-        torch._tensor_str._str = written
-        for owner, name, original in undo:
-            setattr(owner, name, original)
+    return text
 
 
+# Each with the reason that refuses it in a loss; without one it is refused where it is handed a hidden value.
 _DOORS = (
     (threading.Thread, "start", _THREADS),
     (concurrent.futures.ThreadPoolExecutor, "submit", _THREADS),
@@ -169,4 +194,5 @@ _DOORS = (
     (torch._C.ScriptFunction, "__call__", _SCRIPTS),
     (torch._C.ScriptMethod, "__call__", _SCRIPTS),
     (torch.jit, "fork", _SCRIPTS),
+    (torch._tensor_str, "_str", None),
 )

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_dpgen.gradients.component_factors import sum_factors
 from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import Isolation
 from lightning_dpgen.sampling.own_randomness import generator_states
+from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
 # A note turns the gradient of an output, one row a record, into gradients with respect to some sources. (A recurrent layer
 # hands it the gradients of its gates.)
@@ -36,6 +36,10 @@ _WRITTEN = (
     "the loss writes into a parameter (under no_grad, or its .data): that would carry what it has seen of records past the "
     "noise. Initialise parameters from public numbers, before training"
 )
+
+
+def _refuse_second(gradient: Any) -> Iterable[tuple[Tensor, GradientFactors]]:
+    raise RuntimeError("a result of the loss is handed a second gradient: take the gradients of a loss once")
 
 
 class _Noted(torch.autograd.Function):
@@ -80,7 +84,7 @@ class TracedParameter(Tensor):
         kwargs = kwargs or {}
         inside = next((x for x in (*args, *kwargs.values()) if isinstance(x, TracedParameter)), None)
         if inside is None:
-            inside = next(x for x in tree_leaves((args, kwargs)) if isinstance(x, TracedParameter))
+            inside = next(x for x in leaves_of((args, kwargs)) if isinstance(x, TracedParameter))
         return inside.tape.use(function, args, kwargs)
 
 
@@ -141,7 +145,8 @@ class Tape:
                 "this loss takes a gradient by itself (autograd.grad, backward), and how that depends on the parameters is "
                 "not seen: write that gradient out, or use torch.func.grad for it and engine='func'"
             )
-        self._received[place] = gradient
+        # It is not kept, nor are the layer's inputs: those of all layers together would be most of a step's memory.
+        self._received[place], self._notes[place] = list(self._notes[place](gradient)), _refuse_second
 
     def use(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Replace a call of `function` that has traced parameters among its arguments."""
@@ -159,7 +164,7 @@ class Tape:
             raise RuntimeError(_WRITTEN)
         if function in _APART or not torch.is_grad_enabled():
             # A loss that wrote into a parameter would leave there what it made of records, so it gets copies.
-            args, kwargs = tree_map(lambda x: self._copy(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
+            args, kwargs = map_tree(lambda x: self._copy(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
             return args[0] if function in _APART else function(*args, **kwargs)
         # Rules are those of real numbers.
         is_complex = any(isinstance(x, TracedParameter) and x.source.is_complex() for x in (*args, *kwargs.values()))
@@ -168,7 +173,7 @@ class Tape:
         result = rule(self, *args, **kwargs) if fits else NotImplemented
         if result is not NotImplemented:
             return result
-        if any(map(is_hidden, args)) or any(map(is_hidden, tree_leaves((args, kwargs)))):
+        if any(map(is_hidden, args)) or any(map(is_hidden, leaves_of((args, kwargs)))):
             if function not in self._rules:
                 self._say(getattr(function, "__name__", str(function)))
             return self._with_copies(function, args, kwargs)
@@ -176,18 +181,18 @@ class Tape:
 
     def _with_copies(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function with a copy of each parameter for each record."""
-        copies = tree_map(lambda x: self.copied(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
+        copies = map_tree(lambda x: self.copied(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
         return self.isolation.call(function, *copies)
 
     def _of_parameters(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function of parameters alone once for all records; one that draws (their dropout) once for each record."""
-        own = [x.source for x in tree_leaves((args, kwargs)) if isinstance(x, TracedParameter)]
+        own = [x.source for x in leaves_of((args, kwargs)) if isinstance(x, TracedParameter)]
         versions, states = [x._version for x in own], generator_states()
-        plain = tree_map(lambda x: x.source if isinstance(x, TracedParameter) else x, (args, kwargs))
+        plain = map_tree(lambda x: x.source if isinstance(x, TracedParameter) else x, (args, kwargs))
         with self.isolation.outside():
             result = function(*plain[0], **plain[1])
             if generator_states() == states:
-                return tree_map(
+                return map_tree(
                     lambda x: TracedParameter.of(x, self) if isinstance(x, Tensor) and x.requires_grad else x, result
                 )
         if [x._version for x in own] != versions:
@@ -250,8 +255,8 @@ class Tape:
                 "written into another tensor): use engine='func', or torch's functions without writing in place"
             )
         by_source: dict[int, tuple[Tensor, list[GradientFactors]]] = {}
-        for place, gradient in sorted(self._received.items()):
-            for source, factors in self._notes[place](gradient):
+        for _, noted in sorted(self._received.items()):
+            for source, factors in noted:
                 by_source.setdefault(id(source), (source, []))[1].append(factors)
         for (_, source), gradient in zip(self._copies, found, strict=False):
             if gradient is not None:

@@ -25,6 +25,9 @@ def _check_arguments(loss: Callable, names: tuple[str, ...], other: str) -> None
     """
     if not callable(loss):
         raise ValueError(f"loss={loss!r}: expected a function loss({', '.join(names)})")
+    code = loss.__code__ if isinstance(loss, types.FunctionType) and not hasattr(loss, "__wrapped__") else None
+    if code is not None and code.co_argcount == len(names) and not code.co_kwonlyargcount:
+        return
     try:
         signature = inspect.signature(loss)
     except (TypeError, ValueError):  # one of compiled code

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from torch._C import _functorch
 from torch._functorch.autograd_function import custom_function_call
 from torch.autograd import Function
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from lightning_dpgen.gradients.corrected import check_embedding
 from lightning_dpgen.gradients.guard import Guard
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.recurrent_functions import RECURRENT, run_recurrent
 from lightning_dpgen.sampling.own_randomness import generator_states
+from lightning_dpgen.sampling.trees import leaves_of
 
 if TYPE_CHECKING:
     from lightning_dpgen.gradients.isolation import Isolation
@@ -39,6 +40,9 @@ class Watch(Guard):
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         if isinstance(function, MethodWrapperType) or any(map(is_hidden, args)) or _any_hidden(args, kwargs):
+            return self._call(function, args, kwargs)
+        # These draw nothing, and to compare states would take ten times as long as they do.
+        if function in _FACTORIES:
             return self._call(function, args, kwargs)
         # A function without a record among its arguments (attention among learned queries) may draw once for all records.
         writes = (
@@ -89,7 +93,7 @@ class Watch(Guard):
     def write(self, function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Give each record a tensor of its own, once numbers of a record are written into one that has none yet."""
         if self._made.get(id(x)) is x and (
-            function in _RANDOM or any(is_hidden(leaf) for leaf in tree_leaves((args, kwargs)))
+            function in _RANDOM or any(is_hidden(leaf) for leaf in leaves_of((args, kwargs)))
         ):
             del self._made[id(x)]
             # A tensor that shares its memory would become another one for its sharers.
@@ -113,7 +117,7 @@ class Watch(Guard):
 
 
 def _any_hidden(*trees: Any) -> bool:
-    return any(map(is_hidden, tree_leaves(trees)))
+    return any(map(is_hidden, leaves_of(trees)))
 
 
 def call(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -300,7 +304,7 @@ def _recurrent(watch: Watch, function: Callable, input, hidden, *rest: Any, **op
 
     Traced parameters have rules of their own, but under autocast.
     """
-    leaves = tree_leaves((input, hidden, rest))
+    leaves = leaves_of((input, hidden, rest))
     kinds = {type(x) for x in leaves if isinstance(x, Tensor)}
     has_rule = not kinds <= {Tensor, nn.Parameter} and not torch.is_autocast_enabled(input.device.type)
     if options or has_rule or not any(map(is_hidden, leaves)):
@@ -336,7 +340,7 @@ def _as_autocast(watch: Watch, function: Callable, *args: Any, **options: Any) -
 
 def _of_last(watch: Watch, function: Callable, input, *rest: Any, **options: Any) -> Any:
     """Compute `F.linear` or `F.layer_norm` by public parameters of all records at once: vmap would take it apart."""
-    parameters = [x for x in tree_leaves((rest, options)) if isinstance(x, Tensor)]
+    parameters = [x for x in leaves_of((rest, options)) if isinstance(x, Tensor)]
     if not _public(parameters) or input.dim() < 2 or (rows := _aligned(watch, (input,))) is None:
         return _as_autocast(watch, function, input, *rest, **options) if function is F.linear else NotImplemented
     with watch.isolation.outside():
@@ -352,14 +356,16 @@ def _without_autocast(watch: Watch, function: Callable, *args: Any, **options: A
     found = _converted(args, options)
     if found is None:
         return NotImplemented
-    kind = next(x for x in tree_leaves(found) if isinstance(x, Tensor)).device.type
+    kind = next(x for x in leaves_of(found) if isinstance(x, Tensor)).device.type
     with torch.autocast(kind, enabled=False):
         return call(function, *found)
 
 
 def _converted(args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
     """Return arguments as autocast converts them; None where there is nothing to convert."""
-    tensors = [x for x in tree_leaves((args, options)) if isinstance(x, Tensor)]
+    if not torch._C._is_any_autocast_enabled():
+        return None
+    tensors = [x for x in leaves_of((args, options)) if isinstance(x, Tensor)]
     # The rules of traced parameters are called outside of vmap.
     if any(type(x) not in (Tensor, nn.Parameter) for x in tensors):
         return None
@@ -395,11 +401,11 @@ _WRITING |= {
     for name in ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
     if hasattr(Tensor, f"__{name}__")
 }
-_FACTORIES = (
+_FACTORIES = {
     torch.zeros, torch.ones, torch.full, torch.eye, torch.arange, torch.linspace, torch.logspace, torch.zeros_like,
     torch.ones_like, torch.full_like, torch.tensor, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_tensor,
     Tensor.clone, torch.clone, Tensor.repeat, Tensor.float, Tensor.double, Tensor.to,
-)  # fmt: skip
+}  # fmt: skip
 _SPECIAL: dict[Callable, Callable] = {
     **dict.fromkeys(_FACTORIES, Watch.remember),
     **dict.fromkeys(_WRITING, Watch.write),

@@ -37,7 +37,7 @@ SEEDED = "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; normals by Box
 # draw is a dozen calls and a wait, so it takes more at a time.
 _PAIRS, _PAIRS_ON_DEVICE = 1 << 18, 1 << 21
 # Requests for at most so many normals are served from a reserve of so many that are drawn ahead.
-_FEW, _RESERVE = 1 << 12, 1 << 15
+_FEW, _RESERVE = 1 << 14, 1 << 17
 # Uniforms whose product stays above the smallest float64.
 _MULTIPLIED = 8
 # For each type of normals: the type of the words, the bits that give a radius, and the value below which 53 more bits
@@ -122,6 +122,8 @@ class PrivateStream:
         """Add independent normals of a standard deviation, in place, in one pass over a contiguous tensor."""
         if out.dtype not in _WORDS:
             raise TypeError(f"noise is drawn in float32 or float64, not in {out.dtype}")
+        if not out.numel():
+            return out
         flat = out.view(-1)
         if flat.numel() <= _FEW and out.device.type == "cpu":
             flat.add_(self._from_reserve(flat.numel(), out.dtype), alpha=deviation)

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -18,8 +17,12 @@ def full_precision(device: torch.device) -> Iterator[None]:
     In their eleven or eight bits a clipped sum would be longer than its bound by up to a hundredth, norms would be too
     small by as much, and sums that count as exact would be rounded.
     """
-    with whole_products(), torch.autocast(device.type, enabled=False):
-        yield
+    with whole_products():
+        if not torch.is_autocast_enabled(device.type):
+            yield
+            return
+        with torch.autocast(device.type, enabled=False):
+            yield
 
 
 @contextmanager
@@ -31,8 +34,8 @@ def whole_products() -> Iterator[None]:
     """
     with _CHANGING:
         if not _kept.entered:
-            _kept.asked = [backend.fp32_precision for backend in _backends()]
-            _set(["ieee"] * len(_kept.asked))
+            _kept.asked = [torch._C._get_fp32_precision_getter(*backend) for backend in _BACKENDS]
+            _set(_WHOLE)
         _kept.entered += 1
     try:
         yield
@@ -54,13 +57,11 @@ class _Kept:
 _CHANGING, _kept = threading.Lock(), _Kept()
 
 
-def _backends() -> tuple[Any, ...]:
-    # Their attributes are made at run time, so no type checker knows them.
-    mkldnn: Any = torch.backends.mkldnn
-    cudnn: Any = torch.backends.cudnn
-    return torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn
+# The settings behind ``torch.backends.*.fp32_precision``: their attributes there take five times as long.
+_BACKENDS = [(backend, kind) for backend in ("cuda", "mkldnn") for kind in ("matmul", "conv", "rnn")]
+_WHOLE = ["ieee"] * len(_BACKENDS)
 
 
 def _set(precisions: list[str]) -> None:
-    for backend, precision in zip(_backends(), precisions, strict=True):
-        backend.fp32_precision = precision
+    for (backend, kind), precision in zip(_BACKENDS, precisions, strict=True):
+        torch._C._set_fp32_precision_setter(backend, kind, precision)

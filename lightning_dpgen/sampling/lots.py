@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.lot_id import LotId
@@ -21,6 +20,7 @@ from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.fetching import fetched
 from lightning_dpgen.sampling.stores import Store
+from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Lot:
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors that the records consist of."""
-        return tree_leaves(self.records)
+        return leaves_of(self.records)
 
     def mapped(self, change: Callable[[Tensor], Tensor], offsets: tuple[int, ...] | None = None) -> Lot:
         """Return the lot with `change` applied to each tensor.
@@ -73,7 +73,7 @@ class Lot:
             change: keeps the order of the records.
             offsets: the new offsets, where it takes some of the records: their persons are not known then (see `cut`).
         """
-        records = tree_map(change, self.records)
+        records = map_tree(change, self.records)
         if offsets is None:
             return Lot(records, self.offsets, self.draw, self.persons)
         return Lot(records, offsets, self.draw)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +35,16 @@ def generator_states() -> tuple[bytes, ...]:
         return tuple(generator.get_state().numpy().tobytes() for generator in torch_generators())
 
 
+@functools.cache
+def _numpy_generator() -> np.random.PCG64DXSM:
+    """Return the generator of this process that the system has keyed: it goes on where it was, and its place is secret."""
+    return np.random.PCG64DXSM()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_numpy_generator.cache_clear)
+
+
 @contextmanager
 def randomness_of_their_own() -> Iterator[None]:
     """Key the global generators by the operating system within the block; afterwards they are where they were."""
@@ -42,8 +54,9 @@ def randomness_of_their_own() -> Iterator[None]:
     try:
         for generator in generators:
             generator.seed()
-        np.random.set_bit_generator(np.random.PCG64DXSM())
-        random.seed()
+        np.random.set_bit_generator(_numpy_generator())
+        # By default it would take ten times as many bytes from the system.
+        random.seed(int.from_bytes(os.urandom(32)))
         yield
     finally:
         for generator, state in zip(generators, states, strict=True):

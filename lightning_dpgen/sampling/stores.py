@@ -12,12 +12,13 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten
 from torch.utils.data import Dataset, default_collate
 
 from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
+from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
 # Numbers that are checked at a time: few enough to stay in the processor's cache.
 _AT_ONCE = 1 << 17
@@ -170,19 +171,19 @@ class ColumnsStore(Store):
 
     @property
     def persons(self) -> np.ndarray | None:
-        said = [column.persons for column in tree_leaves(self.columns) if column.persons is not None]
+        said = [column.persons for column in leaves_of(self.columns) if column.persons is not None]
         if any(not np.array_equal(persons, said[0]) for persons in said):
             raise BadRecords("two columns say differently whose a record is: expected the same persons, or one that says")
         return said[0] if said else None
 
     def __len__(self) -> int:
-        return len(tree_leaves(self.columns)[0])
+        return len(leaves_of(self.columns)[0])
 
     def take(self, positions: np.ndarray) -> Any:
-        return tree_map(lambda column: column.take(positions), self.columns)
+        return map_tree(lambda column: column.take(positions), self.columns)
 
     def blocks(self) -> Iterator[Tensor]:
-        for column in tree_leaves(self.columns):
+        for column in leaves_of(self.columns):
             yield from column.blocks()
 
 

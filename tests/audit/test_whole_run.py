@@ -52,7 +52,8 @@ QUICK = ("table",)
 # long as the length to which it would be shortened: of moments about half of the bound of means is reached, and a third
 # of that of squares.
 TIGHT = {"series": 0.9}
-REACHED = {"moments: means": 0.5, "moments: squares": 0.25}
+# A record agrees with what gradients of one run have reached, which is noise in part.
+REACHED = {"moments: means": 0.5, "moments: squares": 0.25, "labels: agreement": 0.5}
 
 
 @pytest.fixture

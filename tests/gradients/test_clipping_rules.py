@@ -189,6 +189,7 @@ VALID = {
     "Smoothed": {"of": Fixed(1.0)},
     "PerLayer": {"of": Fixed(1.0)},
     "PerComponent": {"of": Fixed(1.0)},
+    "PerPerson": {"of": Fixed(1.0)},
 }
 ARGUMENTS = [(name, field.name) for name in VALID for field in dataclasses.fields(getattr(clipping, name))]
 WRONG = ["a", "", math.nan, math.inf, -1, -math.inf, True, None, [1.0], 1e40, torch.ones(2), Fixed]

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import gc
+import threading
 
 import pytest
 import torch
@@ -316,6 +317,40 @@ def test_a_refusal_leaves_torch_as_it_was():
             Isolation(2).run(nested, torch.rand(2, 3, 4))
         assert torch._C._functorch.maybe_current_level() is None
     assert torch.equal(Isolation(2).run(lambda x: x + 1, torch.ones(2, 3)), torch.full((2, 3), 2.0))
+
+
+def test_doors_stay_closed_until_the_last_of_several_threads_leaves(monkeypatch):
+    """A thread in a loss is refused others, and one outside is not; a door that a program has changed is put back."""
+    own = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda self: own(self))
+    before, entered, left, found = threading.Thread.start, threading.Event(), threading.Event(), []
+
+    def other(x):
+        entered.set()
+        left.wait(10.0)
+        threading.Thread(target=print).start()
+
+    def run_other():
+        try:
+            Isolation(2).run(other, torch.ones(2, 1))
+        except ValueError as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=run_other)
+
+    def first(x):
+        assert entered.wait(10.0) and threading.Thread.start is not before
+        return x
+
+    thread.start()
+    Isolation(2).run(first, torch.ones(2, 1))
+    beside = threading.Thread(target=entered.clear)
+    beside.start()
+    beside.join()
+    left.set()
+    thread.join()
+    assert len(found) == 1 and "another thread or process" in found[0] and not entered.is_set()
+    assert threading.Thread.start is before
 
 
 def test_a_seed_is_noticed_where_no_other_function_follows():

@@ -33,7 +33,12 @@ def _segmented(function: Callable, weight_factors: Callable[..., GradientFactors
 
         def note(gradient):
             if isinstance(weight, TracedParameter):
-                factors = weight_factors(inputs.detach(), gradient, weight.source.shape[1:], **options)
+                factors = weight_factors(
+                    inputs.detach().to(weight.source.dtype),
+                    gradient.to(weight.source.dtype),
+                    weight.source.shape[1:],
+                    **options,
+                )
                 yield weight.source, OneComponent(factors, own)
             if isinstance(bias, TracedParameter):
                 total = gradient if gradient.dim() == 2 else gradient.flatten(2).sum(dim=2)

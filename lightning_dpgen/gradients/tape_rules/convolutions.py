@@ -9,8 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, Reordered, outer
 from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, sum_by_channel, value_of
+
+# Channels and positions from which the gradients of a kernel of pictures are computed by one convolution.
+_MANY, _FAR = 16, 512
+# Channels from which a kernel's view of pictures is copied with the channels behind the places.
+_BEHIND = 6
+# Numbers of such views that are held at a time: more than 32 MiB would be mapped anew by glibc at each call.
+_AT_ONCE = 1 << 22
 
 
 def _pair(x, dimensions: int) -> list[int]:
@@ -27,6 +34,19 @@ def _unfolded(x: Tensor, kernel, dilation, padding, stride, grid: Sequence[int])
     n = len(grid)
     seen = x.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
     return seen.reshape(x.shape[0], x.shape[1] * math.prod(kernel), -1).transpose(1, 2)
+
+
+def _unfolded_behind(x: Tensor, kernel, dilation, padding, stride, grid: Sequence[int]) -> Tensor:
+    """Return what the kernel sees at each of a grid of positions of pictures, (B, r, kernel * channels).
+
+    All channels of a row of the kernel are side by side in memory, so they are copied together.
+    """
+    (b, c, *sides), (up, left) = x.shape, padding
+    y = x.new_zeros(b, sides[0] + 2 * up, sides[1] + 2 * left, c)
+    y[:, up : up + sides[0], left : left + sides[1]].copy_(x.permute(0, 2, 3, 1))
+    for i, places in enumerate(grid):
+        y = y.unfold(1 + i, dilation[i] * (kernel[i] - 1) + 1, stride[i])[..., :: dilation[i]].narrow(1 + i, 0, places)
+    return y.permute(0, 1, 2, 4, 5, 3).reshape(b, math.prod(grid), -1)
 
 
 def _padded(x: Tensor, kernel: Sequence[int], dilation: Sequence[int], padding) -> tuple[Tensor, list[int]]:
@@ -64,15 +84,41 @@ def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding,
     """
     n, several = len(shape) - 2, len(slid) // size
     o, width, terms = shape[0], math.prod(shape[1:]), several * math.prod(at.shape[2:])
-    if n == 3 and (groups > 1 or o * width <= terms * (o + width)):
+    dense = groups > 1 or o * width <= terms * (o + width)
+    if dense and (n == 3 or _slides_far(shape, terms, stride, groups)):
         return _multiplied(slid, at, size, shape, stride, padding, dilation, groups)
     left = at.flatten(2).transpose(1, 2).reshape(size, terms, -1)
-    right = _unfolded(slid, shape[2:], dilation, padding, stride, at.shape[2:]).reshape(size, terms, -1)
+    behind = n == 2 and groups == 1 and shape[1] >= _BEHIND
+    unfolded = _unfolded_behind if behind else _unfolded
+
+    def seen(start: int, end: int) -> Tensor:
+        part = slid[start * several : end * several]
+        return unfolded(part, shape[2:], dilation, padding, stride, at.shape[2:]).reshape(end - start, terms, -1)
+
     if groups > 1:
         # It is as many convolutions side by side. They are multiplied out, since each is small.
-        a, b = left.unflatten(2, (groups, -1)), right.unflatten(2, (groups, -1))
+        a, b = left.unflatten(2, (groups, -1)), seen(0, size).unflatten(2, (groups, -1))
         return Dense(torch.einsum("brgo,brgn->bgon", a, b).reshape(size, *shape))
-    return outer([(left, right)], (o, width), shape)
+    kernel = (*shape[2:], shape[1]) if behind else tuple(shape[1:])
+    if dense and terms > 1:
+        products, at_once = left.new_empty(size, o, width), max(1, _AT_ONCE // (terms * width))
+        for start in range(0, size, at_once):
+            end = min(start + at_once, size)
+            torch.bmm(left[start:end].transpose(1, 2), seen(start, end), out=products[start:end])
+        found: GradientFactors = Dense(products.view(size, o, *kernel))
+    else:
+        found = outer([(left, seen(0, size))], (o, width), (o, *kernel))
+    return Reordered(found, (o, *kernel), (0, n + 1, *range(1, n + 1))) if behind else found
+
+
+def _slides_far(shape, terms: int, stride: Sequence[int], groups: int) -> bool:
+    """Return True where one convolution is quicker than products with what the kernel sees at each position.
+
+    What it sees is the input, copied once for each place of the kernel. A convolution makes no such copy, but takes longer
+    than products over few positions, in steps, or with few or many channels (measured on a processor with AVX-512).
+    """
+    is_kernel = len(shape) == 4 and math.prod(shape[2:]) > 1 and groups == 1
+    return is_kernel and min(shape[:2]) >= _MANY and max(shape[:2]) < 128 and max(stride) == 1 and terms >= _FAR
 
 
 def conv_factors(x, gradient, size, shape, stride, padding, dilation, groups) -> GradientFactors:
