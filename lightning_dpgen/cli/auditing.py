@@ -122,6 +122,11 @@ def _check(spec: AuditSpec) -> None:
         raise UsageError(f"trainer.devices={spec.trainer.devices}: an audit is one process on one device")
     if spec.privacy.study is not None or spec.privacy.selection is not None:
         raise UsageError("privacy.study, privacy.selection: an audit reads no private record, so leave them out")
+    if spec.data.most_rows > 1 and not spec.attacks_runs:
+        raise UsageError(
+            f"data.max_rows={spec.data.most_rows}: canaries of a network are single records in an audit; leave it and "
+            "data.person out"
+        )
     if spec.split.k not in (None, 1) and not spec.attacks_runs:
         raise UsageError(f"split.k={spec.split.k}: canaries belong to one component in an audit; leave it out")
 

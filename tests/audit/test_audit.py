@@ -151,7 +151,10 @@ REFUSED = {
     ],
     "data.n: must be given": ["data=table", "data.schema=x", "model=measured"],
     "model.steps=0": ["model.steps=0"],
-}
+    "single records in an audit": [
+        "data=table", "data.path=x", "data.schema=x", "data.person=p", "data.max_rows=2", "model=vae",
+    ],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("told", REFUSED)
