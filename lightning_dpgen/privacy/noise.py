@@ -37,7 +37,7 @@ SEEDED = "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; normals by Box
 # draw is a dozen calls and a wait, so it takes more at a time.
 _PAIRS, _PAIRS_ON_DEVICE = 1 << 18, 1 << 21
 # Requests for at most so many normals are served from a reserve of so many that are drawn ahead.
-_FEW, _RESERVE = 1 << 14, 1 << 17
+_FEW, _RESERVE = 1 << 12, 1 << 15
 # Uniforms whose product stays above the smallest float64.
 _MULTIPLIED = 8
 # For each type of normals: the type of the words, the bits that give a radius, and the value below which 53 more bits
