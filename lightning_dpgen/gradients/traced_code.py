@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ from pathlib import Path
 import torch
 
 _TORCH = str(Path(torch.__file__).parent)
+_ORIGINAL = torch.jit.is_tracing
+# The threads inside, and how often each has entered.
+_LOCK, _INSIDE = threading.Lock(), Counter[int]()
 
 
 @contextmanager
@@ -28,15 +32,24 @@ def answer_as_traced() -> Iterator[None]:
         >>> torch.jit.is_tracing()
         False
     """
-    own, original = threading.get_ident(), torch.jit.is_tracing
-
-    @functools.wraps(original)
-    def is_tracing() -> bool:
-        asked_by = sys._getframe(1).f_code.co_filename
-        return original() or (threading.get_ident() == own and not asked_by.startswith(_TORCH))
-
-    torch.jit.is_tracing = is_tracing
+    own = threading.get_ident()
+    with _LOCK:
+        if not _INSIDE:
+            torch.jit.is_tracing = _is_tracing
+        _INSIDE[own] += 1
     try:
         yield
     finally:
-        torch.jit.is_tracing = original
+        with _LOCK:
+            _INSIDE[own] -= 1
+            if not _INSIDE[own]:
+                del _INSIDE[own]
+            # Threads leave in another order than they came.
+            if not _INSIDE:
+                torch.jit.is_tracing = _ORIGINAL
+
+
+@functools.wraps(_ORIGINAL)
+def _is_tracing() -> bool:
+    asked_by = sys._getframe(1).f_code.co_filename
+    return _ORIGINAL() or (threading.get_ident() in _INSIDE and not asked_by.startswith(_TORCH))
