@@ -17,7 +17,7 @@ from lightning_dpgen.privacy.plan import Plan
 
 
 class HeldRecipe(Recipe):
-    """A recipe with held stages: those after a fit start from the outcome of one run.
+    """A recipe whose stages after a fit are held: they start from the outcome of one run.
 
     Such a fit is post-processing, and a bound has to hold for any of its results, so those accesses are as private as they
     were; a stage's own rounds still follow from each other.

@@ -7,7 +7,6 @@ all records; and book-keeping holds the inputs of each trained layer in any case
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +15,9 @@ from typing import Any
 
 from torch.utils import checkpoint
 
+from lightning_dpgen.gradients.process_changes import ProcessChange
+
 _generator, _function = checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction
-_inside = threading.local()
-_CHANGING = threading.Lock()
-_threads = [0]
 
 
 @contextmanager
@@ -32,32 +30,32 @@ def without_checkpoints() -> Iterator[None]:
         ...     checkpoint.checkpoint(torch.exp, torch.zeros(1), use_reentrant=False)
         tensor([1.])
     """
-    # However a program has imported `checkpoint`, that finds these two by their names in its module.
-    _enter(1, _around, SimpleNamespace(apply=_apply))
-    try:
+    with _WITHOUT.inside():
         yield
-    finally:
-        _enter(-1, _generator, _function)
 
 
-def _enter(step: int, around: Callable, function: Any) -> None:
-    """Put others in the place of torch's two functions when the first thread enters, or the last one leaves."""
-    _inside.depth = getattr(_inside, "depth", 0) + step
-    with _CHANGING:
-        _threads[0] += step
-        if _threads[0] == max(step, 0):
-            checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction = around, function
+def _put(around: Callable, function: Any) -> None:
+    # However a program has imported `checkpoint`, that finds these two by their names in its module.
+    checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction = around, function
+
+
+def _without() -> Callable[[], None]:
+    _put(_around, SimpleNamespace(apply=_apply))
+    return functools.partial(_put, _generator, _function)
+
+
+_WITHOUT = ProcessChange(_without)
 
 
 def _apply(run: Callable, preserve: bool, *args: Any) -> Any:
-    if not getattr(_inside, "depth", 0):
+    if not _WITHOUT.is_inside:
         return _function.apply(run, preserve, *args)
     _say()
     return run(*args)
 
 
 def _around(*args: Any, **kwargs: Any) -> Iterator[None]:
-    return _nothing() if getattr(_inside, "depth", 0) else _generator(*args, **kwargs)
+    return _nothing() if _WITHOUT.is_inside else _generator(*args, **kwargs)
 
 
 def _nothing() -> Iterator[None]:

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from lightning_dpgen.gradients.hidden import is_hidden
+from lightning_dpgen.gradients.process_changes import ProcessChange
 
 _WRITES = (
     "writes a value computed from a record into a tensor that outlives the call (a buffer, say): what is kept from lot to "
@@ -126,44 +127,37 @@ def refuse_unwatched() -> Iterator[None]:
     No mode of torch sees these, and they are handed the numbers of all records.
     The text of a hidden value is an error in every thread.
     """
-    _watched.depth = getattr(_watched, "depth", 0) + 1
-    try:
-        with _CHANGING:
-            _threads[0] += 1
-            if not _closed:
-                _close_doors()
+    with _DOORS_CLOSED.inside():
         yield
-    finally:
-        _watched.depth -= 1
-        with _CHANGING:
-            _threads[0] -= 1
-            if not _threads[0]:
-                for owner, name, original in _closed:
-                    setattr(owner, name, original)
-                _closed.clear()
 
 
-_watched = threading.local()
-# The doors of the process are closed from when the first thread computes a loss until the last one has ended.
-_CHANGING, _threads = threading.Lock(), [0]
-_closed: list[tuple[Any, str, Callable]] = []
 # The function found at each door, and the one in its place, which is made anew if a program has put another there.
 _made: dict[tuple[Any, str], tuple[Callable, Callable]] = {}
 
 
-def _close_doors() -> None:
+def _close_doors() -> Callable[[], None]:
+    closed = []
     for owner, name, reason in _DOORS:
         original = getattr(owner, name)
         if (owner, name) not in _made or _made[owner, name][0] is not original:
             _made[owner, name] = original, _refusing(original, reason) if reason else _without_text(original)
-        _closed.append((owner, name, original))
+        closed.append((owner, name, original))
         setattr(owner, name, _made[owner, name][1])
+
+    def open_doors() -> None:
+        for owner, name, original in closed:
+            setattr(owner, name, original)
+
+    return open_doors
+
+
+_DOORS_CLOSED = ProcessChange(_close_doors)
 
 
 def _refusing(original: Callable, reason: str) -> Callable:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if getattr(_watched, "depth", 0):
+        if _DOORS_CLOSED.is_inside:
             raise ValueError(f"the loss {reason}")
         return original(*args, **kwargs)
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from lightning_dpgen.gradients.process_changes import ProcessChange
+
 _TORCH = str(Path(torch.__file__).parent)
 _ORIGINAL = torch.jit.is_tracing
-# The threads inside, and how often each has entered.
-_LOCK, _INSIDE = threading.Lock(), Counter[int]()
 
 
 @contextmanager
@@ -32,24 +30,23 @@ def answer_as_traced() -> Iterator[None]:
         >>> torch.jit.is_tracing()
         False
     """
-    own = threading.get_ident()
-    with _LOCK:
-        if not _INSIDE:
-            torch.jit.is_tracing = _is_tracing
-        _INSIDE[own] += 1
-    try:
+    with _ANSWER.inside():
         yield
-    finally:
-        with _LOCK:
-            _INSIDE[own] -= 1
-            if not _INSIDE[own]:
-                del _INSIDE[own]
-            # Threads leave in another order than they came.
-            if not _INSIDE:
-                torch.jit.is_tracing = _ORIGINAL
 
 
 @functools.wraps(_ORIGINAL)
 def _is_tracing() -> bool:
     asked_by = sys._getframe(1).f_code.co_filename
-    return _ORIGINAL() or (threading.get_ident() in _INSIDE and not asked_by.startswith(_TORCH))
+    return _ORIGINAL() or (_ANSWER.is_inside and not asked_by.startswith(_TORCH))
+
+
+def _put(function: Callable[[], bool]) -> None:
+    torch.jit.is_tracing = function
+
+
+def _answer() -> Callable[[], None]:
+    _put(_is_tracing)
+    return functools.partial(_put, _ORIGINAL)
+
+
+_ANSWER = ProcessChange(_answer)
