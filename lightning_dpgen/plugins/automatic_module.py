@@ -70,10 +70,12 @@ class AutomaticModule:
     It calls the module's own `training_step` once for each lot, with a batch that looks like one record
     (`gradients/isolation.py`), and the number of the lot as `batch_idx` where the step takes one. `on_train_batch_start`
     and `on_train_batch_end` get None for batch and outputs. A scheduler by epoch steps once in as many lots as a record is
-    expected in once. The training step gives one loss a
-    record (a tensor (B,), as ``reduction='none'`` leaves it, summed over everything but the record), or a term, or a list
-    of terms. What the training step logs goes to the Trainer's loggers as private means over the lot, and not to
-    `trainer.callback_metrics`, where code that trains would find it. Other hooks log as ever, under ``private/``.
+    expected in once.
+
+    The training step gives one loss a record (a tensor (B,), as ``reduction='none'`` leaves it, summed over everything but
+    the record), or a term, or a list of terms. What it logs goes to the Trainer's loggers as private means over the lot,
+    and not to `trainer.callback_metrics`, where code that trains would find it. Other hooks log as ever, under
+    ``private/``.
 
     Args:
         module: a module with automatic optimization, which is switched off until `restore`.

@@ -225,7 +225,7 @@ def test_another_loader_is_refused(loader):
     assert not private.account.ledger.accesses
 
 
-def test_its_lots_are_for_nobody_else():
+def test_its_lots_are_for_its_own_fit_alone():
     private = _private()
     with pytest.raises(MisconfigurationException, match="are for a fit with its callback"):
         _trainer(max_epochs=1).fit(Plain(), private.loader())
