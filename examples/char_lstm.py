@@ -27,7 +27,7 @@ class CharLSTM(pl.LightningModule):
 
     def training_step(self, batch, batch_idx):
         scores = self(batch[0][:, :-1]).transpose(1, 2)
-        return nn.functional.cross_entropy(scores, batch[0][:, 1:], reduction="none").mean(dim=1)
+        return nn.functional.cross_entropy(scores, batch[0][:, 1:])
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=2e-2)

@@ -27,7 +27,7 @@ class UNet(pl.LightningModule):
         x, noise = batch[0], torch.randn_like(batch[0])
         kept = KEPT[(torch.rand(len(x)) * len(KEPT)).long()]
         share = kept.view(-1, 1, 1, 1)
-        return (self(share.sqrt() * x + (1 - share).sqrt() * noise, kept) - noise).square().mean(dim=(1, 2, 3))
+        return (self(share.sqrt() * x + (1 - share).sqrt() * noise, kept) - noise).square().mean()
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=5e-3)

@@ -37,7 +37,7 @@ class GPT2(pl.LightningModule):
 
     def training_step(self, batch, batch_idx):
         scores = self(batch[0][:, :-1]).transpose(1, 2)
-        return F.cross_entropy(scores, batch[0][:, 1:], reduction="none").mean(dim=1)
+        return F.cross_entropy(scores, batch[0][:, 1:])
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)

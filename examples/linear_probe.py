@@ -24,7 +24,7 @@ class Probe(pl.LightningModule):
         self.backbone, self.head = nn.Sequential(*layers).eval().requires_grad_(False), nn.Linear(256, 10)
 
     def training_step(self, batch, batch_idx):
-        return nn.functional.cross_entropy(self.head(self.backbone(batch[0])), batch[1], reduction="none")
+        return nn.functional.cross_entropy(self.head(self.backbone(batch[0])), batch[1])
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.head.parameters(), lr=1.0, momentum=0.5)

@@ -40,7 +40,7 @@ class Classifier(pl.LightningModule):
         self.head = nn.Linear(32, 2)
 
     def training_step(self, batch, batch_idx):
-        return F.cross_entropy(self.head(self.encoder(batch[0]).mean(dim=1)), batch[1], reduction="none")
+        return F.cross_entropy(self.head(self.encoder(batch[0]).mean(dim=1)), batch[1])
 
     def configure_optimizers(self):
         return torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=1e-2)

@@ -262,25 +262,66 @@ def _unchanged(network: nn.Module) -> Iterator[None]:
 
 
 def _compare_pairs(term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor, tolerance: float) -> None:
-    """Call the loss with lots of two records each: every record of a lot and the next one."""
+    """Call the loss with lots of two records each: every record of a lot and the next one.
 
-    def paired(x: Tensor) -> Tensor:
-        return torch.stack([x, x.roll(-1, dims=0)], dim=1)
+    A loss that gives scalars is called with each record and its copy, too.
+    """
+
+    def paired(x: Tensor, shift: int = -1) -> Tensor:
+        return torch.stack([x, x.roll(shift, dims=0)], dim=1)
+
+    def copied(x: Tensor) -> Tensor:
+        return paired(x, 0)
 
     def of_two(records: Any, own: Tensor) -> Tensor:
-        return term.losses(Lot(records, (0, 2)), own)
+        losses = term.loss(Lot(records, (0, 2)), own)
+        return losses if losses.dim() == 0 else term.losses(Lot(records, (0, 2)), own)
 
     with torch.no_grad():
-        pairs = Isolation(len(lot)).run(of_two, tree_map(paired, lot.records), paired(noise))
-    beside = torch.stack([pairs[:, 0], pairs[:, 1].roll(1, dims=0)]).double()
+        pairs = Isolation(len(lot)).run(of_two, tree_map(paired, lot.records), paired(noise)).double()
     alone = alone.double()
-    differs = (beside - alone).abs() > tolerance * (alone.abs().amax() + 1e-9)
-    if bool((differs & torch.isfinite(alone)).any()):
+    allowed = tolerance * (alone.abs().amax() + 1e-9)
+    if pairs.dim() == 1:
+        with torch.no_grad():
+            copies = Isolation(len(lot)).run(of_two, tree_map(copied, lot.records), copied(noise)).double()
+        mixed = _mixed_scalars(pairs, copies, alone, allowed)
+    else:
+        beside = torch.stack([pairs[:, 0], pairs[:, 1].roll(1, dims=0)])
+        mixed = bool((((beside - alone).abs() > allowed) & torch.isfinite(alone)).any())
+    if mixed:
         raise ValueError(
             "the loss of a record is another when a second record is beside it (a mean or norm over the lot, pairs of "
             "records, batch statistics, a position in the lot). Under privacy each record is alone, so that its gradient "
             "is its own: write the loss of one record. A PerGroup term may compare the records of a group"
         )
+
+
+def _mixed_scalars(pairs: Tensor, copies: Tensor, alone: Tensor, allowed: Tensor) -> bool:
+    """Return whether scalars of two records are neither means, weighted or not, nor sums of what these have alone.
+
+    Args:
+        pairs: (B,) the scalar of each record and the next one.
+        copies: (B,) that of each record and its copy.
+        alone: (B,) that of each record.
+        allowed: the difference that rounding may make.
+    """
+    after = alone.roll(-1, dims=0)
+    finite = torch.isfinite(alone) & torch.isfinite(after)
+    pairs, copies, alone, after = pairs[finite], copies[finite], alone[finite], after[finite]
+    # A part without a record, such as weight decay, is in each scalar once.
+    rest = torch.cat([alone + after - pairs, 2.0 * alone - copies])
+    if not len(rest) or bool(((rest - rest[0]).abs() <= 4.0 * allowed).all()):
+        return False
+    low, high = torch.minimum(alone, after) - allowed, torch.maximum(alone, after) + allowed
+    if bool(((copies - alone).abs() > allowed).any() or ((pairs < low) | (pairs > high)).any()):
+        return True
+    if bool(((pairs - 0.5 * (alone + after)).abs() > allowed).any()):
+        warnings.warn(
+            "the loss of two records is a weighted mean of theirs (class weights, or padding that is left out). A record "
+            "alone has no weight, so all count alike: to weigh them, give one loss a record (reduction='none')",
+            stacklevel=2,
+        )
+    return False
 
 
 def _first(lot: Lot, noise: Tensor, groups: Groups | None, count: int) -> tuple[Lot, Tensor, Groups | None]:

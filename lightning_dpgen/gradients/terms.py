@@ -45,7 +45,8 @@ class PerRecord:
     Args:
         loss: ``loss(lot, noise) -> (1,)``, called once for a lot with what looks like a lot of one record, and its row of
             the noise: `torch.vmap` hides the others, so nothing of these can be seen (`gradients/isolation.py`). Code
-            for lots of any size, ``(B,)``, works too, as long as a record's value depends on that record alone.
+            for lots of any size works too: values ``(B,)``, each of which depends on its own record alone, or their mean
+            or sum, a scalar, which is the record's own loss there.
         noise: the number of standard normals of each record's own, drawn from the private stream. Randomness that a
             record takes by its position from a public stream would let it change the others' (docs/PRIVACY.md).
         forms: the gradients of this very loss in closed form, for a model that knows them:
@@ -69,17 +70,20 @@ class PerRecord:
             _check_arguments(self.loss, ("lot", "noise"), "a loss of groups is a PerGroup term")
 
     def losses(self, lot: Lot, noise: Tensor) -> Tensor:
-        """Return the losses (B,) of a lot.
+        """Return the losses (B,) of a lot; that of a single record may be a scalar.
 
         Raises:
             ValueError: if the loss returns anything else.
         """
         losses = self.loss(lot, noise)
+        # The mean over one record, or the sum, is its own loss.
+        if isinstance(losses, Tensor) and losses.dim() == 0 and len(lot) == 1:
+            return losses[None]
         if not isinstance(losses, Tensor) or losses.shape != (len(lot),):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ValueError(
-                f"a per-record loss must have shape (B,), one value a record: it is called with a lot of {len(lot)}, and "
-                f"returned {found}. Use reduction='none' and sum over everything but the record"
+                f"a per-record loss must be one value a record, of shape (B,), or a scalar: it is called with a lot of "
+                f"{len(lot)}, and returned {found}. Take the mean or the sum over everything but the record"
             )
         return losses
 

@@ -37,7 +37,7 @@ class MomentsAccountant(pl.Callback):
     """The callback that watches over a private fit.
 
     At setup it refuses what would silently break privacy. It adopts a module with automatic optimization
-    (`AutomaticModule`): its `training_step` gives one loss a record, its optimizer is a `PrivateOptimizer`, and lots come
+    (`AutomaticModule`): its `training_step` gives its loss as ever, its optimizer is a `PrivateOptimizer`, and lots come
     from `poisson_loader`. Before the first step a rehearsal shows that noise of the planned size reaches each parameter.
     During the fit, `epsilon_at` gives epsilon by the plan. After the last planned step it stops the Trainer and compares
     ledger and plan. Every checkpoint of the Trainer, weights alone or not, records what was spent. A fit goes on from one

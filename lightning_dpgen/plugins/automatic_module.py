@@ -72,10 +72,10 @@ class AutomaticModule:
     and `on_train_batch_end` get None for batch and outputs. A scheduler by epoch steps once in as many lots as a record is
     expected in once.
 
-    The training step gives one loss a record (a tensor (B,), as ``reduction='none'`` leaves it, summed over everything but
-    the record), or a term, or a list of terms. What it logs goes to the Trainer's loggers as private means over the lot,
-    and not to `trainer.callback_metrics`, where code that trains would find it. Other hooks log as ever, under
-    ``private/``.
+    The training step gives a loss, as anywhere in Lightning: the mean over the batch, which is one record there, or one
+    loss a record (a tensor (B,)), or a dict with ``loss``; or a term, or a list of terms. What it logs goes to the
+    Trainer's loggers as private means over the lot, and not to `trainer.callback_metrics`, where code that trains would
+    find it. Other hooks log as ever, under ``private/``.
 
     Args:
         module: a module with automatic optimization, which is switched off until `restore`.
@@ -243,7 +243,8 @@ class AutomaticModule:
 
     def _called(self, records: Any) -> Any:
         """Call the module's own training step as Lightning does, which leaves out an index that it does not take."""
-        return self._own(records, self._index) if self._takes_index else self._own(records)
+        given = self._own(records, self._index) if self._takes_index else self._own(records)
+        return given["loss"] if isinstance(given, dict) and isinstance(given.get("loss"), Tensor) else given
 
     def _asked(self, records: Any) -> list | None:
         """Return the terms that the training step gives; None if it gives losses."""
@@ -324,9 +325,8 @@ class AutomaticModule:
         if wrong or not terms:
             what = type(wrong[0]).__name__ if wrong else "nothing"
             raise ValueError(
-                f"training_step gave {what}: expected one loss a record, a tensor of as many as there are records "
-                "(reduction='none', summed over everything but the record), or a PerRecord, PerGroup or DataFree term, or "
-                "a list of these"
+                f"training_step gave {what}: expected a loss (the mean over the batch, or one loss a record), or a dict with "
+                "'loss', or a PerRecord, PerGroup or DataFree term, or a list of these"
             )
         return terms
 

@@ -43,7 +43,7 @@ class PrivateTraining:
 
     It joins the explicit parts, which stay available: `make_plan` with a `training_stage`, an `Account`, `poisson_loader`,
     a `PrivateOptimizer` around the module's own optimizer, `MomentsAccountant` and `release_weights`. Nothing is spent
-    before the fit. The module's `training_step` gives one loss a record, or terms (`MomentsAccountant`).
+    before the fit. The module's `training_step` gives its loss as ever, or terms (`MomentsAccountant`).
 
     Args:
         records: tensors, arrays, a CSR matrix, columns or a Dataset, as for `poisson_loader`.

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
+from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage
@@ -80,7 +81,8 @@ def _records():
 def _trainer(account, **options):
     options = {"max_epochs": 1, "logger": False, "enable_checkpointing": False, "accelerator": "cpu"} | options
     quiet = {"enable_progress_bar": False, "enable_model_summary": False}
-    return pl.Trainer(callbacks=[MomentsAccountant(account), *options.pop("callbacks", [])], **options, **quiet)
+    accountant = MomentsAccountant(account, options.pop("engine", "ghost"))
+    return pl.Trainer(callbacks=[accountant, *options.pop("callbacks", [])], **options, **quiet)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
@@ -146,14 +148,26 @@ class Mixing(Stranger):
         return super().training_step((x - x.mean(dim=0), y), batch_idx)
 
 
-class Mean(Stranger):
+class Matrix(Stranger):
     def training_step(self, batch, batch_idx):
-        return self.losses(batch).mean()
+        return self.net(batch[0])
 
 
 class Wrong(Stranger):
     def training_step(self, batch, batch_idx):
-        return {"loss": self.losses(batch)}
+        return {"losses": self.losses(batch)}
+
+
+class Normed(Stranger):
+    def training_step(self, batch, batch_idx):
+        losses = self.losses(batch)
+        return (losses / (losses.norm() + 1.0)).mean()
+
+
+class Decorrelated(Stranger):
+    def training_step(self, batch, batch_idx):
+        shares = self.net(batch[0]).softmax(dim=1)
+        return self.losses(batch).mean() + (shares.T @ shares).square().sum()
 
 
 class ByPosition(Stranger):
@@ -166,7 +180,9 @@ class ByPosition(Stranger):
     [
         (Mixing, "beside it"),
         (ByPosition, "beside it"),
-        (Mean, "one value a record"),
+        (Normed, "beside it"),
+        (Decorrelated, "beside it"),
+        (Matrix, "one value a record"),
         (Wrong, "training_step gave dict"),
     ],
 )
@@ -175,6 +191,43 @@ def test_what_is_no_loss_of_a_record_is_refused_before_anything_is_spent(kind, m
     with pytest.raises(ValueError, match=message):
         _trainer(account).fit(kind(account), poisson_loader(_records(), account))
     assert not account.ledger.accesses
+
+
+REDUCTIONS = {
+    "mean": lambda losses: losses.mean(),
+    "sum": lambda losses: losses.sum(),
+    "mean in a dict": lambda losses: {"loss": losses.mean(), "other": losses.detach()},
+    "sum and a part without a record": lambda losses: losses.sum() + 3.0,
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("reduction", REDUCTIONS.values(), ids=REDUCTIONS.keys())
+def test_a_loss_over_the_batch_is_that_of_its_one_record(reduction, engine):
+    class Reduced(Stranger):
+        def training_step(self, batch, batch_idx):
+            return reduction(self.losses(batch))
+
+    ends = []
+    for kind in (Stranger, Reduced):
+        account = _account()
+        module = kind(account)
+        module.net[2].p = 0.0
+        _trainer(account, engine=engine).fit(module, poisson_loader(_records(), account))
+        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+    assert torch.equal(*ends)
+
+
+class Weighted(Stranger):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self.net(x), y, weight=torch.tensor([1.0, 2.0, 5.0]))
+
+
+def test_class_weights_in_a_mean_are_warned_of():
+    account = _account()
+    with pytest.warns(UserWarning, match="weighted mean"):
+        _trainer(account).fit(Weighted(account), poisson_loader(_records(), account))
 
 
 class FrozenNorm(Stranger):

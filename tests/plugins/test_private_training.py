@@ -167,9 +167,9 @@ class Manual(Plain):
         self.automatic_optimization = False
 
 
-class Mean(Plain):
+class Matrix(Plain):
     def training_step(self, batch, batch_idx):
-        return super().training_step(batch, batch_idx).mean()
+        return super().training_step(batch, batch_idx)[:, None]
 
 
 class Without(Plain):
@@ -186,7 +186,7 @@ MODULES = {
     "two optimizers": (Two, "gave 2 optimizers: expected one"),
     "no optimizer": (Without, "gave no optimizer: return one"),
     "its own steps": (Manual, "automatic_optimization=False"),
-    "one loss for all": (Mean, "one value a record"),
+    "no loss": (Matrix, "one value a record"),
     "several evaluations": (Quasi, "LBFGS"),
 }
 
