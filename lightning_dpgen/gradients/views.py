@@ -46,10 +46,10 @@ class Views:
             raise ValueError(f"multiplicity={self.count!r}: expected a whole number of views (int), 1 or more")
 
     def losses(self, loss: Callable[[Any], Any], records: Any) -> Tensor:
-        """Return the mean (B,) over the views of each record.
+        """Return the mean (B,) over the views of each record; a scalar where the loss takes the mean itself.
 
         Args:
-            loss: takes a batch of V views and returns their losses (V,).
+            loss: takes a batch of V views and returns their losses (V,), or the mean over them, a scalar.
             records: B records, a tree of tensors (B, ...).
 
         Raises:
@@ -61,11 +61,12 @@ class Views:
         if sizes != {rows}:
             raise ValueError(f"augment returned batches of {_told(sizes)}: expected {rows} views, one for each row it got")
         found = loss(views)
+        if isinstance(found, Tensor) and found.dim() == 0:
+            return found
         if not isinstance(found, Tensor) or found.shape != (rows,):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(
-                f"the loss of {rows} views is {shape}: expected one value a view, a tensor of as many (reduction='none', "
-                "summed over everything but the view)"
+                f"the loss of {rows} views is {shape}: expected their mean, or one value a view, a tensor of as many"
             )
         return found.unflatten(0, (-1, self.count)).mean(dim=1)
 

@@ -325,7 +325,7 @@ class AutomaticModule:
         if wrong or not terms:
             what = type(wrong[0]).__name__ if wrong else "nothing"
             raise ValueError(
-                f"training_step gave {what}: expected a loss (the mean over the batch, or one loss a record), or a dict with "
+                f"training_step gave {what}: expected a loss (the mean over the batch, or one loss a record), a dict with "
                 "'loss', or a PerRecord, PerGroup or DataFree term, or a list of these"
             )
         return terms

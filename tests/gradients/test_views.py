@@ -30,12 +30,12 @@ def _rolled(batch):
     return torch.cat(moved), y
 
 
-def _loss(network):
-    return lambda batch: nn.functional.cross_entropy(network(batch[0]), batch[1], reduction="none")
+def _loss(network, reduction="none"):
+    return lambda batch: nn.functional.cross_entropy(network(batch[0]), batch[1], reduction=reduction)
 
 
-def _term(network, views):
-    return of_views(PerRecord(lambda lot, _: _loss(network)(lot.records)), views)
+def _term(network, views, reduction="none"):
+    return of_views(PerRecord(lambda lot, _: _loss(network, reduction)(lot.records)), views)
 
 
 def _rows(found, network):
@@ -47,12 +47,12 @@ def _rows(found, network):
     return torch.stack(rows)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_gradient_is_the_mean_of_those_of_views(engine):
+def test_a_gradient_is_the_mean_of_those_of_views(engine, reduction):
     network, (x, y) = _network(), _records()
-    found = term_gradients(
-        network, _term(network, Views(_rolled, COUNT)), Lot((x, y), (0, len(x))), PrivateStream(seed=0), engine=engine
-    )
+    term = _term(network, Views(_rolled, COUNT), reduction)
+    found = term_gradients(network, term, Lot((x, y), (0, len(x))), PrivateStream(seed=0), engine=engine)
     each = []
     for i in range(len(x)):
         views = torch.cat([x[i : i + 1].roll(j, dims=-1) for j in range(COUNT)])
