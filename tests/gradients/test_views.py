@@ -128,8 +128,8 @@ def test_a_loss_of_parameters_alone_is_said_so():
         (lambda: Views(lambda x: [], 2).losses(lambda x: x, torch.ones(3, 2)), "batches of nothing: expected 6 views"),
         (lambda: Views(lambda x: (x, 1), 2).losses(lambda x: x, torch.ones(3, 2)), "no tensor"),
         (
-            lambda: Views(lambda x: x, 2).losses(lambda x: x.mean(), torch.ones(3, 2)),
-            r"6 views is \(\): expected one value",
+            lambda: Views(lambda x: x, 2).losses(lambda x: x, torch.ones(3, 2)),
+            r"6 views is \(6, 2\): expected their mean",
         ),
         (lambda: of_views(PerRecord(None, forms=lambda lot, noise: None), Views(lambda x: x, 2)), "closed form"),
         (
