@@ -291,8 +291,8 @@ def _compare_pairs(term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor, tole
     if mixed:
         raise ValueError(
             "the loss of a record is another when a second record is beside it (a norm over the lot, pairs of records, "
-            "batch statistics, a position in the lot). Under privacy each record is alone, so that its gradient is its own: "
-            "write the loss of one record. A PerGroup term may compare the records of a group"
+            "batch statistics, a position in the lot). Under privacy each record is alone, so that its gradient is its "
+            "own: write the loss of one record. A PerGroup term may compare the records of a group"
         )
 
 
