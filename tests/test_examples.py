@@ -22,7 +22,7 @@ def test_an_example_runs(path, tmp_path, monkeypatch, capsys):
 
 
 def test_examples_are_short():
-    assert {path.stem for path in EXAMPLES} >= {"char_lstm", "ddpm", "gpt2", "linear_probe", "lora"}
+    assert {path.stem for path in EXAMPLES} >= {"char_lstm", "ddpm", "gan", "gpt2", "linear_probe", "lora"}
     for path in EXAMPLES:
         lines = path.read_text(encoding="utf-8").splitlines()
         code = [line for line in lines if line.strip() and not line.startswith(('"""', "import", "from"))]
