@@ -46,6 +46,10 @@ _TAKE_FUNCTIONS = {
 }  # fmt: skip
 
 
+# Types of Python that torch takes for those of tensors (``dtype=bool``).
+_NUMBERS = (bool, int, float, complex)
+
+
 class Guard(TorchFunctionMode):
     """A mode that sees each function of torch that a loss calls, and refuses those that could show it other records."""
 
@@ -102,7 +106,7 @@ class Guard(TorchFunctionMode):
         self._check_modes()
         if (refusal := _refusal(function)) is not None:
             raise ValueError(refusal)
-        if function not in _TAKE_FUNCTIONS and any(map(callable, (*args, *kwargs.values()))):
+        if function not in _TAKE_FUNCTIONS and any(callable(x) and x not in _NUMBERS for x in (*args, *kwargs.values())):
             raise ValueError(
                 f"the loss hands a function of its own to {getattr(function, '__name__', function)}, which would call it "
                 "where nothing sees what it does: write out what that computes"

@@ -74,9 +74,9 @@ class PrivateOptimizer(DPOptimizer):
         last_bound: the public bound C of the last step; a tuple where there are several.
 
     Raises:
-        ValueError: if the plan has no such stage, or one with other noises than those of the rules; for an
-            `expected_batch_size` that is not the plan's; for parameters that noise cannot be added to; or for an optimizer
-            that needs several evaluations a step.
+        ValueError: for an optimizer of Opacus, or one that needs several evaluations a step; if the plan has no such stage,
+            or one with other noises than those of the rules; for an `expected_batch_size` that is not the plan's; or for
+            parameters that noise cannot be added to.
         RuntimeError: from `step`, if there is no gradient, or it is not of exactly these parameters, or of more records
             than the lot has (for ``grad_sample``: of another number); nothing is charged then.
         LedgerError: from `step`, if an earlier step used the lot, or the account has not drawn it for this stage; nothing
@@ -107,6 +107,11 @@ class PrivateOptimizer(DPOptimizer):
         data_free: Sequence[DataFree] = (),
         embeddings: Sequence[str] = (),
     ) -> None:
+        if isinstance(optimizer, DPOptimizer):
+            raise ValueError(
+                f"optimizer: a {type(optimizer).__name__} draws noise that stands in no ledger: hand over the torch "
+                "optimizer"
+            )
         access = account.plan.stage(stage).access
         self._account, self._stage = account, stage
         super().__init__(

@@ -27,6 +27,16 @@ from lightning_dpgen.gradients.views import Views
 from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
+from lightning_dpgen.plugins.several_optimizers import (
+    check_kinds,
+    check_public,
+    parameters_of,
+    sees_records,
+    step_public,
+    terms_of_each,
+    training_alone,
+    whose_turn,
+)
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import expected_lot_size
 from lightning_dpgen.sampling.lots import Lot, LotBlock
@@ -73,9 +83,10 @@ class AutomaticModule:
     expected in once.
 
     The training step gives a loss, as anywhere in Lightning: the mean over the batch, which is one record there, or one
-    loss a record (a tensor (B,)), or a dict with ``loss``; or a term, or a list of terms. What it logs goes to the
-    Trainer's loggers as private means over the lot, and not to `trainer.callback_metrics`, where code that trains would
-    find it. Other hooks log as ever, under ``private/``.
+    loss a record (a tensor (B,)), or a dict with ``loss``; or a term, or a list of terms. A module with several optimizers
+    gives one entry for each of them (`plugins/several_optimizers.py`). What it logs goes to the Trainer's loggers as
+    private means over the lot, and not to `trainer.callback_metrics`, where code that trains would find it. Other hooks log
+    as ever, under ``private/``.
 
     Args:
         module: a module with automatic optimization, which is switched off until `restore`.
@@ -135,8 +146,6 @@ class AutomaticModule:
     def __call__(self, block: LotBlock) -> None:
         module: Any = self._module
         wrapped = module.optimizers()
-        # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
-        optimizer = wrapped.optimizer
         for lot in block:
             self._values, self._index = {}, self._account.done.get(self._stage, 0)
             if self._before(None, self._index) == -1:
@@ -144,10 +153,11 @@ class AutomaticModule:
                     "on_train_batch_start returned -1, which ends an epoch: a fit ends with the last planned step, or with "
                     "Trainer(max_steps=...)"
                 )
-            private, free = self._terms(lot.to(module.device, module.dtype))
-            optimizer.set_gradients(*private, data_free=free)
-            # Through the wrapper, so that Lightning counts steps.
-            wrapped.step()
+            lot = lot.to(module.device, module.dtype)
+            if isinstance(wrapped, list):
+                self._step_each(wrapped, lot)
+            else:
+                self._step(wrapped, self._terms(), lot)
             if self.average is not None:
                 self.average.update()
             if not self._account.remaining(self._stage):
@@ -158,6 +168,50 @@ class AutomaticModule:
             # A block ends where the Trainer ends the fit: a lot that is not drawn costs nothing.
             if 0 <= module.trainer.max_steps <= module.trainer.global_step:
                 break
+
+    def _step(self, wrapped: Any, terms: list, lot: Lot) -> None:
+        """Step a private optimizer on a lot."""
+        private = [self._gradients(t, lot) for t in terms if not isinstance(t, DataFree)]
+        # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
+        wrapped.optimizer.set_gradients(*private, data_free=[t for t in terms if isinstance(t, DataFree)])
+        # Through the wrapper, so that Lightning counts steps.
+        wrapped.step()
+
+    def _step_each(self, wrapped: list, lot: Lot) -> None:
+        """Step the optimizer that the lot is for, and the public ones, in the order in which the module gives them."""
+        optimizers = [one.optimizer for one in wrapped]
+        each = terms_of_each(self._called(self._made_up), len(wrapped))
+        check_kinds(optimizers, each)
+        turn = whose_turn(optimizers, self._index)
+        for i, (optimizer, terms) in enumerate(zip(optimizers, each, strict=True)):
+            with training_alone(self._module, optimizer):
+                if i == turn:
+                    self._step(wrapped[i], terms, lot)
+                elif not isinstance(optimizer, PrivateOptimizer):
+                    # Below the wrapper: Lightning counts lots.
+                    step_public(optimizer, [t for t in terms if isinstance(t, DataFree)])
+
+    def which_see_records(self, empty: Any) -> list[bool]:
+        """Return for each of several optimizers whether a term of its sees records.
+
+        Args:
+            empty: the records of an empty lot.
+
+        Raises:
+            ValueError: if the training step cannot be tried on made-up records, or gives something else than terms.
+        """
+        self._values = {}
+        try:
+            given, _ = self._tried(empty)
+        except UNSUITED as error:
+            raise _untried(error) from error
+        finally:
+            self._values = None
+        return [sees_records(terms) for terms in terms_of_each(given, len(self._optimizers))]
+
+    @property
+    def _optimizers(self) -> list:
+        return self._module.trainer.optimizers
 
     def _step_schedulers(self) -> None:
         """Step each scheduler that is due: once in so many lots, or in as many as look at the declared n records."""
@@ -208,25 +262,20 @@ class AutomaticModule:
         some = next(self._module.parameters())
         self._values = {}
         try:
-            for whole in WHOLE:
-                lot, *_ = probe_lot(Lot(empty, (0, 0)), some.new_zeros(0), 3, whole=whole)
-                try:
-                    terms = self._asked(lot.records)
-                    break
-                except UNSUITED:
-                    if whole == WHOLE[-1]:
-                        raise
-            if terms is None:
-                terms = [PerRecord(self._losses)]
-            else:
-                self._made_up = lot.records
-                self._check_terms(terms)
-            self._set_micro_batch(terms, empty)
-            for term in terms:
-                if isinstance(term, PerRecord):
-                    noise = some.new_full((len(lot), term.noise), 0.5)
-                    check_exact(ENGINES[self._engine], self._module, term, lot, noise)
+            given, lot = self._tried(empty)
+            each = self._each(given, lot)
+            self._set_micro_batch(each, empty)
+            for optimizer, terms in each:
+                with training_alone(self._module, optimizer):
+                    if not isinstance(optimizer, PrivateOptimizer):
+                        check_public([t for t in terms if isinstance(t, DataFree)])
+                    for term in terms:
+                        if isinstance(term, PerRecord):
+                            noise = some.new_full((len(lot), term.noise), 0.5)
+                            check_exact(ENGINES[self._engine], self._module, term, lot, noise)
         except UNSUITED as error:
+            if len(self._optimizers) > 1 and self._made_up is None:
+                raise _untried(error) from error
             if self._options.micro_batch == "auto":
                 raise ValueError(
                     f"micro_batch='auto': training_step could not be tried on made-up records ({type(error).__name__}: "
@@ -241,15 +290,36 @@ class AutomaticModule:
             # They are of no real record.
             self._values = None
 
+    def _tried(self, empty: Any) -> tuple[Any, Lot]:
+        """Call the training step with made-up records, and return what it gives, and these."""
+        some = next(self._module.parameters())
+        for whole in WHOLE:
+            lot, *_ = probe_lot(Lot(empty, (0, 0)), some.new_zeros(0), 3, whole=whole)
+            try:
+                return self._called(lot.records), lot
+            except UNSUITED:
+                if whole == WHOLE[-1]:
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    def _each(self, given: Any, lot: Lot) -> list[tuple[Any, list]]:
+        """Return each optimizer with its terms, as the training step has given them for made-up records."""
+        optimizers = self._optimizers
+        if len(optimizers) == 1 and isinstance(given, Tensor):
+            return [(optimizers[0], [PerRecord(self._losses)])]
+        self._made_up = lot.records
+        if len(optimizers) == 1:
+            each = [self._checked(given)]
+        else:
+            each = terms_of_each(given, len(optimizers))
+            check_kinds(optimizers, each)
+        self._check_terms([term for terms in each for term in terms])
+        return list(zip(optimizers, each, strict=True))
+
     def _called(self, records: Any) -> Any:
         """Call the module's own training step as Lightning does, which leaves out an index that it does not take."""
         given = self._own(records, self._index) if self._takes_index else self._own(records)
         return given["loss"] if isinstance(given, dict) and isinstance(given.get("loss"), Tensor) else given
-
-    def _asked(self, records: Any) -> list | None:
-        """Return the terms that the training step gives; None if it gives losses."""
-        given = self._called(records)
-        return None if isinstance(given, Tensor) else self._checked(given)
 
     def _losses(self, lot: Lot, noise: Tensor) -> Tensor:
         views = self._options.views
@@ -261,13 +331,9 @@ class AutomaticModule:
             "be tried on these: let it give one loss a record, or make terms without looking at the batch"
         )
 
-    def _terms(self, lot: Lot) -> tuple[list, list[DataFree]]:
-        """Return the per-record gradients of a lot, one for each term, and the terms that see no record."""
-        if self._made_up is None:
-            return [self._gradients(PerRecord(self._losses), lot)], []
-        terms = self._checked(self._called(self._made_up))
-        private = [self._gradients(t, lot) for t in terms if not isinstance(t, DataFree)]
-        return private, [t for t in terms if isinstance(t, DataFree)]
+    def _terms(self) -> list:
+        """Return the terms of the next step of a module with one optimizer."""
+        return [PerRecord(self._losses)] if self._made_up is None else self._checked(self._called(self._made_up))
 
     def _gradients(self, term: PerRecord | PerGroup, lot: Lot) -> RecordGradients | MicroBatches:
         """Return the gradients of a term, in parts where the lot is larger than those."""
@@ -286,18 +352,21 @@ class AutomaticModule:
         self._part = number, len(lot)
         return term_gradients(self._module, term, lot, self._account.stream, engine=self._engine)
 
-    def _set_micro_batch(self, terms: list, empty: Any) -> None:
+    def _set_micro_batch(self, each: list, empty: Any) -> None:
         """Find the number of records of a part, where memory is to tell."""
         if self._options.micro_batch != "auto":
             return
         some = next(self._module.parameters())
 
         def compute(count: int) -> None:
-            for term in terms:
-                if isinstance(term, PerRecord):
-                    lot, noise, _ = probe_lot(Lot(empty, (0, 0)), some.new_zeros(0, term.noise), count)
-                    found = ENGINES[self._engine](self._module, term, lot, noise)
-                    found.weighted_sum(found.norms().to(some), {p: torch.zeros_like(p) for p in found.parameters})
+            for optimizer, terms in each:
+                with training_alone(self._module, optimizer):
+                    for term in terms:
+                        if isinstance(term, PerRecord):
+                            lot, noise, _ = probe_lot(Lot(empty, (0, 0)), some.new_zeros(0, term.noise), count)
+                            found = ENGINES[self._engine](self._module, term, lot, noise)
+                            sums = {p: torch.zeros_like(p) for p in found.parameters}
+                            found.weighted_sum(found.norms().to(some), sums)
 
         self._parts = self._parts_of(records_that_fit(compute, some.device))
 
@@ -331,6 +400,13 @@ class AutomaticModule:
         return terms
 
 
+def _untried(error: Exception) -> ValueError:
+    return ValueError(
+        f"training_step could not be tried on made-up records ({type(error).__name__}: {error}), and with several "
+        "optimizers it is called with these alone: let it give terms without looking at the batch (examples/gan.py)"
+    )
+
+
 def _takes_index(step: Any) -> bool:
     kinds = [p.kind for p in inspect.signature(step).parameters.values()]
     positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -359,16 +435,28 @@ def check_optimizers(module: pl.LightningModule, optimizers: list, account: Acco
             f"the PrivateOptimizer steps for stage={other[0]!r}, and the MomentsAccountant watches stage={stage!r}: "
             "give optimizer, loader and callback the same stage"
         )
+    if adopted:
+        _check_parameters(module, optimizers)
+
+
+def _check_parameters(module: pl.LightningModule, optimizers: list) -> None:
+    """Refuse optimizers that do not have each trainable parameter of an adopted module once, all together.
+
+    Raises:
+        MisconfigurationException: saying what to do.
+    """
     trainable = [p for p in module.parameters() if p.requires_grad]
-    if adopted and len(optimizers) == 1 and {id(p) for p in trainable} != {id(p) for p in optimizers[0].params}:
+    owned = [id(p) for optimizer in optimizers for p in parameters_of(optimizer)]
+    have = "the optimizer has" if len(optimizers) == 1 else f"the {len(optimizers)} optimizers have"
+    if {id(p) for p in trainable} != set(owned):
         raise MisconfigurationException(
-            f"the optimizer has {len(optimizers[0].params)} of the module's {len(trainable)} trainable parameters: hand it "
-            "all, and freeze the others (requires_grad_(False)) before"
+            f"{have} {len(set(owned))} of the module's {len(trainable)} trainable parameters: hand over all, and "
+            "freeze the others (requires_grad_(False)) before"
         )
-    if adopted and len(optimizers) > 1:
+    if len(set(owned)) < len(owned):
         raise MisconfigurationException(
-            f"{len(optimizers)} optimizers: a module with several steps them itself (automatic_optimization=False; "
-            "term_gradients, set_gradients and step)"
+            f"{have} a parameter in common: expected each parameter in one of them, since gradients of public and private "
+            "steps must not mix"
         )
 
 

@@ -11,7 +11,6 @@ import torch
 from opacus import PrivacyEngine
 from opacus.accountants.accountant import IAccountant
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +25,17 @@ from lightning_dpgen.privacy.accountant import spent
 
 # The modes that leave the gradient of each record in ``grad_sample``.
 _MODES = ("hooks", "functorch", "ew")
+# The ways to what two arguments of Opacus choose.
+_INSTEAD = {
+    "grad_sample_mode": (
+        "Gradients that are never materialised are those of PrivateTraining, or of term_gradients and "
+        "PrivateOptimizer.set_gradients"
+    ),
+    "clipping": (
+        "Bounds are chosen by a rule: hand over PrivateOptimizer(..., clipping=PerLayer(Fixed(...))) for each layer, or "
+        "Quantile(...) for bounds that follow the norms, and make the plan with the same rule"
+    ),
+}
 
 
 class AccountEngine(PrivacyEngine):
@@ -185,11 +195,6 @@ class AccountEngine(PrivacyEngine):
                     "clipping rules and a divisor; leave both out, or hand over a torch optimizer"
                 )
             return optimizer
-        if isinstance(optimizer, DPOptimizer):
-            raise ValueError(
-                f"optimizer: a {type(optimizer).__name__} draws noise that stands in no ledger: hand over the torch "
-                "optimizer, or a PrivateOptimizer"
-            )
         if max_grad_norm is None:
             raise ValueError("max_grad_norm=None: expected the bound of a record's gradient")
         return PrivateOptimizer(
@@ -205,11 +210,12 @@ class AccountEngine(PrivacyEngine):
         for name, (value, *allowed) in given.items():
             if not any(value is one or value == one for one in allowed):
                 expected = f"expected {' or '.join(map(str, allowed))}" if allowed else "no argument of AccountEngine"
-                raise ValueError(
-                    f"{name}={value!r}: {expected}. Rate, noise and steps of stage {self.stage!r} are in the account's "
-                    "plan, and noise comes from its private stream; gradients that are never materialised come from "
-                    "term_gradients and PrivateOptimizer.set_gradients"
+                why = _INSTEAD.get(
+                    name,
+                    f"Rate, noise and steps of stage {self.stage!r} are in the account's plan, and noise comes from its "
+                    "private stream",
                 )
+                raise ValueError(f"{name}={value!r}: {expected}. {why}")
 
 
 class LedgerAccountant(IAccountant):

@@ -39,11 +39,17 @@ _BEGUN: weakref.WeakValueDictionary[Path, PrivateTraining] = weakref.WeakValueDi
 
 
 class PrivateTraining:
-    """One private training of a LightningModule with one plain optimizer, from the records to a release.
+    """One private training of a LightningModule with plain optimizers, from the records to a release.
 
     It joins the explicit parts, which stay available: `make_plan` with a `training_stage`, an `Account`, `poisson_loader`,
     a `PrivateOptimizer` around the module's own optimizer, `MomentsAccountant` and `release_weights`. Nothing is spent
     before the fit. The module's `training_step` gives its loss as ever, or terms (`MomentsAccountant`).
+
+    If `configure_optimizers` gives several, `training_step` gives one entry for each: a `PerRecord` or `PerGroup` term
+    where records are seen, a `DataFree` term where none is. It is then called with made-up records, and the terms see real
+    ones. Optimizers with a term of records are made private and take turns at the lots, so that each lot pays for one step;
+    `steps` is the number of all of them. The others step beside each lot as they are, or not at all where their entry is
+    None. All private ones have the same noise and `clipping`.
 
     Args:
         records: tensors, arrays, a CSR matrix, columns or a Dataset, as for `poisson_loader`.
@@ -139,7 +145,7 @@ class PrivateTraining:
         self.account = open_account(plan, ledger, stream, study, store, persons, earlier)
         self.plan = self.account.plan
         self._lots = PoissonLots(store, self.account, persons=persons)
-        self._callback = _Accountant(self.account, clipping, engine, options, share_private_logs)
+        self._callback = _Accountant(self.account, self._lots.empty, clipping, engine, options, share_private_logs)
         self._released: Path | None = None
         if path is not None:
             _BEGUN[path] = self
@@ -280,13 +286,14 @@ class _Accountant(MomentsAccountant):
     def __init__(
         self,
         account: Account,
+        empty: Any,
         clipping: ClippingRule | Sequence[ClippingRule],
         engine: str,
         options: StepOptions,
         share_private_logs: bool,
     ) -> None:
         super().__init__(account, engine, options=options, share_private_logs=share_private_logs)
-        self._clipping = clipping
+        self._empty, self._clipping = empty, clipping
         self.fitted: pl.LightningModule | None = None
         self.fitting = self._under_way = False
 
@@ -303,8 +310,9 @@ class _Accountant(MomentsAccountant):
             )
         if not module.automatic_optimization:
             raise MisconfigurationException(
-                "automatic_optimization=False: a PrivateTraining steps the module itself; a module with steps of its own "
-                "takes the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
+                "automatic_optimization=False: a PrivateTraining makes the steps: leave it out, and let training_step give "
+                "the losses, or the terms of each of several optimizers (examples/gan.py); other steps of a module's own "
+                "take the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
             )
 
     def after_last_step(self, module: pl.LightningModule) -> None:
@@ -319,15 +327,23 @@ class _Accountant(MomentsAccountant):
             raise MisconfigurationException(
                 "the ledger holds steps of an earlier fit: go on from a checkpoint of it, fit(model, loader, ckpt_path=...)"
             )
-        trainer.optimizers = [self._private(optimizer, len(trainer.optimizers)) for optimizer in trainer.optimizers]
+        trainer.optimizers = self._wrapped(trainer.optimizers)
         super().on_fit_start(trainer, module)
 
-    def _private(self, optimizer: Optimizer, count: int) -> PrivateOptimizer:
-        if count > 1:
+    def _wrapped(self, optimizers: list[Optimizer]) -> list[Optimizer]:
+        """Make each optimizer private whose loss sees records: one alone, or those for which terms say so."""
+        if len(optimizers) == 1:
+            return [self._private(optimizers[0])]
+        assert self._adopted is not None, "a module with steps of its own was refused"
+        private = self._adopted.which_see_records(self._empty)
+        if not any(private):
             raise MisconfigurationException(
-                f"configure_optimizers gave {count} optimizers: expected one; a module with several steps them itself, "
-                "with the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
+                "training_step gave DataFree terms alone, which see no record: nothing of this training is private, and a "
+                "Trainer without its callback fits the module"
             )
+        return [self._private(o) if sees else o for o, sees in zip(optimizers, private, strict=True)]
+
+    def _private(self, optimizer: Optimizer) -> PrivateOptimizer:
         # Lightning puts one without parameters in the place of none.
         if not any(group["params"] for group in optimizer.param_groups):
             raise MisconfigurationException(

@@ -124,6 +124,10 @@ EXACT = {
     "a call with other parameters": lambda: Net(
         lambda n, x: torch.func.functional_call(n.layers[0], {"bias": n.held[0]}, (x,)), nn.Linear(5, 4), shapes=[(4,)]
     ),
+    "a weight under a mask": lambda: Net(
+        lambda n, x: n.layers[1](F.linear(x, n.layers[0].weight * n.b0, n.layers[0].bias).tanh()),
+        *_mlp(), buffers=[torch.ones(4, 5).tril()],
+    ),
     "a first state that is learned": lambda: Net(
         lambda n, x: n.layers[0](x[None], n.held[0].expand(1, len(x), 3).contiguous())[0][0], nn.GRU(5, 3), shapes=[(3,)]
     ),

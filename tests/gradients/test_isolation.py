@@ -191,6 +191,7 @@ FUNCTIONS = {
     "filled": lambda x, *_: torch.zeros(len(x), 4).copy_(x[:, 0]) + torch.ones(4).mul_(2.0),
     "filled by index": lambda x, y, *_: torch.zeros(len(x), 4).scatter_(1, y[:, None], x[:, 0, :1]),
     "its data": lambda x, *_: x.data + x,
+    "types of Python": lambda x, *_: (x.to(float) * torch.ones_like(x, dtype=bool)).float() + x,
 }  # fmt: skip
 
 

@@ -334,13 +334,13 @@ def test_a_loader_in_place_of_records_is_refused():
         poisson_loader(bad, _account())
 
 
-def test_two_optimizers_are_the_modules_own_affair():
+def test_two_optimizers_of_one_parameter_are_refused():
     class Two(Stranger):
         def configure_optimizers(self):
             return super().configure_optimizers(), torch.optim.SGD(self.parameters(), lr=0.1)
 
     account = _account()
-    with pytest.raises(MisconfigurationException, match="2 optimizers"):
+    with pytest.raises(MisconfigurationException, match="2 optimizers have a parameter in common"):
         _trainer(account).fit(Two(account), poisson_loader(_records(), account))
     assert not account.ledger.accesses
 

@@ -183,9 +183,9 @@ class Quasi(Plain):
 
 
 MODULES = {
-    "two optimizers": (Two, "gave 2 optimizers: expected one"),
+    "two optimizers": (Two, "training_step gave Tensor for 2 optimizers"),
     "no optimizer": (Without, "gave no optimizer: return one"),
-    "its own steps": (Manual, "automatic_optimization=False"),
+    "its own steps": (Manual, "automatic_optimization=False: a PrivateTraining makes the steps"),
     "no loss": (Matrix, "one value a record"),
     "several evaluations": (Quasi, "LBFGS"),
 }

@@ -1,0 +1,143 @@
+"""Several optimizers of one module: private ones take turns at the lots, public ones step on terms that see no record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
+from lightning_dpgen.optim.private import PrivateOptimizer
+
+Terms = list[PerRecord | PerGroup | DataFree]
+
+
+def terms_of_each(given: Any, count: int) -> list[Terms]:
+    """Return the terms of each of several optimizers, as a training step has given them; none where one has no step.
+
+    Args:
+        given: one entry for each optimizer: a term, a list of terms, or None.
+        count: the number of optimizers.
+
+    Raises:
+        ValueError: for anything else.
+
+    Example:
+        >>> free = DataFree(lambda: torch.zeros(()))
+        >>> [len(terms) for terms in terms_of_each((free, None, [free, free]), 3)]
+        [1, 0, 2]
+    """
+    entries = [_as_list(entry) for entry in given] if isinstance(given, list | tuple) else []
+    if len(entries) != count or not all(isinstance(t, PerRecord | PerGroup | DataFree) for e in entries for t in e):
+        what = f"{len(entries)} entries" if len(entries) not in (0, count) else type(given).__name__
+        raise ValueError(
+            f"training_step gave {what} for {count} optimizers: expected one entry for each, as in "
+            "return PerRecord(self.critic_loss), DataFree(self.generator_loss): PerRecord(loss(lot, noise)) where records "
+            "are seen, DataFree(loss()) where none is, a list of several terms, or None for a public one that has no step "
+            "now (examples/gan.py)"
+        )
+    return entries
+
+
+def _as_list(entry: Any) -> list:
+    return [] if entry is None else list(entry) if isinstance(entry, list | tuple) else [entry]
+
+
+def sees_records(terms: Terms) -> bool:
+    """Return True if a term is handed records, so that its optimizer has to be private."""
+    return any(not isinstance(term, DataFree) for term in terms)
+
+
+def check_kinds(optimizers: Sequence[Optimizer], each: Sequence[Terms]) -> None:
+    """Refuse terms that see records for a public optimizer, and none that does for a private one.
+
+    Raises:
+        ValueError: naming the optimizer.
+    """
+    for number, (optimizer, terms) in enumerate(zip(optimizers, each, strict=True)):
+        private = isinstance(optimizer, PrivateOptimizer)
+        if private and not sees_records(terms):
+            raise ValueError(
+                f"training_step gave no term that sees records for optimizer {number}, which is private: every lot of its "
+                "turns takes a step, so give a PerRecord or PerGroup term each time"
+            )
+        if sees_records(terms) and not private:
+            raise ValueError(
+                f"training_step gave a term that sees records for optimizer {number}, which is public: give DataFree terms "
+                "alone, or None, as at the beginning of the fit"
+            )
+
+
+def whose_turn(optimizers: Sequence[Optimizer], number: int) -> int:
+    """Return which optimizer a lot is for: the private ones take turns, since a lot pays for one step.
+
+    Args:
+        number: the number of the lot, from 0.
+    """
+    private = [i for i, optimizer in enumerate(optimizers) if isinstance(optimizer, PrivateOptimizer)]
+    return private[number % len(private)]
+
+
+@contextmanager
+def training_alone(module: nn.Module, optimizer: Optimizer) -> Iterator[None]:
+    """Freeze all parameters of a module but those of an optimizer within the block, as Lightning's toggle does."""
+    mine = {id(p) for p in parameters_of(optimizer)}
+    others = [p for p in module.parameters() if p.requires_grad and id(p) not in mine]
+    try:
+        for p in others:
+            p.requires_grad_(False)
+        yield
+    finally:
+        for p in others:
+            p.requires_grad_(True)
+
+
+def step_public(optimizer: Optimizer, terms: Sequence[DataFree]) -> None:
+    """Step an optimizer on the sum of terms that see no record.
+
+    Raises:
+        ValueError: for a loss that is no single number, or does not depend on the optimizer's parameters.
+    """
+    if not terms:
+        return
+    parameters = parameters_of(optimizer)
+
+    def compute() -> Any:
+        loss = _sum_of(terms)
+        # Written to these alone: the gradients of the others belong to private optimizers.
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for p, gradient in zip(parameters, gradients, strict=True):
+            p.grad = gradient
+        return loss
+
+    optimizer.step(compute)
+
+
+def check_public(terms: Sequence[DataFree]) -> None:
+    """Compute the terms of a public optimizer once, without a step; raise what `step_public` would."""
+    if terms:
+        _sum_of(terms)
+
+
+def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """Return the parameters of all groups of an optimizer."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _sum_of(terms: Sequence[DataFree]) -> torch.Tensor:
+    losses = [term.loss() for term in terms]
+    for loss in losses:
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise ValueError(f"a DataFree loss must be one number, such as a mean over what was generated; it is {found}")
+    total = torch.stack([loss.sum() for loss in losses]).sum()
+    if not total.requires_grad:
+        raise ValueError(
+            "a DataFree loss follows from no parameter that is trained: its optimizer would never move; give the loss of "
+            "what its parameters make"
+        )
+    return total
