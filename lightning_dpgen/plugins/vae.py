@@ -256,8 +256,12 @@ class VAE(PrivateMixture):
 
         # Records are encoded once for both, unless that is more than memory holds.
         encoded = self.network.encoded(lot) if self._parts.count == 1 else None
-        parts = list(lot.divided(self._parts.count))
-        numbers = noise.split([len(part) for part in parts])
+        rows: list[Tensor] = []
+        numbers: list[Tensor] = []
+        for part in lot.divided(self._parts.count):
+            before = sum(map(len, numbers))
+            numbers.append(noise[before : before + len(part)])
+            rows.append(self.network.embedded(part, numbers[-1], embedding, encoded))
 
         def then(mean: Tensor) -> RecordGradients | MicroBatches:
             averaged = self._averaged(mean, divergence.averaging)
@@ -266,10 +270,7 @@ class VAE(PrivateMixture):
                 lot, lambda part, i: term_gradients(self.network, term, part, stream, noise=numbers[i])
             )
 
-        rows = torch.cat(
-            [self.network.embedded(*of_part, embedding, encoded) for of_part in zip(parts, numbers, strict=True)]
-        )
-        return (EmbeddingGradients(rows, then, list(self.network.parameters()), lot.draw),)
+        return (EmbeddingGradients(torch.cat(rows), then, list(self.network.parameters()), lot.draw),)
 
     def _of_groups(self, divergence: Divergence) -> tuple[OfGroups, OfGroups | None]:
         """Return the divergence of groups, by fresh public draws of the prior, and its gradient where it has one."""
