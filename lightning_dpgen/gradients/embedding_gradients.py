@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -27,8 +28,8 @@ class EmbeddingGradients:
     Args:
         rows: (B, ...) the embedding of each record, whose length is that of all its numbers; one longer than 1 is scaled to
             1, one that is not finite counts as zeros.
-        then: returns the gradients of the same lot, given the noisy mean (...); that of a record may depend on the record
-            and the mean alone.
+        then: returns the gradients of the same lot, in one piece or in parts, given the noisy mean (...); that of a record
+            may depend on the record and the mean alone.
         noise: the name of the mean's noise in the plan.
 
     Example:
@@ -52,14 +53,14 @@ class EmbeddingGradients:
     """
 
     rows: Tensor
-    then: Callable[[Tensor], RecordGradients]
+    then: Callable[[Tensor], RecordGradients | MicroBatches]
     parameters: Iterable[nn.Parameter]
     draw: LotId
     noise: str = "embedding"
 
     groups = None
 
-    def given(self, access: OpenAccess, expected_batch_size: float) -> RecordGradients:
+    def given(self, access: OpenAccess, expected_batch_size: float) -> RecordGradients | MicroBatches:
         """Release the mean, and return the gradients that follow from it.
 
         The sum has sensitivity 1 for one record added or removed; it is divided by the expected lot.
@@ -73,6 +74,8 @@ class EmbeddingGradients:
         kept = torch.where(torch.isfinite(norms)[:, None], rows, 0.0)
         total = gaussian(access, self.noise, (kept * factors[:, None]).sum(dim=0), sensitivity=1.0 + 1e-12)
         gradients = self.then((total / expected_batch_size).to(self.rows.dtype).view(self.rows.shape[1:]))
-        if gradients.draw is not self.draw or len(gradients) != len(self.rows):
+        # Parts count their own records.
+        whole = isinstance(gradients, RecordGradients)
+        if gradients.draw is not self.draw or (whole and len(gradients) != len(self.rows)):
             raise ValueError("the gradients that follow from a mean embedding must be of the same lot as the embedding")
         return gradients

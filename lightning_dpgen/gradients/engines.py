@@ -60,6 +60,8 @@ def term_gradients(
         raise ValueError(f"engine={engine!r}: expected one of {sorted(ENGINES)}")
     if not isinstance(term, PerRecord | PerGroup):
         raise ValueError(f"{type(term).__name__} is no loss of records: expected a PerRecord or PerGroup term")
+    # The code of a data set is not that of the loss, and is not watched as that is.
+    lot = lot.fetched()
     # A network without a real parameter is refused by the engine.
     some = next((p for p in network.parameters() if p.is_floating_point()), _NONE)
     if noise is None:

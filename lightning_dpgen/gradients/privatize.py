@@ -108,6 +108,8 @@ def privatize(
                 for part in gradients.parts():
                     add_clipped(part, rule, bounds, divisor, out, add=add)
                     add = True
+                    # Else it would be held until the next one is made.
+                    del part
             sensitivity = sensitivity + rule.scope.sensitivity(bounds) * (reach / divisor)
             used.append(bounds)
         # All terms are summed at once, since a factor that they have in common is then multiplied once.

@@ -475,8 +475,7 @@ class PrivateOptimizer(DPOptimizer):
                 "same account"
             )
         for own, rule in zip(gradients, self._rules, strict=True):
-            # A lot in parts makes its first one for this check.
-            own = next(own.parts()) if isinstance(own, MicroBatches) else own
+            own = own.first() if isinstance(own, MicroBatches) else own
             theirs = {id(p) for p in own.parameters}
             if mine != theirs:
                 raise RuntimeError(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -18,8 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.isolation import private_mean
-from lightning_dpgen.gradients.lot_memory import records_that_fit
-from lightning_dpgen.gradients.micro_batches import MicroBatches
+from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch
 from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
@@ -62,14 +59,12 @@ class StepOptions:
         0.0
     """
 
-    micro_batch: int | Literal["auto"] | None = None
+    micro_batch: MicroBatch = None
     views: Views | None = None
     averaging: float = 0.0
 
     def __post_init__(self) -> None:
-        size = self.micro_batch
-        if not (size is None or size == "auto" or (type(size) is int and size >= 1)):
-            raise ValueError(f"micro_batch={size!r}: expected a whole number (int), 1 or more, 'auto' or None")
+        check_micro_batch(self.micro_batch)
         if not (isinstance(self.averaging, int | float) and 0.0 <= self.averaging < 1.0):
             raise ValueError(f"averaging={self.averaging!r}: expected a number from 0, below 1")
 
@@ -114,8 +109,7 @@ class AutomaticModule:
         self._module, self._account, self._stage, self._engine = module, account, stage, engine
         options = options or StepOptions()
         self._options, self._after_last = options, after_last
-        # The number of parts of a lot, which is public: else a training step could count them.
-        self._parts = self._parts_of(options.micro_batch) if isinstance(options.micro_batch, int) else 1
+        self._parts = LotParts(options.micro_batch, expected_lot_size(account.plan, stage, None) / account.ranks.size)
         trained = [p for p in module.parameters() if p.requires_grad]
         self.average = ParameterAverage(trained, options.averaging) if options.averaging else None
         self._own = type(module).training_step.__get__(module)
@@ -337,16 +331,7 @@ class AutomaticModule:
 
     def _gradients(self, term: PerRecord | PerGroup, lot: Lot) -> RecordGradients | MicroBatches:
         """Return the gradients of a term, in parts where the lot is larger than those."""
-        if self._parts == 1:
-            return self._of_part(term, lot, 0)
-        return MicroBatches(
-            lambda: (self._of_part(term, part, i) for i, part in enumerate(lot.divided(self._parts))), lot.draw
-        )
-
-    def _parts_of(self, size: int) -> int:
-        """Return the number of parts of so many records that an expected lot has."""
-        expected = expected_lot_size(self._account.plan, self._stage, None) / self._account.ranks.size
-        return math.ceil(expected / size)
+        return self._parts.gradients(lot, lambda part, number: self._of_part(term, part, number))
 
     def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> RecordGradients:
         self._part = number, len(lot)
@@ -358,17 +343,15 @@ class AutomaticModule:
             return
         some = next(self._module.parameters())
 
-        def compute(count: int) -> None:
+        def compute(count: int) -> Iterator[RecordGradients]:
             for optimizer, terms in each:
                 with training_alone(self._module, optimizer):
                     for term in terms:
                         if isinstance(term, PerRecord):
                             lot, noise, _ = probe_lot(Lot(empty, (0, 0)), some.new_zeros(0, term.noise), count)
-                            found = ENGINES[self._engine](self._module, term, lot, noise)
-                            sums = {p: torch.zeros_like(p) for p in found.parameters}
-                            found.weighted_sum(found.norms().to(some), sums)
+                            yield ENGINES[self._engine](self._module, term, lot, noise)
 
-        self._parts = self._parts_of(records_that_fit(compute, some.device))
+        self._parts.fit_memory(compute, some.device)
 
     def _check_terms(self, terms: list) -> None:
         """Refuse terms for which a setting of this fit has no meaning.

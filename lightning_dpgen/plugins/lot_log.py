@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
+from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.privacy.ranks import Ranks
 
@@ -17,29 +18,35 @@ PRIVATE, PUBLIC = "private/", "public/"
 
 
 def lot_numbers(
-    gradients: Sequence[RecordGradients | EmbeddingGradients], bounds: float | tuple | None, size: int, ranks: Ranks
+    gradients: Sequence[RecordGradients | MicroBatches | EmbeddingGradients],
+    bounds: float | tuple | None,
+    size: int,
+    ranks: Ranks,
 ) -> dict[str, float]:
     """Return the lot's size, the mean loss, mean norm and share above the bound of each term, and the bounds, by name.
 
     Args:
-        gradients: the gradients of each term, for this rank's part of the lot.
+        gradients: the gradients of each term, for this rank's part of the lot. One in micro-batches is gone through once
+            more, with the parameters as they are now.
         bounds: `PrivateOptimizer.last_bound`.
         size: the size of this rank's part.
         ranks: the processes over which sums are taken; all of them call this.
     """
     of_terms = bounds if isinstance(bounds, tuple) and len(gradients) > 1 else (bounds,) * len(gradients)
-    sums: dict[str, tuple[float, int]] = {}
+    sums: dict[str, list[float]] = {}
     for j, (own, bound) in enumerate(zip(gradients, of_terms, strict=True)):
         behind = f"/{j}" if j else ""
-        if not isinstance(own, RecordGradients):
+        if isinstance(own, EmbeddingGradients):
             continue
-        if own.losses is not None:
-            sums[f"loss{behind}"] = _summed(own.losses)
-        norms = own.norms()
-        finite = norms[norms.isfinite()]
-        sums[f"norm{behind}"] = _summed(finite)
-        if isinstance(bound, float) and math.isfinite(bound):
-            sums[f"share_above_bound{behind}"] = _summed(finite > bound)
+        for part in own.parts():
+            if part.losses is not None:
+                _add(sums, f"loss{behind}", part.losses)
+            norms = part.norms()
+            finite = norms[norms.isfinite()]
+            _add(sums, f"norm{behind}", finite)
+            if isinstance(bound, float) and math.isfinite(bound):
+                _add(sums, f"share_above_bound{behind}", finite > bound)
+            del part
     flat = [float(size), *(number for pair in sums.values() for number in pair)]
     lot, *totals = ranks.sum_(torch.tensor(flat, dtype=torch.float64)).tolist()
     values = {f"{PRIVATE}lot_size": lot}
@@ -52,8 +59,11 @@ def lot_numbers(
     return values | {f"{PUBLIC}bound/{j}" if j else f"{PUBLIC}bound": bound for j, bound in enumerate(shown)}
 
 
-def _summed(values: Tensor) -> tuple[float, int]:
-    return float(values.double().sum()), len(values)
+def _add(sums: dict[str, list[float]], name: str, values: Tensor) -> None:
+    """Add values to the sum of a name, and their number to the number there."""
+    total = sums.setdefault(name, [0.0, 0.0])
+    total[0] += float(values.double().sum())
+    total[1] += len(values)
 
 
 def _flat(bound: float | tuple | None) -> list[float | None]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
-from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch
+from lightning_dpgen.gradients.probe_records import probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.models.initial import check_initial, copy_components, match_components
@@ -52,9 +55,12 @@ class PrivateMixture(pl.LightningModule):
         embeddings: names of the further noises of the terms.
         averaging: the part of the average of the network's parameters that stays in a step, from 0, below 1. The average is
             released; 0 releases the parameters themselves. Both are functions of noisy sums (De et al. 2022).
+        micro_batch: about how many records' gradients are computed at a time, so that larger lots fit into memory: each lot
+            is divided into as many parts as one of the expected size has. ``auto`` takes as many records as half of what is
+            free holds when training starts. None takes a lot in one piece. The attribute may be changed until then.
 
     Raises:
-        ValueError: for another bias or optimizer, or an averaging out of range.
+        ValueError: for another bias or optimizer, or an averaging or a micro_batch out of range.
     """
 
     # For type checkers, to which each attribute of a module is a tensor or a module. The network is a `GenerativeNetwork`
@@ -79,8 +85,10 @@ class PrivateMixture(pl.LightningModule):
         momentum: float = 0.0,
         embeddings: Sequence[str] = (),
         averaging: float = 0.0,
+        micro_batch: MicroBatch = None,
     ) -> None:
         super().__init__()
+        check_micro_batch(micro_batch)
         if not (isinstance(averaging, int | float) and 0.0 <= averaging < 1.0):
             raise ValueError(f"averaging={averaging!r}: expected a number from 0, below 1")
         if bias not in STARTS:
@@ -103,6 +111,7 @@ class PrivateMixture(pl.LightningModule):
         self.register_buffer("weights", torch.zeros(network.k))
         self.register_buffer("means", torch.zeros(network.k, network.schema.layout.width))
         self.register_buffer("noise", torch.zeros(network.k))
+        self.micro_batch, self._parts = micro_batch, LotParts(None, 1.0)
         self._restored = False
         self._initial: Mixture | None = None
         self._declared: Mapping[str, str] | None = None
@@ -123,6 +132,12 @@ class PrivateMixture(pl.LightningModule):
     def takes_multi_hot(self) -> bool:
         """True if lots may hold wide records as the places of their ones."""
         return False
+
+    @property
+    def whole_lots(self) -> str | None:
+        """The reason why lots have to be taken in one piece; None where `gradients` takes them in parts."""
+        own = type(self).gradients is not PrivateMixture.gradients
+        return f"{type(self).__name__} computes the gradients of a lot in its own way" if own else None
 
     @property
     def steps_taken(self) -> int:
@@ -188,8 +203,20 @@ class PrivateMixture(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         self._restored, self._declared = True, checkpoint.get(_INIT)
 
+    def setup(self, stage: str) -> None:
+        """Refuse a fit in parts of lots that must be taken in one piece, before anything is spent.
+
+        Raises:
+            MisconfigurationException: naming the setting.
+        """
+        if stage == "fit" and self.micro_batch is not None and self.whole_lots is not None:
+            raise MisconfigurationException(
+                f"micro_batch={self.micro_batch!r}: {self.whole_lots}: expected None, a lot in one piece"
+            )
+
     def on_train_start(self) -> None:
         trainer: Any = self.trainer
+        self.divide_lots(trainer.train_dataloader.empty)
         split = trainer.datamodule.split
         self.weights.copy_(split.weights)
         if self.bias != "zero":
@@ -241,9 +268,29 @@ class PrivateMixture(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         return self.private_optimizer(self.inner_optimizer(self.trained.parameters()))
 
-    def gradients(self, lot: Lot) -> tuple[RecordGradients | EmbeddingGradients, ...]:
+    def divide_lots(self, empty: Any) -> None:
+        """Choose the number of parts in which `gradients` takes a lot, by `micro_batch`; a fit does it as training starts.
+
+        Args:
+            empty: the records of an empty lot, whose shapes and types are public.
+        """
+        self._parts = LotParts(self.micro_batch, self.expected_batch_size / self.account.ranks.size)
+        if self.micro_batch != "auto":
+            return
+        some, term = next(self.trained.parameters()), self.trained.term
+
+        def compute(count: int) -> Iterator[RecordGradients]:
+            lot, noise, _ = probe_lot(Lot(empty, (0,) * (self.k + 1)), some.new_zeros(0, term.noise), count)
+            yield ENGINES["ghost"](self.trained, term, lot, noise)
+
+        self._parts.fit_memory(compute, some.device)
+
+    def gradients(self, lot: Lot) -> tuple[RecordGradients | MicroBatches | EmbeddingGradients, ...]:
         """Return the per-record gradients of each term, in the order of the clipping rules."""
-        return (term_gradients(self.trained, self.trained.term, lot, self.account.stream),)
+        return (self._parts.gradients(lot, self._of_part),)
+
+    def _of_part(self, part: Lot, _: int) -> RecordGradients:
+        return term_gradients(self.trained, self.trained.term, part, self.account.stream)
 
     def data_free(self) -> tuple[DataFree, ...]:
         """Return the terms of the next step that see no record."""
@@ -293,7 +340,10 @@ class PrivateMixture(pl.LightningModule):
             )
 
     def _log(
-        self, optimizer: PrivateOptimizer, gradients: Sequence[RecordGradients | EmbeddingGradients], size: int
+        self,
+        optimizer: PrivateOptimizer,
+        gradients: Sequence[RecordGradients | MicroBatches | EmbeddingGradients],
+        size: int,
     ) -> None:
         if not self.loggers:
             return

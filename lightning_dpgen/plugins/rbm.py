@@ -6,6 +6,7 @@ import torch
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.gradients.micro_batches import MicroBatch
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
@@ -15,8 +16,8 @@ class RBM(PrivateMixture):
     """k machines trained together by private persistent contrastive divergence; see `PrivateMixture` and `StackedRBM`.
 
     Args:
-        schema, account, clipping, n, k, lr, optimizer, momentum, bias, seed, log_every: as for `VAE`; ``learned`` and
-            ``means`` are the same here, since visible biases are always trained.
+        schema, account, clipping, n, k, lr, optimizer, momentum, micro_batch, bias, seed, log_every: as for `VAE`;
+            ``learned`` and ``means`` are the same here, since visible biases are always trained.
         chains: persistent chains of each component, swept once a step.
     """
 
@@ -33,6 +34,7 @@ class RBM(PrivateMixture):
         lr: float = 1e-2,
         optimizer: str = "adam",
         momentum: float = 0.0,
+        micro_batch: MicroBatch = None,
         bias: str = "means",
         seed: int = 0,
         log_every: int = 50,
@@ -40,7 +42,16 @@ class RBM(PrivateMixture):
         public = torch.Generator().manual_seed(seed)
         machine = StackedRBM(schema, k, hidden=hidden, chains=chains, generator=public)
         super().__init__(
-            machine, account, clipping, n=n, lr=lr, bias=bias, log_every=log_every, optimizer=optimizer, momentum=momentum
+            machine,
+            account,
+            clipping,
+            n=n,
+            lr=lr,
+            bias=bias,
+            log_every=log_every,
+            optimizer=optimizer,
+            momentum=momentum,
+            micro_batch=micro_batch,
         )
         self._public = public
 

@@ -14,6 +14,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.micro_batches import MicroBatch, MicroBatches
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup
 from lightning_dpgen.models.divergences import DIVERGENCES, GRADIENTS_OF_GROUPS, OF_GROUPS, CodeEmbedding
@@ -106,7 +107,7 @@ class VAE(PrivateMixture):
         likelihood, scale, floor: of units, see `UnitLikelihood`.
         lr: learning rate.
         optimizer, momentum: of private steps, see `make_optimizer`.
-        averaging: see `PrivateMixture`.
+        averaging, micro_batch: see `PrivateMixture`; a divergence of groups takes lots in one piece.
         bias: ``means`` keeps the output bias at the split's noisy cluster means, ``learned`` starts there and trains it,
             ``zero`` starts at zero and trains it (the papers).
         divergence: a further, batch-wise term; None for none.
@@ -142,6 +143,7 @@ class VAE(PrivateMixture):
         optimizer: str = "adam",
         momentum: float = 0.0,
         averaging: float = 0.0,
+        micro_batch: MicroBatch = None,
         bias: str = "means",
         divergence: Divergence | None = None,
         seed: int = 0,
@@ -199,6 +201,7 @@ class VAE(PrivateMixture):
             optimizer=optimizer,
             momentum=momentum,
             averaging=averaging,
+            micro_batch=micro_batch,
             embeddings=[] if embedding is None else ["embedding"],
         )
         if divergence is not None and grouped and divergence.groups > self.expected_batch_size:
@@ -218,11 +221,19 @@ class VAE(PrivateMixture):
         Raises:
             MisconfigurationException: naming the numbers that would do.
         """
+        super().setup(stage)
         ranks, divergence = self.trainer.world_size, self.divergence
         if stage == "fit" and divergence is not None and divergence.released_as == "group" and divergence.groups % ranks:
             raise MisconfigurationException(
                 f"groups={divergence.groups}: {ranks} devices share them; expected a multiple of {ranks}"
             )
+
+    @property
+    def whole_lots(self) -> str | None:
+        if type(self).gradients is not VAE.gradients:
+            return super().whole_lots
+        grouped = self.divergence is not None and self.divergence.released_as == "group"
+        return "a divergence that is released by group reaches over all parts of a lot" if grouped else None
 
     @property
     def takes_multi_hot(self) -> bool:
@@ -243,15 +254,23 @@ class VAE(PrivateMixture):
         dtype: Any = self.dtype
         noise = stream.normal((len(lot), self.network.samples * self.network.latent), dtype=dtype, device=self.device)
 
-        encoded = self.network.encoded(lot)
+        # Records are encoded once for both, unless that is more than memory holds.
+        encoded = self.network.encoded(lot) if self._parts.count == 1 else None
+        rows: list[Tensor] = []
+        numbers: list[Tensor] = []
+        for part in lot.divided(self._parts.count):
+            before = sum(map(len, numbers))
+            numbers.append(noise[before : before + len(part)])
+            rows.append(self.network.embedded(part, numbers[-1], embedding, encoded))
 
-        def then(mean: Tensor) -> RecordGradients:
+        def then(mean: Tensor) -> RecordGradients | MicroBatches:
             averaged = self._averaged(mean, divergence.averaging)
             term = self.network.embedded_term(embedding, divergence.weight, averaged, encoded)
-            return term_gradients(self.network, term, lot, stream, noise=noise)
+            return self._parts.gradients(
+                lot, lambda part, i: term_gradients(self.network, term, part, stream, noise=numbers[i])
+            )
 
-        rows = self.network.embedded(lot, noise, embedding, encoded)
-        return (EmbeddingGradients(rows, then, list(self.network.parameters()), lot.draw),)
+        return (EmbeddingGradients(torch.cat(rows), then, list(self.network.parameters()), lot.draw),)
 
     def _of_groups(self, divergence: Divergence) -> tuple[OfGroups, OfGroups | None]:
         """Return the divergence of groups, by fresh public draws of the prior, and its gradient where it has one."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.gradients.micro_batches import MicroBatch
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.models.critics import StackedCritic
 from lightning_dpgen.models.generators import StackedGenerator
@@ -25,8 +26,8 @@ class WGAN(PrivateMixture):
     Only the critics see records; the generators are trained against released critics, which costs nothing.
 
     Args:
-        schema, account, clipping, n, k, optimizer, momentum, bias, seed, log_every: as for `VAE`; ``learned`` and ``means``
-            are the same here, since output biases are always trained.
+        schema, account, clipping, n, k, optimizer, momentum, micro_batch, bias, seed, log_every: as for `VAE`; ``learned``
+            and ``means`` are the same here, since output biases are always trained.
         network, hidden, layers, latent, conditional, sampling: of the generators, see `StackedGenerator`.
         critic: the critics' network, ``dense`` or ``conv``; None for that of the generators, ``dense`` beside ``lstm``.
         loss, penalty, generated: of the critics, see `StackedCritic`; dense ones have the generators' hidden layers.
@@ -69,6 +70,7 @@ class WGAN(PrivateMixture):
         averaging: float = 0.0,
         optimizer: str = "adam",
         momentum: float = 0.0,
+        micro_batch: MicroBatch = None,
         bias: str = "means",
         seed: int = 0,
         log_every: int = 50,
@@ -115,6 +117,7 @@ class WGAN(PrivateMixture):
             optimizer=optimizer,
             momentum=momentum,
             averaging=averaging,
+            micro_batch=micro_batch,
         )
         self.critic, self.critic_steps, self.made, self._public = own, critic_steps, made, public
         self.generator_lr = lr if generator_lr is None else generator_lr

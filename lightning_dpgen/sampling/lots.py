@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -73,10 +74,9 @@ class Lot:
             change: keeps the order of the records.
             offsets: the new offsets, where it takes some of the records: their persons are not known then (see `cut`).
         """
-        records = map_tree(change, self.records)
         if offsets is None:
-            return Lot(records, self.offsets, self.draw, self.persons)
-        return Lot(records, offsets, self.draw)
+            return self._changed(change, self.persons)
+        return Lot(map_tree(change, self.records), offsets, self.draw)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Lot:
         """Return the lot on a device, with real numbers in a precision.
@@ -93,8 +93,11 @@ class Lot:
             # It is converted on the device: on the way it would pass through memory that is not pinned, and block.
             return x.pin_memory().to(device, non_blocking=True).to(dtype=wanted)
 
-        lot = self.mapped(moved)
-        return lot if self.persons is None else replace(lot, persons=moved(self.persons))
+        return self._changed(moved, None if self.persons is None else moved(self.persons))
+
+    def fetched(self) -> Lot:
+        """Return the lot with its records at hand."""
+        return self
 
     def cut(self, size: int) -> Iterator[Lot]:
         """Cut the records into lots of at most `size`, for `MicroBatches`; an empty lot yields one empty lot.
@@ -134,7 +137,7 @@ class Lot:
 
     def _between(self, start: int, end: int) -> Lot:
         ends = tuple(min(max(end_of - start, 0), end - start) for end_of in self.offsets)
-        return self.mapped(lambda x: x[start:end], ends)
+        return self._part(slice(start, end), ends, None)
 
     @property
     def _ends_of_persons(self) -> np.ndarray:
@@ -145,17 +148,80 @@ class Lot:
         """Take the records of the persons from `start` to before `end`."""
         taken = ((self.persons >= start) & (self.persons < end)).nonzero()[:, 0]
         ends = torch.searchsorted(taken, torch.tensor(self.offsets, device=taken.device)).tolist()
-        return replace(self.mapped(lambda x: x[taken], tuple(ends)), persons=self.persons[taken] - start)
+        return self._part(taken, tuple(ends), self.persons[taken] - start)
+
+    def _changed(self, change: Callable[[Tensor], Tensor], persons: Tensor | None) -> Lot:
+        return Lot(map_tree(change, self.records), self.offsets, self.draw, persons)
+
+    def _part(self, rows: slice | Tensor, offsets: tuple[int, ...], persons: Tensor | None) -> Lot:
+        return Lot(map_tree(lambda x: x[rows], self.records), offsets, self.draw, persons)
+
+
+class StoredLot(Lot):
+    """A lot whose records are fetched when they are first asked for; parts of it that come first fetch their own alone.
+
+    So a lot that is larger than memory is never there as a whole. What moves or converts its records waits with them.
+
+    Args:
+        store: the place of the records.
+        positions: (B,) of the records, sorted by component.
+        offsets, draw, persons: as for `Lot`.
+        changes: functions that each tensor goes through when it is fetched.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        positions: np.ndarray,
+        offsets: tuple[int, ...],
+        draw: LotId,
+        persons: Tensor | None,
+        changes: tuple[Callable[[Tensor], Tensor], ...] = (),
+    ) -> None:
+        # A frozen dataclass is written to in this way.
+        vars(self).update(offsets=offsets, draw=draw, persons=persons)
+        vars(self).update(_store=store, _positions=positions, _changes=changes)
+        self.__post_init__()
+
+    @functools.cached_property
+    def records(self) -> Any:
+        """The records, fetched once.
+
+        Raises:
+            BadRecords: as `Store.take`.
+        """
+        records = self._store.take(self._positions)
+        for change in self._changes:
+            records = map_tree(change, records)
+        return records
+
+    def fetched(self) -> Lot:
+        return Lot(self.records, self.offsets, self.draw, self.persons)
+
+    @property
+    def _has_records(self) -> bool:
+        return "records" in vars(self)
+
+    def _changed(self, change: Callable[[Tensor], Tensor], persons: Tensor | None) -> Lot:
+        if self._has_records:
+            return super()._changed(change, persons)
+        return StoredLot(self._store, self._positions, self.offsets, self.draw, persons, (*self._changes, change))
+
+    def _part(self, rows: slice | Tensor, offsets: tuple[int, ...], persons: Tensor | None) -> Lot:
+        if self._has_records:
+            return super()._part(rows, offsets, persons)
+        positions = self._positions[rows if isinstance(rows, slice) else rows.cpu().numpy()]
+        return StoredLot(self._store, positions, offsets, self.draw, persons, self._changes)
 
 
 class PoissonLots:
     """An endless source of Poisson lots.
 
-    Sampling draws a random size and distinct positions, whose records are fetched at once. An empty lot is a lot like any
-    other, since skipping it would tell that it was empty. Records stay where they are: no copy of them is made. Where
-    several processes share the account, each record (or person) belongs to one of them, by an independent draw that rank 0
-    makes when the first lot is asked for and that stays among them; all are given the same records, and a lot is the part
-    of one that falls to this process.
+    Sampling draws a random size and distinct positions. The records of a lot are fetched when they are first asked for: at
+    once, or part by part (`StoredLot`). An empty lot is a lot like any other, since skipping it would tell that it was
+    empty. Records stay where they are: no copy of them is made. Where several processes share the account, each record (or
+    person) belongs to one of them, by an independent draw that rank 0 makes when the first lot is asked for and that stays
+    among them; all are given the same records, and a lot is the part of one that falls to this process.
 
     Args:
         records: anything that `store_of` takes: a tensor or array in memory or memory-mapped, a CSR matrix, a tuple or
@@ -235,7 +301,7 @@ class PoissonLots:
     def draw(self) -> Lot:
         """Draw one Poisson lot, or this process's part of it."""
         positions, offsets, draw = self._sampled()
-        return _lot(self._store.take(positions), offsets, draw)
+        return StoredLot(self._store, positions, offsets, draw, _persons(draw))
 
     def draws(self, count: int, workers: int = 0) -> Iterator[Lot]:
         """Yield so many lots, whose records are fetched by processes of their own before they are asked for.
@@ -258,7 +324,8 @@ class PoissonLots:
                 yield taken
 
         for records in fetched(self._store, positions(), workers):
-            yield _lot(records, *waiting.popleft())
+            offsets, draw = waiting.popleft()
+            yield Lot(records, offsets, draw, _persons(draw))
 
     def _sampled(self) -> tuple[np.ndarray, tuple[int, ...], LotId]:
         """Draw a lot: the positions of its records, where components begin and end among them, and its identity."""
@@ -273,9 +340,9 @@ class PoissonLots:
         return taken if self._order is None else self._order[taken], offsets, draw
 
 
-def _lot(records: Any, offsets: tuple[int, ...], draw: LotId) -> Lot:
-    """Return the whole lot of a draw."""
-    return Lot(records, offsets, draw, None if draw.persons is None else torch.from_numpy(draw.persons))
+def _persons(draw: LotId) -> Tensor | None:
+    """Return the person of each record of the whole lot of a draw."""
+    return None if draw.persons is None else torch.from_numpy(draw.persons)
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,9 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
             raise UsageError(f"model.target={spec.target}: it cannot be made ({said(error)})") from None
     else:
         module = _class_of(spec)(*given, **keywords, **own)
+    size = module.micro_batch = run.trainer.micro_batch
+    if size is not None and module.whole_lots is not None:
+        raise UsageError(f"trainer.micro_batch={size}: {module.whole_lots}; leave it out")
     try:
         check_numbers(module.network)
     except ValueError as error:

@@ -440,7 +440,13 @@ def _check_trainer(spec: RunSpec) -> None:
     if not available.get(trainer.accelerator):
         usable = ", ".join(name for name, there in available.items() if there)
         raise UsageError(f"trainer.accelerator={trainer.accelerator}: expected one that this machine has ({usable})")
-    ranks, groups = trainer.devices * trainer.num_nodes, getattr(spec.model, "groups", None) or 0
+    model = spec.model
+    if trainer.micro_batch is not None and isinstance(model, VAESpec) and model.divergence and model.released_as == "group":
+        raise UsageError(
+            f"trainer.micro_batch={trainer.micro_batch}: model.divergence={model.divergence}, which is released by group, "
+            "reaches over all parts of a lot; leave one of the two out"
+        )
+    ranks, groups = trainer.devices * trainer.num_nodes, getattr(model, "groups", None) or 0
     if ranks > 0 and groups % ranks:
         raise UsageError(f"model.groups={groups}: {ranks} devices share them; expected a multiple of {ranks}")
 

@@ -273,6 +273,12 @@ def _members(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
+def _limits_of_members(annotation: Any) -> list[Any]:
+    """Return what pydantic was told of the numbers among the members of a union."""
+    found = [member for member in get_args(annotation) if get_origin(member) is Annotated]
+    return [m for member in found for info in get_args(member)[1:] for m in getattr(info, "metadata", ())]
+
+
 def _expected(field: FieldInfo) -> str:
     """Return the values that a setting may have, in words."""
     words = range_of(field)
@@ -286,7 +292,8 @@ def range_of(field: FieldInfo) -> str:
         >>> range_of(setting("a share", gt=0, lt=1))
         'a number above 0, below 1'
     """
-    limits = {name: getattr(m, name) for m in field.metadata for name in ("ge", "gt", "le", "lt") if hasattr(m, name)}
+    stated = [*field.metadata, *_limits_of_members(field.annotation)]
+    limits = {name: getattr(m, name) for m in stated for name in ("ge", "gt", "le", "lt") if hasattr(m, name)}
     said = []
     for member in _members(field.annotation):
         if get_origin(member) is Literal:

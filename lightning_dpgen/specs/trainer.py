@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from lightning_dpgen.specs.spec import Spec, Text, setting
 
@@ -17,6 +19,10 @@ class TrainerSpec(Spec):
         "the precision of what is computed; parameters and noise stay whole", "32-true"
     )
     threads: int | None = setting("threads of torch", ge=1, le=4096, by_default="torch's choice")
+    micro_batch: Annotated[int, Field(ge=1, le=10**9)] | Literal["auto"] | None = setting(
+        "records whose gradients are computed at a time, so that large lots fit into memory; auto takes as many as fit",
+        by_default="a lot in one piece",
+    )
     log_every: int = setting("steps between two lines of the logs", 50, ge=1, le=10**9)
     previews_every: int | None = setting(
         "steps between two sheets of samples in the logs; 0 for none", ge=0, le=10**9, by_default="a tenth of the steps"

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lightning_dpgen import DPNorm, Fixed, PerGroup, PerRecord, PrivateTraining, verify
-from lightning_dpgen.gradients import lot_memory
+from lightning_dpgen.gradients import lot_memory, micro_batches
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.plugins import automatic_module
 from lightning_dpgen.privacy.errors import PlanMismatch
@@ -103,7 +103,7 @@ def test_memory_says_how_many_records_are_taken_at_a_time(monkeypatch):
     given = {"epsilon": math.inf, "sample_rate": 1.0, "micro_batch": "auto"}
     few = _numbers(_fitted(_private(**given)))
     asked = []
-    monkeypatch.setattr(automatic_module, "records_that_fit", lambda compute, device: asked.append(1) or 10**6)
+    monkeypatch.setattr(micro_batches, "records_that_fit", lambda compute, device: asked.append(1) or 10**6)
     torch.testing.assert_close(few, _numbers(_fitted(_private(**given))), rtol=1e-4, atol=1e-5)
     assert asked == [1]
 

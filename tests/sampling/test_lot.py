@@ -1,10 +1,12 @@
 """A lot on its way to a device."""
 
+import numpy as np
 import pytest
 import torch
 from on_gpu.gpu_mark import needs_gpu
 
-from lightning_dpgen.sampling.lots import Lot, LotId
+from lightning_dpgen.sampling.lots import Lot, LotId, StoredLot
+from lightning_dpgen.sampling.stores import Store
 
 LOT = Lot({"x": torch.rand(3, 2), "y": torch.arange(3), "z": torch.rand(3).half()}, (0, 1, 3), LotId(0.5))
 
@@ -54,3 +56,37 @@ def test_a_gpu_gets_the_same_records():
         for name, x in LOT.records.items():
             assert lot.records[name].is_cuda
             assert torch.equal(lot.records[name].cpu(), x.double() if x.is_floating_point() else x)
+
+
+class Counting(Store):
+    """Keeps the positions of records that were fetched."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __len__(self):
+        return 9
+
+    def take(self, positions):
+        self.asked.append(positions.tolist())
+        return torch.from_numpy(positions).float()
+
+
+@pytest.mark.parametrize("persons", [None, torch.tensor([0, 1, 0, 2, 3, 3])], ids=["records", "persons"])
+def test_parts_of_a_stored_lot_fetch_their_own_records_alone(persons):
+    positions, store = np.array([0, 2, 3, 5, 6, 8]), Counting()
+    stored = StoredLot(store, positions, (0, 4, 6), LotId(0.5), persons).to("cpu", torch.float64)
+    whole = Lot(store.take(positions).double(), (0, 4, 6), stored.draw, persons)
+    store.asked.clear()
+    parts = [[*lot.cut(2), *lot.divided(4)] for lot in (stored, whole)]
+    assert len(parts[0]) == len(parts[1]) == 7 and not store.asked
+    for own, other in zip(*parts, strict=True):
+        assert own.offsets == other.offsets and own.draw is other.draw
+        assert own.records.dtype == torch.float64 and torch.equal(own.records, other.records)
+        assert own.persons is other.persons is None or torch.equal(own.persons, other.persons)
+    assert sorted(x for asked in store.asked for x in asked) == sorted([*positions.tolist()] * 2)
+    # Records at hand are not fetched again.
+    store.asked.clear()
+    assert torch.equal(stored.records, whole.records) and stored.fetched().records is stored.records
+    assert torch.equal(torch.cat([part.records for part in stored.cut(4)]), whole.records[: len(stored)])
+    assert store.asked == [positions.tolist()]
