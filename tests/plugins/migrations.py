@@ -46,10 +46,6 @@ def of_each(network, x, y):
     return F.cross_entropy(network(x), y, reduction="none")
 
 
-def mean(network, x, y):
-    return F.cross_entropy(network(x), y)
-
-
 def contrast(network, x, y):
     codes = network(x)
     return F.cross_entropy(codes @ codes.T, torch.arange(len(x)), reduction="none")
@@ -169,9 +165,6 @@ CASES = {
     ),
     "`nn.InstanceNorm2d(track_running_stats=True)`": (
         lambda: fit(Module(instance_norm())), lambda: train_by_opacus(network=instance_norm()),
-    ),
-    "`training_step` returns the mean of the batch": (
-        lambda: fit(Module(loss=mean)), lambda: train_by_opacus(with_loss(mean)),
     ),
     "a loss that compares records (contrastive, `z @ z.T`)": (
         lambda: fit(Module(loss=contrast)), lambda: train_by_opacus(with_loss(contrast)),
