@@ -179,6 +179,47 @@ class RankOne(GradientFactors):
 
 
 @dataclass
+class MaskedRankOne(GradientFactors):
+    """One outer product a record, times the same public constants: ``gradient_i = mask * left_i right_i^T``.
+
+    Args:
+        own: the outer product of each record.
+        mask: (o, n), such as the ones and zeros of an autoregressive layer.
+    """
+
+    own: RankOne
+    mask: Tensor
+
+    def norms(self) -> Tensor:
+        # In float64, where no square vanishes; the factor makes up for its rounding.
+        left, right, mask = (x.double().square() for x in (self.own.left, self.own.right, self.mask))
+        return ((left @ mask) * right).sum(dim=1).sqrt_().mul_(1.0 + 1e-12)
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        total = torch.empty_like(out)
+        self.own.weighted_sum(weights, silenced, total, add=False)
+        total.mul_(self.mask.view(out.shape))
+        out.add_(total) if add else out.copy_(total)
+
+    def materialise(self) -> Tensor:
+        return self.own.materialise() * self.mask.view(self.own.view)
+
+    def project(self, onto: Tensor) -> Tensor:
+        return self.own.project(onto * self.mask.view(onto.shape))
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
+        return MaskedRankOne(RankOne(change(self.own.left), change(self.own.right), self.own.view), self.mask)
+
+
+def masked(factors: GradientFactors, mask: Tensor) -> GradientFactors:
+    """Return gradients times constants of the parameter's shape: as factors where they are one outer product."""
+    if isinstance(factors, RankOne):
+        return MaskedRankOne(factors, mask.reshape(factors.shape).to(factors.left.dtype))
+    found = factors.materialise()
+    return Dense(found * mask.to(found.dtype))
+
+
+@dataclass
 class OuterSum(GradientFactors):
     """Sums of outer products, ``gradient_i = sum over pairs and r of left[i, r] right[i, r]^T``.
 

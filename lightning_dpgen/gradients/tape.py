@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import sum_factors
-from lightning_dpgen.gradients.factors import Dense, GradientFactors
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, masked
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import Isolation
 from lightning_dpgen.sampling.own_randomness import generator_states
@@ -32,6 +32,8 @@ Rule = Callable[..., Any]
 
 # Functions that give a parameter's own memory, and the one that replaces it.
 _APART, _SET_DATA = (Tensor.data.__get__, Tensor.detach), Tensor.data.__set__
+# Functions that multiply one tensor by another, number by number.
+_PRODUCTS = {torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__}
 _WRITTEN = (
     "the loss writes into a parameter (under no_grad, or its .data): that would carry what it has seen of records past the "
     "noise. Initialise parameters from public numbers, before training"
@@ -106,6 +108,8 @@ class Tape:
         self._received: dict[int, Any] | None = None
         self._copies: list[tuple[Tensor, Tensor]] = []
         self._leaves: dict[nn.Parameter, TracedParameter] = {}
+        # By the identity of a product of a traced tensor and constants: the product, the traced one's source, these.
+        self._masks: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         # Tensors that share a parameter's memory or are copies of one, and their versions then.
         self._handed: list[tuple[Tensor, int]] = []
 
@@ -192,6 +196,7 @@ class Tape:
         with self.isolation.outside():
             result = function(*plain[0], **plain[1])
             if generator_states() == states:
+                self._remember_mask(function, args, result)
                 return map_tree(
                     lambda x: TracedParameter.of(x, self) if isinstance(x, Tensor) and x.requires_grad else x, result
                 )
@@ -201,6 +206,17 @@ class Tape:
                 "computed from parameters, which all records would share: leave inplace out"
             )
         return self._with_copies(function, args, kwargs)
+
+    def _remember_mask(self, function: Callable, args: tuple, result: Any) -> None:
+        """Remember a product of a traced tensor and constants: its gradients are carried back without being written out."""
+        if function not in _PRODUCTS or len(args) != 2:
+            return
+        own, other = args if isinstance(args[0], TracedParameter) else args[::-1]
+        constant = isinstance(other, int | float) or (isinstance(other, Tensor) and not other.requires_grad)
+        if constant and result.shape == own.source.shape and result.is_floating_point():
+            mask = torch.as_tensor(other, device=result.device)
+            # A mask that the loss changes later has been used as it was.
+            self._masks[id(result)] = (result, own.source, mask.to(result.dtype, copy=True).expand(result.shape))
 
     def copied(self, parameter: TracedParameter) -> Tensor:
         """Give each record a copy of a parameter, without memory of its own: a copy's gradient is that of its record."""
@@ -266,7 +282,7 @@ class Tape:
     def close(self) -> None:
         """Let go of all tensors: notes lead through the graph back to this tape, a cycle that no collector sees."""
         self._received = {}
-        for held in (self._notes, self._copies, self._leaves, self._handed):
+        for held in (self._notes, self._copies, self._leaves, self._masks, self._handed):
             held.clear()
 
     def _carried_back(self, found: list[tuple[Tensor, list[GradientFactors]]]) -> dict[nn.Parameter, GradientFactors]:
@@ -274,13 +290,17 @@ class Tape:
         leaves = {id(traced.source): (p, traced.source) for p, traced in self._leaves.items()}
         gradients: dict[nn.Parameter, list[GradientFactors]] = {}
         for source, uses in found:
+            total = sum_factors(uses)
+            while id(source) in self._masks:
+                _, source, mask = self._masks[id(source)]
+                total = masked(total, mask)
             if id(source) in leaves:
-                gradients.setdefault(leaves[id(source)][0], []).append(sum_factors(uses))
+                gradients.setdefault(leaves[id(source)][0], []).append(total)
                 continue
             each = torch.autograd.grad(
                 source,
                 [leaf for _, leaf in leaves.values()],
-                sum_factors(uses).materialise(),
+                total.materialise(),
                 is_grads_batched=True,
                 allow_unused=True,
                 retain_graph=True,

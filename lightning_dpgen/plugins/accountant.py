@@ -37,11 +37,12 @@ class MomentsAccountant(pl.Callback):
     """The callback that watches over a private fit.
 
     At setup it refuses what would silently break privacy. It adopts a module with automatic optimization
-    (`AutomaticModule`): its `training_step` gives its loss as ever, its optimizer is a `PrivateOptimizer`, and lots come
-    from `poisson_loader`. Before the first step a rehearsal shows that noise of the planned size reaches each parameter.
-    During the fit, `epsilon_at` gives epsilon by the plan. After the last planned step it stops the Trainer and compares
-    ledger and plan. Every checkpoint of the Trainer, weights alone or not, records what was spent. A fit goes on from one
-    only with the ledger that it belongs to (`Account.resume`), so an older checkpoint hides no later spending.
+    (`AutomaticModule`): its `training_step` gives its loss as ever, its optimizer is a `PrivateOptimizer` (or each of
+    several whose terms see records), and lots come from `poisson_loader`. Before the first step a rehearsal shows that
+    noise of the planned size reaches each parameter. During the fit, `epsilon_at` gives epsilon by the plan. After the last
+    planned step it stops the Trainer and compares ledger and plan. Every checkpoint of the Trainer, weights alone or not,
+    records what was spent. A fit goes on from one only with the ledger that it belongs to (`Account.resume`), so an older
+    checkpoint hides no later spending.
 
     On several devices (strategy ``ddp``) each runs the same script. Rank 0 writes the ledger and makes the split, each rank
     takes its part of every lot, and the sum of their noisy parts is the gradient (`Account.join`). DDP's own reducer is

@@ -10,7 +10,7 @@ from torch import nn
 
 from lightning_dpgen.gradients.clipping import Fixed, clip_weights
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.factors import CentredRankOne, OuterSum, RankOne
+from lightning_dpgen.gradients.factors import CentredRankOne, MaskedRankOne, OuterSum, RankOne
 from lightning_dpgen.gradients.privatize import GradientBuffer, clipped_weights
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerRecord
@@ -76,6 +76,12 @@ def test_everything_that_has_a_rule_is_served_by_it(make):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="no rule for|There is a performance drop")
         ENGINES["ghost"](case.network, case.term, case.lot((0, 1, 3, 4)), case.noise(4))
+
+
+def test_gradients_under_a_mask_are_not_written_out():
+    case = RULED["of a mask"]()
+    found = ENGINES["ghost"](case.network, case.term, case.lot((0, 1, 3, 4)), case.noise(4))
+    assert [type(factors) for factors in found._factors.values()] == [MaskedRankOne]
 
 
 @pytest.mark.parametrize("make, name", BY_FUNC.values(), ids=BY_FUNC.keys())
@@ -196,6 +202,7 @@ def test_no_norm_is_too_small_where_squares_vanish_beside_huge_factors(flushed):
                 OuterSum([(left, right)], (5, 5), (5, 5)),
                 OuterSum([(right, left)], (5, 5), (5, 5)),
                 RankOne(left[:, 0], right[:, 0], (5, 5)),
+                MaskedRankOne(RankOne(left[:, 0], right[:, 0], (5, 5)), torch.ones(5, 5).tril()),
                 CentredRankOne(RankOne(left[:, 0], right[:, 0], (5, 5)), chains, free),
             ]
             for factors in kinds:

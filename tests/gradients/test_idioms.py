@@ -67,6 +67,13 @@ def _masked(net, x):
     return net.layers[1](net.layers[0](torch.where(there, x, 0.0)))
 
 
+def _changed_mask(net, x):
+    mask = torch.ones(4, 5, dtype=torch.float64).tril()
+    hidden = F.linear(x, net.layers[0].weight * mask.clone()).tanh()
+    mask.zero_()
+    return net.layers[1](hidden)
+
+
 def _mlp():
     return nn.Linear(5, 4), nn.Linear(4, 3)
 
@@ -127,6 +134,18 @@ EXACT = {
     "a weight under a mask": lambda: Net(
         lambda n, x: n.layers[1](F.linear(x, n.layers[0].weight * n.b0, n.layers[0].bias).tanh()),
         *_mlp(), buffers=[torch.ones(4, 5).tril()],
+    ),
+    "weights times numbers": lambda: Net(
+        lambda n, x: F.linear(F.linear(x, 0.5 * n.layers[0].weight * 3).tanh(), n.layers[1].weight.t().mul(2).t()), *_mlp()
+    ),
+    "one weight under two masks, and without": lambda: Net(
+        lambda n, x: torch.cat([F.linear(x, w, n.held[0]) for w in (n.b0 * n.held[1], n.held[1] * n.b1, n.held[1])], dim=1),
+        shapes=[(4,), (4, 5)], buffers=[torch.ones(4, 5).tril(), torch.rand(5)],
+    ),
+    "a mask that is changed after its use": lambda: Net(_changed_mask, *_mlp()),
+    "a kernel under a mask": lambda: Net(
+        lambda n, x: F.conv1d(x[:, None], n.held[0] * n.b0, padding=1),
+        shapes=[(3, 1, 3)], buffers=[torch.tensor([1.0, 1.0, 0.0])],
     ),
     "a first state that is learned": lambda: Net(
         lambda n, x: n.layers[0](x[None], n.held[0].expand(1, len(x), 3).contiguous())[0][0], nn.GRU(5, 3), shapes=[(3,)]

@@ -26,6 +26,7 @@ from plugins.migrations import (
     train,
     with_loss,
 )
+from torch.nn.functional import softplus
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_dpgen import (
@@ -147,6 +148,25 @@ def _runs(function):
     except Exception:
         return False
     return True
+
+
+def _together(critic, optimizer, x, y):
+    optimizer.zero_grad()
+    (softplus(-critic(x)) + softplus(critic(torch.zeros_like(x)))).sum(dim=1).mean().backward()
+    optimizer.step()
+
+
+def _apart(critic, optimizer, x, y):
+    optimizer.zero_grad()
+    softplus(-critic(x)).sum(dim=1).mean().backward()
+    softplus(critic(torch.zeros_like(x))).sum(dim=1).mean().backward()
+    optimizer.step()
+
+
+def test_a_critic_takes_one_backward_pass_as_the_page_says():
+    train(_together)
+    with pytest.raises(ValueError, match="not compatible with grad accumulation"):
+        train(_apart)
 
 
 def test_a_loop_of_opacus_may_compare_records_as_the_page_says():
