@@ -45,9 +45,9 @@ class StepOptions:
 
     Args:
         micro_batch: about how many records' gradients are computed at a time, so that larger lots fit into memory: each lot
-            is divided into as many parts as one of the expected size has. ``auto`` takes as many records as half of what is
-            free holds. A rule that follows the lot's norms (DPNorm) looks at a lot in parts twice. None takes it in one
-            piece.
+            is divided into as many parts as one of the expected size has, and the records of a part are fetched with it.
+            ``auto`` takes as many records as half of what is free holds. A rule that follows the lot's norms (DPNorm) looks
+            at a lot in parts twice. None takes it in one piece.
         views: augmented views of each record, whose mean loss is its loss.
         averaging: the part of the average of parameters that stays in a step, from 0, below 1; 0 keeps none.
 

@@ -10,10 +10,13 @@ import numpy as np
 import torch
 from opacus.data_loader import DPDataLoader, wrap_collate_with_empty
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.sampling.as_store import check_map_style
+from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import PoissonLots
+from lightning_dpgen.sampling.stores import item_of
 
 
 class AccountDataLoader(DPDataLoader):
@@ -47,7 +50,7 @@ class AccountDataLoader(DPDataLoader):
         lots = PoissonLots(torch.arange(len(dataset)), optimizer.account, stage=optimizer.stage, persons=persons)
         collate = wrap_collate_with_empty(collate_fn=loader.collate_fn, batch_first=batch_first)
         # The form of a batch, for an empty lot that comes before any other.
-        collate.first_batch = loader.collate_fn([dataset[0]])
+        collate.first_batch = _first_batch(loader)
         self.sample_rate, self.distributed = rate, False
         # The __init__ of DPDataLoader makes a sampler of its own.
         DataLoader.__init__(
@@ -107,6 +110,18 @@ class _Pass:
         self._optimizer.expect(self._drawn.popleft(), self)
 
 
+def _first_batch(loader: DataLoader) -> Any:
+    item = item_of(loader.dataset, 0)
+    try:
+        return loader.collate_fn([item])
+    except Exception as error:
+        # Its message may quote a record.
+        raise BadRecords(
+            f"data_loader: its collate_fn makes no batch of an item ({type(error).__name__}): expected items of numbers, "
+            "arrays or tensors, or a collate_fn that takes them; try it by hand"
+        ) from None
+
+
 def _announced(batches: Iterator[Any], of: _Pass) -> Iterator[Any]:
     """Yield batches, each announced just before."""
     for batch in batches:
@@ -116,12 +131,13 @@ def _announced(batches: Iterator[Any], of: _Pass) -> Iterator[Any]:
 
 def _checked(loader: DataLoader, rate: float) -> Any:
     """Return the data set of a loader; refuse one from which lots cannot be drawn at that rate."""
-    dataset: Any = loader.dataset
-    if isinstance(dataset, IterableDataset) or not len(dataset):
+    if not isinstance(loader, DataLoader):
         raise ValueError(
-            "data_loader: expected a map-style data set (__getitem__ and __len__) of one record or more, from which "
-            "records can be drawn by themselves"
+            f"data_loader is a {type(loader).__name__}: expected a DataLoader, whose data set, collate_fn and workers are "
+            "taken; make one, DataLoader(records)"
         )
+    dataset: Any = loader.dataset
+    check_map_style(dataset, "data_loader.dataset")
     if isinstance(loader, DPDataLoader):
         if loader.sample_rate != rate:
             raise ValueError(

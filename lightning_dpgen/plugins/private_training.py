@@ -169,7 +169,8 @@ class PrivateTraining:
             block: lots in a batch that the Trainer sees. With 1 all that it counts are steps (`max_steps`,
                 `every_n_train_steps`, `val_check_interval`). More save a tiny network up to a sixth of its time: the
                 Trainer looks at checkpoints and validation after each block alone.
-            workers: the number of processes that fetch the records of the next lots; 0 for none.
+            workers: the number of processes that fetch the records of the next lots, each as a whole; with 0 records are
+                fetched when they are needed, those of a `micro_batch` alone.
         """
         _check("block", block, type(block) is int and block >= 1, "a whole number (int), 1 or more")
         return _Lots(self._lots, self.account.remaining("training"), block, workers, self._callback)

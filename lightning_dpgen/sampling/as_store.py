@@ -23,10 +23,13 @@ from lightning_dpgen.sampling.stores import (
     SparseStore,
     Store,
     collated,
+    item_of,
 )
 
 # Types that torch indexes, by the names that numpy and torch share.
 _NUMBERS = {"float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"}
+# Types that default_collate takes; texts are refused by name afterwards.
+_COLLATED = (Tensor, np.ndarray, np.generic, int, float, str, bytes)
 
 
 def store_of(records: Any, *, scale: float | None = None) -> Store:
@@ -82,7 +85,8 @@ def _store(records: Any, name: str) -> Store:
     # A TensorDataset has its columns at hand, so no item has to be made.
     if type(records) is TensorDataset:
         records = records.tensors
-    if isinstance(records, tuple | dict):
+    hugging_face = type(records).__module__.partition(".")[0] == "datasets"
+    if isinstance(records, tuple | dict) and not hugging_face:
         return _columns(records, name)
     kind = type(records).__name__
     if isinstance(records, DataLoader):
@@ -94,12 +98,6 @@ def _store(records: Any, name: str) -> Store:
         raise BadRecords(
             f"{name} is a {kind}: expected the data set; hand it over without a sampler: Poisson lots are drawn here, and "
             "for another sampling the plan's epsilon does not hold"
-        )
-    hugging_face = type(records).__module__.partition(".")[0] == "datasets"
-    if isinstance(records, IterableDataset) or (hugging_face and not hasattr(records, "__len__")):
-        raise BadRecords(
-            f"{name} is a {kind}, an IterableDataset: expected a map-style Dataset, since a Poisson lot fetches records by "
-            "their positions; give it __getitem__ and __len__, or write its records to an array and memory-map that"
         )
     if isinstance(records, Dataset) or hugging_face:
         return _dataset(records, name)
@@ -173,8 +171,26 @@ def _columns(columns: tuple | dict, name: str) -> ColumnsStore:
     return ColumnsStore(columns._make(stores.values()) if hasattr(columns, "_make") else tuple(stores.values()))
 
 
-def _dataset(dataset: Dataset, name: str) -> DatasetStore:
+def check_map_style(dataset: Any, name: str) -> None:
+    """Refuse a data set whose items have no positions, or that has none.
+
+    Args:
+        name: of the argument, for messages.
+
+    Raises:
+        BadRecords: saying why, and what to do.
+    """
     kind = type(dataset).__name__
+    of_hugging_face = type(dataset).__module__.partition(".")[0] == "datasets"
+    if of_hugging_face and isinstance(dataset, dict):
+        raise BadRecords(f"{name} is a {kind} of several data sets: expected one; hand over {name}['train'], say")
+    if isinstance(dataset, IterableDataset) or (of_hugging_face and not hasattr(dataset, "__len__")):
+        own = "" if kind == "IterableDataset" else f" ({kind})"
+        raise BadRecords(
+            f"{name} is an IterableDataset{own}: expected a map-style Dataset, since each record takes part in a Poisson "
+            "lot by itself and is fetched by its position; give it __getitem__ and __len__, or write its records to an "
+            "array and memory-map that"
+        )
     try:
         some = len(dataset) > 0
     except (TypeError, NotImplementedError):
@@ -182,9 +198,23 @@ def _dataset(dataset: Dataset, name: str) -> DatasetStore:
     if not some:
         # Without an item the form of an empty lot is not known.
         raise BadRecords(f"{name} is a {kind} without items: expected at least one; hand over tensors of no rows instead")
+
+
+def _dataset(dataset: Dataset, name: str) -> DatasetStore:
+    check_map_style(dataset, name)
+    kind, encode = type(dataset).__name__, "encode it in __getitem__"
+    if type(dataset).__module__.partition(".")[0] == "datasets":
+        encode = f"give it a format, {name}.with_format('torch'), or encode it in {name}.with_transform(...)"
+    # Only types are looked at, for messages: what default_collate says may quote a record.
+    odd = [type(leaf).__name__ for leaf in tree_leaves(item_of(dataset, 0)) if not isinstance(leaf, _COLLATED)]
+    if odd:
+        raise BadRecords(f"{name} is a {kind} whose items hold {odd[0]}: expected numbers, arrays or tensors; {encode}")
     first = collated(dataset, np.zeros(1, np.int64))
     for leaf in tree_leaves(first):
         if not isinstance(leaf, Tensor) or _name(leaf.dtype) not in _NUMBERS:
             found = _name(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__
-            raise BadRecords(f"{name} is a {kind} whose items hold {found}: expected numbers; encode it in __getitem__")
+            raise BadRecords(f"{name} is a {kind} whose items hold {found}: expected numbers; {encode}")
+    # A list is collated place by place, to as many columns as it has numbers.
+    if isinstance(first, dict) and any(isinstance(column, list) for column in first.values()):
+        raise BadRecords(f"{name} is a {kind} whose items hold lists: expected arrays or tensors; {encode}")
     return DatasetStore(dataset, tree_map(lambda x: x[:0].clone(), first))

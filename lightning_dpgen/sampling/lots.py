@@ -160,7 +160,8 @@ class Lot:
 class StoredLot(Lot):
     """A lot whose records are fetched when they are first asked for; parts of it that come first fetch their own alone.
 
-    So a lot that is larger than memory is never there as a whole. What moves or converts its records waits with them.
+    So a lot that is larger than memory is never there as a whole. Moves to a device and conversions wait, too. A record
+    that cannot be fetched is found when it is asked for.
 
     Args:
         store: the place of the records.
@@ -310,7 +311,8 @@ class PoissonLots:
 
         Args:
             count: the number of lots.
-            workers: the number of processes; 0 fetches a lot when it is asked for.
+            workers: the number of processes, each of which fetches whole lots; 0 for none, and lots that are fetched when
+                their records are asked for (`StoredLot`).
         """
         if not workers:
             yield from (self.draw() for _ in range(count))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,12 +224,33 @@ class DatasetStore(Store):
         return items
 
 
+def item_of(dataset: Dataset, position: int) -> Any:
+    """Fetch one item of a data set.
+
+    Raises:
+        BadRecords: if that fails.
+    """
+    return _fetched(lambda: _items(dataset, [position])[0])
+
+
 def collated(dataset: Dataset, positions: np.ndarray) -> Any:
+    """Fetch the items at some positions, and collate them.
+
+    Raises:
+        BadRecords: if that fails.
+    """
+    return _fetched(lambda: default_collate(_items(dataset, positions.tolist())))
+
+
+def _items(dataset: Dataset, rows: list[int]) -> list:
+    many = getattr(dataset, "__getitems__", None)
+    return [dataset[i] for i in rows] if many is None else many(rows)
+
+
+def _fetched(fetch: Callable[[], Any]) -> Any:
     with randomness_of_their_own():
         try:
-            many = getattr(dataset, "__getitems__", None)
-            rows = positions.tolist()
-            return default_collate([dataset[i] for i in rows] if many is None else many(rows))
+            return fetch()
         except Exception as error:
             # Neither the message nor the traceback is shown: both may quote a record, or say which one it was.
             raise BadRecords(

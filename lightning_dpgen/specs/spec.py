@@ -291,6 +291,8 @@ def range_of(field: FieldInfo) -> str:
     Example:
         >>> range_of(setting("a share", gt=0, lt=1))
         'a number above 0, below 1'
+        >>> range_of(FieldInfo(annotation=Annotated[int, Field(ge=1)] | Literal["auto"]))
+        'a whole number from 1 or auto'
     """
     stated = [*field.metadata, *_limits_of_members(field.annotation)]
     limits = {name: getattr(m, name) for m in stated for name in ("ge", "gt", "le", "lt") if hasattr(m, name)}

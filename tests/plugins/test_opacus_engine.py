@@ -11,7 +11,7 @@ from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import ChainDataset, DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 from lightning_dpgen import Account, AccountEngine, PoissonLots, PrivateOptimizer
 from lightning_dpgen.gradients.clipping import Fixed
@@ -291,7 +291,10 @@ REFUSED = {
     "sampler of its own": {"data_loader": DataLoader(TensorDataset(ROWS), sampler=WeightedRandomSampler([1.0] * 40, 9))},
     "by a sampler": {"data_loader": DataLoader(TensorDataset(ROWS), batch_sampler=[[0, 1], [1, 2]])},
     "the plan says 0.25": {"data_loader": DPDataLoader(TensorDataset(ROWS), sample_rate=0.1)},
-    "of one record or more": {"data_loader": DataLoader(TensorDataset(ROWS[:0]))},
+    "data_loader.dataset is a TensorDataset without items": {"data_loader": DataLoader(TensorDataset(ROWS[:0]))},
+    "data_loader is a TensorDataset: expected a DataLoader": {"data_loader": TensorDataset(ROWS)},
+    "data_loader.dataset is an IterableDataset .Chain": {"data_loader": DataLoader(ChainDataset([]))},
+    "collate_fn makes no batch of an item .TypeError": {"data_loader": DataLoader([object()] * 3)},
 }
 
 

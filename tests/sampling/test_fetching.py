@@ -92,8 +92,28 @@ class Streaming:
 
 
 def test_what_is_streamed_is_refused():
-    with pytest.raises(BadRecords, match="an IterableDataset: expected a map-style Dataset"):
+    with pytest.raises(BadRecords, match=r"an IterableDataset \(Streaming\): expected a map-style Dataset"):
         store_of(Streaming())
+
+
+class Splits(dict):
+    __module__ = "datasets.dataset_dict"
+
+
+class Unformatted(Face):
+    """Gives lists of Python's numbers, as a data set of Hugging Face without a format does."""
+
+    __module__ = "datasets.arrow_dataset"
+
+    def __getitems__(self, rows):
+        return [{"x": [1.0, 2.0], "y": i % 3} for i in rows]
+
+
+def test_data_sets_of_hugging_face_that_are_none_of_records_are_told_what_to_do():
+    with pytest.raises(BadRecords, match=r"a Splits of several data sets: expected one; hand over records\['train'\]"):
+        store_of(Splits(train=Face()))
+    with pytest.raises(BadRecords, match=r"items hold lists.*records.with_format\('torch'\), or .*with_transform\("):
+        store_of(Unformatted())
 
 
 def test_lots_that_are_drawn_ahead_cost_nothing():

@@ -228,7 +228,7 @@ REFUSED = {
     "loader": (lambda: DataLoader(TensorDataset(ROWS)), "own sampling.*|hand over the data set"),
     "loader among columns": (lambda: (ROWS, DataLoader(TensorDataset(ROWS))), r"^records\[1\] is a DataLoader"),
     "batch sampler": (lambda: BatchSampler(RandomSampler(ROWS), 3, False), "is a BatchSampler.* without a sampler"),
-    "iterable": (lambda: Stream(), "IterableDataset: expected a map-style"),
+    "iterable": (lambda: Stream(), r"IterableDataset \(Stream\): expected a map-style.*by its position; give it"),
     "no length": (lambda: Endless(), "Endless without __len__"),
     "list": (lambda: [1.0] * SECRET, "is a list: expected a tensor.*numpy.stack"),
     "generator": (lambda: iter(ROWS), "expected a tensor"),
@@ -255,7 +255,10 @@ REFUSED = {
     ),
     "no item": (lambda: Items([]), "without items: expected at least one"),
     "items of words": (lambda: Items([SECRET], lambda x: {"name": str(x)}), "hold str: expected numbers; encode"),
-    "items of objects": (lambda: Items([SECRET], lambda x: object()), r"fetched and collated \(TypeError\)"),
+    "items of objects": (
+        lambda: Items([SECRET], lambda x: object()),
+        "whose items hold object: expected numbers, arrays or tensors; encode",
+    ),
     "items that fail": (lambda: Items([SECRET], lambda x: {}[x]), r"fetched and collated \(KeyError\)"),
 }
 
