@@ -25,8 +25,13 @@ from lightning_dpgen.plugins.training_ledger import digest_of, open_account
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import PlanMismatch
+from lightning_dpgen.privacy.gaussian_cost import check_delta
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, ZERO_OUT
+from lightning_dpgen.privacy.samplers import POISSON, BandedNoise, BufferedNoise, make_strategy
+from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.strategy import FIXED_ORDER
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.weights import release_weights
 from lightning_dpgen.sampling.as_store import store_of
@@ -54,6 +59,12 @@ class PrivateTraining:
         steps: the number of steps.
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
+        sampler: ``poisson``: each record takes part in each step by a draw of its own. ``cyclic``: it belongs to one of
+            several groups, by a draw of its own, and takes part when it is their turn. ``fixed_order``: steps take the
+            records in their order; `n` is then their number, which is public, and the relation is a record replaced by
+            nothing at its place (``zero_out``).
+        noise: `BandedNoise` or `BufferedNoise`, which is correlated: later steps take back a part of the noise of earlier
+            ones. None is independent noise, and banded noise with cyclic sampling.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
             ``ckpt_path=`` and a checkpoint of it. An earlier training of this process that is not fitting gives it up. None
             keeps the ledger in memory.
@@ -104,6 +115,8 @@ class PrivateTraining:
         sample_rate: float,
         steps: int,
         clipping: ClippingRule | Sequence[ClippingRule],
+        sampler: str = POISSON,
+        noise: BandedNoise | BufferedNoise | None = None,
         ledger: str | Path | None = None,
         persons: np.ndarray | None = None,
         max_rows: int = 1,
@@ -124,12 +137,23 @@ class PrivateTraining:
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
         options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging)
-        stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps)
-        plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows)
+        plan = make_plan(
+            [_stage(clipping, sampler, noise, n=n, sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta)],
+            epsilon=epsilon,
+            delta=delta,
+            relation=ZERO_OUT if sampler == FIXED_ORDER else ADD_OR_REMOVE_ONE,
+            max_rows=max_rows,
+        )
         store = store_of(records)
         check_finite(store)
         if not len(store):
             raise BadRecords("records: there are none; expected one or more")
+        if sampler == FIXED_ORDER and len(store) != n:
+            raise BadRecords(
+                f"n={n} with sampler={FIXED_ORDER!r}: the number of records is public there: expected exactly that number"
+            )
+        if sampler != POISSON and persons is not None:
+            raise ValueError(f"persons with sampler={sampler!r}: expected None, a record alone, or sampler={POISSON!r}")
         persons_of(store, persons, max_rows)
         _warn(plan, len(store))
         path = None if ledger is None else Path(ledger).resolve()
@@ -241,6 +265,28 @@ class PrivateTraining:
 def _check(name: str, value: Any, fits: bool, expected: str) -> None:
     if not fits:
         raise ValueError(f"{name}={value!r}: expected {expected}")
+
+
+def _stage(
+    clipping: ClippingRule | Sequence[ClippingRule],
+    sampler: str,
+    noise: BandedNoise | BufferedNoise | None,
+    *,
+    n: int,
+    sample_rate: float,
+    steps: int,
+    epsilon: float,
+    delta: float,
+) -> StageSpec:
+    """Return the stage of the steps, with the strategy of its sampler and noise."""
+    stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps)
+    check_delta(delta)
+    strategy = make_strategy(sampler, noise, sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta)
+    if strategy is None:
+        return stage
+    # A pass in a fixed order takes a whole number of steps.
+    rate = 1.0 / strategy.period if sampler == FIXED_ORDER else sample_rate
+    return training_stage(clipping, n=n, sample_rate=rate, steps=steps, strategy=strategy)
 
 
 def _warn(plan: Plan, records: int) -> None:

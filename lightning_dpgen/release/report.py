@@ -13,6 +13,7 @@ import jinja2
 
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
+from lightning_dpgen.privacy.strategy import CYCLIC
 from lightning_dpgen.release.certificate import found_privately, selected
 from lightning_dpgen.release.charts import epsilon_curve
 from lightning_dpgen.release.files import CARD, REPORT
@@ -123,6 +124,20 @@ def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
     return [(wrongly, most(wrongly)) for wrongly in _WRONGLY]
 
 
+def _correlated(tree: dict[str, Any]) -> str:
+    """Say the event of correlated noise in words."""
+    strategy, buffers = tree["strategy"], len(tree["strategy"]["decays"])
+    reach = f"in {buffers} buffers" if buffers else f"of {len(strategy['coefficients'])} bands"
+    turns = f"each record once in {strategy['period']:,} steps, in a fixed order"
+    if strategy["sampler"] == CYCLIC:
+        groups = f"one of {strategy['period']:,} groups in its turn"
+        turns = f"each record of {groups}, with probability {tree['sampling_probability']:.4g}"
+    return (
+        f"{strategy['steps']:,} steps with Gaussian noise, correlated {reach}, multiplier {tree['noise_multiplier']:.4g} "
+        f"at sensitivity {tree['sensitivity']:.4g}; {turns}"
+    )
+
+
 def _number(value: float) -> str:
     """Write three digits of a number, or all of its whole ones.
 
@@ -157,6 +172,8 @@ def describe(tree: dict[str, Any]) -> str:
         return f"each record with probability {tree['sampling_probability']:.4g}, {describe(tree['event'])}"
     if kind == "SelfComposedDpEvent":
         return f"{tree['count']:,} times: {describe(tree['event'])}"
+    if kind == "CorrelatedGaussianDpEvent":
+        return _correlated(tree)
     if kind == "ComposedDpEvent":
         return "; ".join(describe(event) for event in tree["events"])
     if kind == "LaplaceDpEvent":
