@@ -27,7 +27,7 @@ from lightning_dpgen.privacy.samplers import CYCLIC, FIXED_ORDER, POISSON, Bande
 from lightning_dpgen.privacy.strategy_search import prefix_error
 
 N, CLASSES, DELTA, C = 20_000, 10, 1e-5, 1.0
-RATES = (1.0, 3.0, 10.0, 30.0)
+RATES = (0.3, 1.0, 3.0, 10.0, 30.0)
 # A norm in float32 carries rounding, which must not lengthen a clipped gradient.
 SHAVED = 1.0 - 1e-5
 WAYS = {

@@ -17,7 +17,7 @@ from dp_accounting import dp_event
 from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, OneOfDpEvent
-from lightning_dpgen.privacy.strategy import Strategy
+from lightning_dpgen.privacy.strategy import MOST_STRATEGIES, Strategy
 
 if TYPE_CHECKING:
     from lightning_dpgen.privacy.access import Access
@@ -86,7 +86,7 @@ def decode(tree: Any) -> dp_accounting.DpEvent:
     Raises:
         UnknownEvent: for a class outside the allow-list, a missing or foreign field, or a value out of range.
     """
-    _check_size(tree)
+    check_size(tree)
     event = _decode(tree, depth=0)
     leaves = list(_leaf_counts(event, 1))
     if len(leaves) > _MAX_LEAVES or sum(leaves) > _MAX_COUNT:
@@ -96,12 +96,20 @@ def decode(tree: Any) -> dp_accounting.DpEvent:
     return event
 
 
-def _check_size(tree: Any) -> None:
-    """Refuse a tree of more objects than `_MAX_LEAVES` parts need, before an event is made of one."""
-    waiting, found = [tree], 0
+def check_size(tree: Any) -> None:
+    """Refuse trees of more objects than `_MAX_LEAVES` parts need, or of many strategies, before an event is made of one.
+
+    Raises:
+        UnknownEvent: for these.
+    """
+    waiting, found, strategies = [tree], 0, 0
     while waiting:
         value = waiting.pop()
         found += isinstance(value, dict)
+        if isinstance(value, dict) and "strategy" in value:
+            strategies += 1
+            if strategies > MOST_STRATEGIES:
+                raise UnknownEvent(f"the tree has more than {MOST_STRATEGIES} strategies of correlated noise")
         if found > _MAX_OBJECTS:
             raise UnknownEvent(f"the tree has more than {_MAX_OBJECTS} objects")
         waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

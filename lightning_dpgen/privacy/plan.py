@@ -22,7 +22,7 @@ from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ON
 from lightning_dpgen.privacy.reference import Reference, dominating_shift
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_down
-from lightning_dpgen.privacy.strategy import FIXED_ORDER
+from lightning_dpgen.privacy.strategy import FIXED_ORDER, MOST_STRATEGIES
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 # Far more than rounding moves a number in a calibration, and far less than a difference of noise that matters.
@@ -127,6 +127,8 @@ class Plan:
             raise ValueError(f"relation={self.relation!r}: a reference is one under {ADD_OR_REMOVE_ONE}")
         for stage in self.stages:
             self._check_correlated(stage)
+        if sum(stage.access.strategy is not None for stage in self.stages) > MOST_STRATEGIES:
+            raise ValueError(f"expected at most {MOST_STRATEGIES} stages with correlated noise")
         if len(self.stages) > MOST_STAGES:
             raise ValueError(
                 f"{len(self.stages):,} stages: expected at most {MOST_STAGES:,}, so that others can verify their account"

@@ -18,12 +18,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.signal import lfilter
 
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 # The samplers under which correlated noise is proved.
 CYCLIC, FIXED_ORDER = "cyclic", "fixed_order"
-MOST_STEPS, MOST_BANDS, MOST_BUFFERS = 10**6, 4096, 32
+MOST_STEPS, MOST_BANDS, MOST_BUFFERS = 10**6, 4096, 16
+# The most strategies of a plan, so that others can compute their sensitivities in seconds.
+MOST_STRATEGIES = 16
 _WHOLE = {"type": "integer", "minimum": 1, "maximum": MOST_STEPS}
 
 
@@ -113,9 +116,10 @@ class Strategy:
         column = np.zeros(self.steps)
         if self.decays:
             column[0] = 1.0
-            powers = np.arange(self.steps - 1)
             for decay, scale in zip(self.decays, self.scales, strict=True):
-                column[1:] += scale * decay**powers
+                start = np.zeros(self.steps - 1)
+                start[:1] = scale
+                column[1:] += lfilter([1.0], [1.0, -decay], start)
         else:
             own = np.array(self.coefficients[: self.steps])
             column[: len(own)] = own

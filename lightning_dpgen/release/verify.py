@@ -28,7 +28,7 @@ from lightning_dpgen.privacy.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.event_parts import gaussian_history, without_failures
-from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
+from lightning_dpgen.privacy.events import UnknownEvent, check_size, composed, decode, encode
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.plain_text import is_legible
@@ -233,6 +233,8 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
 
 def _check_privacy(certificate: dict, verdict: Verdict) -> None:
     try:
+        # All stages together, too, hold no more strategies than a plan.
+        check_size([stage["event"] for stage in certificate["stages"]])
         event = decode(certificate["event"])
         stages = [(stage["name"], decode(stage["event"]), stage["epsilon"]) for stage in certificate["stages"]]
     except UnknownEvent as error:
