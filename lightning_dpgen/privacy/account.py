@@ -233,9 +233,9 @@ class Account:
             if plan.as_json() != self.ledger.plan:
                 self.ledger.rewrite(plan.as_json())
             self.plan = plan
-            for stage in plan.stages:
-                if stage.access.strategy is not None and not self.remaining(stage.name):
-                    self._correlated.erase(stage.name)
+            for planned in plan.stages:
+                if planned.access.strategy is not None and not self.remaining(planned.name):
+                    self._correlated.erase(planned.name)
         self._progress.go_on(done)
 
     def join(self, ranks: Ranks) -> None:

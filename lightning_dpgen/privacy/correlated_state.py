@@ -106,7 +106,10 @@ class CorrelatedState:
             DamagedState: for a file that is no such thing, or a part of it.
         """
         if self._held is None:
-            there = self._path is not None and self._path.exists()
-            content = durable.load(self._path, "run", "stages") if there else {"run": None}
-            self._held = content["stages"] if content["run"] == self._run else {}
+            held: dict[str, Any] = {}
+            if self._path is not None and self._path.exists():
+                content = durable.load(self._path, "run", "stages")
+                # A file of another run is not this one's.
+                held = content["stages"] if content["run"] == self._run else {}
+            self._held = held
         return self._held

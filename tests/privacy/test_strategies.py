@@ -31,7 +31,7 @@ def _matrix(strategy):
 
 
 def _patterns(steps, period):
-    """All sets of steps in which a record may take part: any two are at least a period apart."""
+    """Yield all sets of steps in which a record may take part, any two of them at least a period apart."""
     for taken in itertools.product([0.0, 1.0], repeat=steps):
         at = np.flatnonzero(taken)
         if len(at) and (np.diff(at) >= period).all():
