@@ -38,6 +38,7 @@ from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, persons_of
+from lightning_dpgen.sampling.streamed import StreamedStore, is_streamed
 
 # The trainings of this process, by the file of their ledger.
 _BEGUN: weakref.WeakValueDictionary[Path, PrivateTraining] = weakref.WeakValueDictionary()
@@ -51,7 +52,8 @@ class PrivateTraining:
     before the fit. The module's `training_step` gives one loss a record, or terms (`MomentsAccountant`).
 
     Args:
-        records: tensors, arrays, a CSR matrix, columns or a Dataset, as for `poisson_loader`.
+        records: tensors, arrays, a CSR matrix, columns or a Dataset, as for `poisson_loader`. In a fixed order also an
+            IterableDataset, which is passed once; it begins anew, at its first item, when a fit goes on.
         n: the declared number of records, public; never ``len(records)``.
         epsilon: the budget; infinite for a fit without privacy, which no certificate calls private.
         delta: in (0, 1).
@@ -144,7 +146,7 @@ class PrivateTraining:
             relation=ZERO_OUT if sampler == FIXED_ORDER else ADD_OR_REMOVE_ONE,
             max_rows=max_rows,
         )
-        store = store_of(records)
+        store = _streamed(records, plan) if sampler == FIXED_ORDER and is_streamed(records) else store_of(records)
         check_finite(store)
         if not len(store):
             raise BadRecords("records: there are none; expected one or more")
@@ -287,6 +289,18 @@ def _stage(
     # A pass in a fixed order takes a whole number of steps.
     rate = 1.0 / strategy.period if sampler == FIXED_ORDER else sample_rate
     return training_stage(clipping, n=n, sample_rate=rate, steps=steps, strategy=strategy)
+
+
+def _streamed(records: Any, plan: Plan) -> StreamedStore:
+    """Return the records of a source that is iterated over, for a plan of one pass at most."""
+    stage = plan.stages[0]
+    period = stage.access.strategy.period if stage.access.strategy is not None else 1
+    if stage.count > period:
+        raise ValueError(
+            f"steps={stage.count} with records that are streamed: they are passed once, in {period} steps: expected no "
+            "more, or a data set that is read by place"
+        )
+    return StreamedStore(records, plan.n or 1)
 
 
 def _warn(plan: Plan, records: int) -> None:

@@ -182,9 +182,18 @@ def _dataset(dataset: Dataset, name: str) -> DatasetStore:
     if not some:
         # Without an item the form of an empty lot is not known.
         raise BadRecords(f"{name} is a {kind} without items: expected at least one; hand over tensors of no rows instead")
+    return DatasetStore(dataset, empty_form(dataset, kind, name))
+
+
+def empty_form(dataset: Any, kind: str, name: str = "records") -> Any:
+    """Return a lot of no items, in the form that the first one of a data set has.
+
+    Raises:
+        BadRecords: for items that hold anything but numbers.
+    """
     first = collated(dataset, np.zeros(1, np.int64))
     for leaf in tree_leaves(first):
         if not isinstance(leaf, Tensor) or _name(leaf.dtype) not in _NUMBERS:
             found = _name(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__
             raise BadRecords(f"{name} is a {kind} whose items hold {found}: expected numbers; encode it in __getitem__")
-    return DatasetStore(dataset, tree_map(lambda x: x[:0].clone(), first))
+    return tree_map(lambda x: x[:0].clone(), first)

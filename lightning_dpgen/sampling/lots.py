@@ -20,6 +20,7 @@ from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.fetching import fetched
 from lightning_dpgen.sampling.stores import Store
+from lightning_dpgen.sampling.streamed import StreamedStore
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
 
@@ -250,6 +251,8 @@ class PoissonLots:
         """
         # Records that take turns are drawn for steps to come.
         start = self._account.next_step(self._stage)
+        if workers and isinstance(self._store, StreamedStore):
+            raise ValueError(f"workers={workers} with a stream, which one process reads in its order: expected 0")
         if not workers:
             for step in range(start, start + count):
                 positions, offsets, draw = self._sampled(step)

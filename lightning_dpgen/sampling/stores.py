@@ -230,6 +230,8 @@ def collated(dataset: Dataset, positions: np.ndarray) -> Any:
             many = getattr(dataset, "__getitems__", None)
             rows = positions.tolist()
             return default_collate([dataset[i] for i in rows] if many is None else many(rows))
+        except BadRecords:
+            raise
         except Exception as error:
             # Neither the message nor the traceback is shown: both may quote a record, or say which one it was.
             raise BadRecords(

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch.utils.data import IterableDataset
 
-from lightning_dpgen import DPNorm, Fixed, make_plan
+from lightning_dpgen import BadRecords, DPNorm, Fixed, PrivateTraining, make_plan
 from lightning_dpgen.gradients.clipping import PerPerson
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.account import Account
@@ -15,6 +16,7 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, ZERO_OUT
 from lightning_dpgen.privacy.strategy import CYCLIC, FIXED_ORDER, Strategy
 from lightning_dpgen.sampling.lots import PoissonLots, poisson_loader
+from lightning_dpgen.sampling.streamed import StreamedStore
 
 # The chance that a test below fails although all is right.
 ALARM = 1e-6
@@ -113,3 +115,48 @@ def test_a_rule_that_draws_noise_or_clips_persons_is_refused(rule):
         training_stage(
             Fixed(1.0), n=N, sample_rate=0.25, steps=12, strategy=Strategy(CYCLIC, 12, 4), embeddings={"mean": 0.1}
         )
+
+
+class Stream(IterableDataset):
+    """Counts the records that are read."""
+
+    def __init__(self, size=N):
+        self.size, self.read = size, 0
+
+    def __iter__(self):
+        for number in range(self.size):
+            self.read += 1
+            yield torch.tensor(float(number)), number % 3
+
+
+def test_a_stream_is_read_once_and_as_it_is_needed():
+    stream, account = Stream(), _account(FIXED_ORDER, period=10, steps=10)
+    store = StreamedStore(stream, N)
+    lots, seen = PoissonLots(store, account).draws(10), []
+    for step, lot in enumerate(lots):
+        seen.append(lot.records[0].numpy())
+        assert stream.read == 100 * (step + 1)
+        _step(account, lot)
+    assert np.array_equal(np.concatenate(seen), np.arange(N))
+    with pytest.raises(BadRecords, match="passed these records already"):
+        store.take(np.array([3]))
+
+
+def test_a_stream_that_is_begun_anew_goes_on_where_the_run_was():
+    store = StreamedStore(Stream(), N)
+    assert store.take(np.arange(400, 402))[0].tolist() == [400.0, 401.0]
+
+
+def test_streams_that_do_not_fit_are_refused():
+    with pytest.raises(BadRecords, match="ended before its n records"):
+        StreamedStore(Stream(5), N).take(np.arange(6))
+    with pytest.raises(BadRecords, match="without items"):
+        StreamedStore(Stream(0), N)
+    with pytest.raises(ValueError, match="which one process reads in its order"):
+        next(PoissonLots(StreamedStore(Stream(), N), _account(FIXED_ORDER)).draws(2, workers=1))
+    settings = {"n": N, "epsilon": 8.0, "delta": 1e-5, "sample_rate": 0.1, "clipping": Fixed(1.0)}
+    with pytest.raises(ValueError, match=r"steps=11 .* passed once, in 10 steps"):
+        PrivateTraining(Stream(), steps=11, sampler="fixed_order", **settings)
+    with pytest.raises(BadRecords, match="expected a map-style Dataset"):
+        PrivateTraining(Stream(), steps=10, sampler="cyclic", **settings)
+    assert PrivateTraining(Stream(), steps=10, sampler="fixed_order", **settings).loader().empty[0].shape == (0,)
