@@ -25,7 +25,6 @@ from lightning_dpgen.plugins.training_ledger import digest_of, open_account
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import PlanMismatch
-from lightning_dpgen.privacy.gaussian_cost import check_delta
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, ZERO_OUT
@@ -63,8 +62,8 @@ class PrivateTraining:
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
         sampler: ``poisson``: each record takes part in each step by a draw of its own. ``cyclic``: it belongs to one of
             several groups, by a draw of its own, and takes part when it is their turn. ``fixed_order``: steps take the
-            records in their order; `n` is then their number, which is public, and the relation is a record replaced by
-            nothing at its place (``zero_out``).
+            records in their order, so shuffle them before by a public seed; `n` is then their number, which is public,
+            and the relation is a record replaced by nothing at its place (``zero_out``).
         noise: `BandedNoise` or `BufferedNoise`, which is correlated: later steps take back a part of the noise of earlier
             ones. None is independent noise, and banded noise with cyclic sampling.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
@@ -282,7 +281,6 @@ def _stage(
 ) -> StageSpec:
     """Return the stage of the steps, with the strategy of its sampler and noise."""
     stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps)
-    check_delta(delta)
     strategy = make_strategy(sampler, noise, sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta)
     if strategy is None:
         return stage

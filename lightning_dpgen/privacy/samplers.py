@@ -7,8 +7,10 @@ import math
 from dataclasses import dataclass
 
 from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
+from lightning_dpgen.privacy.epsilon_range import check_epsilon
+from lightning_dpgen.privacy.gaussian_cost import check_delta
 from lightning_dpgen.privacy.limits import root
-from lightning_dpgen.privacy.number_arguments import read_whole
+from lightning_dpgen.privacy.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.strategy import CYCLIC, FIXED_ORDER, MOST_BANDS, MOST_BUFFERS, Strategy
 from lightning_dpgen.privacy.strategy_search import banded_strategy, buffered_strategy, prefix_error
@@ -100,7 +102,7 @@ def make_strategy(
         epsilon, delta: the budget.
 
     Raises:
-        ValueError: for a combination that is not proved, naming it and what to take.
+        ValueError: for a combination that is not proved, naming it and what to take, or a number out of range.
 
     Example:
         >>> made = make_strategy("cyclic", BandedNoise(), sample_rate=0.01, steps=1000, epsilon=8.0, delta=1e-6)
@@ -111,6 +113,11 @@ def make_strategy(
         raise ValueError(f"sampler={sampler!r}: expected one of {', '.join(SAMPLERS)}")
     if not isinstance(noise, BandedNoise | BufferedNoise | None):
         raise ValueError(f"noise={noise!r}: expected BandedNoise(...), BufferedNoise(...) or None")
+    if epsilon != math.inf:
+        check_epsilon(epsilon)
+    check_delta(delta)
+    check_number("sample_rate", sample_rate, lambda value: 0.0 < value <= 1.0, "above 0, up to 1")
+    steps = read_whole("steps", steps)
     if sampler == POISSON:
         if noise is not None:
             raise ValueError(

@@ -281,6 +281,10 @@ def test_combinations_without_a_proof_are_refused_by_name(sampler, noise, messag
     with pytest.raises(ValueError, match=message):
         make_strategy(sampler, noise, sample_rate=0.1, steps=100, epsilon=1.0, delta=1e-5)
     assert make_strategy("poisson", None, sample_rate=0.1, steps=100, epsilon=1.0, delta=1e-5) is None
+    settings = {"sample_rate": 0.1, "steps": 100, "epsilon": 1.0, "delta": 1e-5}
+    for name, wrong in (("epsilon", -1.0), ("epsilon", "x"), ("delta", 0.0), ("sample_rate", 2.0), ("steps", 0)):
+        with pytest.raises(ValueError, match=name):
+            make_strategy("cyclic", None, **settings | {name: wrong})
     for wrong in ({"bands": 0}, {"bands": 5000}, {"bands": 2.5}):
         with pytest.raises(ValueError, match="bands="):
             BandedNoise(**wrong)
