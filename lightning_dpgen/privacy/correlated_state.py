@@ -85,11 +85,12 @@ class CorrelatedState:
             return
         stages = dict(self._saved())
         for name in {*self._noises, *self._groups}:
-            noise, groups = self._noises.get(name), self._groups.get(name)
-            stages[name] = {
-                "noise": None if noise is None else noise.state,
-                "groups": None if groups is None else torch.from_numpy(groups),
-            }
+            # Parts that were not taken up from the file yet stay in it.
+            stages[name] = {"noise": None, "groups": None} | stages.get(name, {})
+            if name in self._noises:
+                stages[name]["noise"] = self._noises[name].state
+            if name in self._groups:
+                stages[name]["groups"] = torch.from_numpy(self._groups[name])
         durable.save(self._path, {"run": self._run, "stages": stages})
 
     def erase(self, stage: str) -> None:
