@@ -13,9 +13,12 @@ import torch
 from contracts.sealed import rewrite
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
+from torch.utils.data import Dataset
 
-from lightning_dpgen import AccountEngine, DPNorm, Fixed, PrivateTraining, verify
+from lightning_dpgen import AccountEngine, DPNorm, Fixed, PrivateOptimizer, PrivateTraining, verify
+from lightning_dpgen.privacy.correlated_noise import CorrelatedNoise
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.samplers import BandedNoise, BufferedNoise
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -87,6 +90,52 @@ def test_its_release_verifies_and_says_what_was_drawn(tmp_path, choice, relation
     assert said in (tmp_path / "release" / "report.html").read_text()
     place_is_empty = "that place was empty" in certificate["statement"]
     assert place_is_empty == (relation == "zero_out")
+
+
+class Rows(Dataset):
+    """The records, where one may be out of place: one that is not finite adds exact zeros."""
+
+    def __init__(self, out):
+        self.rows = RECORDS.clone()
+        # Far away, so that its gradient is always clipped.
+        self.rows[7] = math.nan if out else 9.0
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, place):
+        return self.rows[place]
+
+
+def _exact_sums(monkeypatch, out, choice):
+    """Return the sums of a fit before noise, (steps, d), in units of a record's bound; all fits get the same answers."""
+    sums = []
+
+    def answer(noise, values, step, multiplier, scale):
+        sums.append((values / scale).double().numpy().copy())
+        return values.copy_(torch.sin(torch.arange(len(values)) + step))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CorrelatedNoise, "add_", answer)
+        patch.setattr(PrivateOptimizer, "rehearse", lambda _: None)
+        private = PrivateTraining(Rows(out), **SETTINGS | choice, stream=PrivateStream(seed=1))
+        _fit(private)
+    return np.stack(sums), private.plan.stages[0].access.strategy
+
+
+@pytest.mark.parametrize("choice", [CYCLIC, ORDERED, {"sampler": "fixed_order", "noise": BufferedNoise(2)}])
+def test_over_a_whole_fit_no_record_reaches_farther_than_the_sensitivity(monkeypatch, choice):
+    with_it, strategy = _exact_sums(monkeypatch, False, choice)
+    without, _ = _exact_sums(monkeypatch, True, choice)
+    own = with_it - without
+    turns = np.flatnonzero(np.linalg.norm(own, axis=1) > 1e-9)
+    assert len(turns) and (np.diff(turns) % strategy.period == 0).all(), "it takes part in its turns alone"
+    reached = np.array([[strategy.column[i - j] if i >= j else 0.0 for j in range(STEPS)] for i in range(STEPS)]) @ own
+    blocks = [reached]
+    if strategy.sampler == "cyclic":
+        blocks = np.split(reached, range(turns[0] % 4, STEPS, 4))
+    lengths = [np.linalg.norm(block) for block in blocks]
+    assert 0.9 * strategy.sensitivity < max(lengths) <= strategy.sensitivity * (1 + 1e-5)
 
 
 def _relate(relation):
