@@ -125,16 +125,19 @@ def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
 
 
 def _correlated(tree: dict[str, Any]) -> str:
-    """Say the event of correlated noise in words."""
-    strategy, buffers = tree["strategy"], len(tree["strategy"]["decays"])
-    reach = f"in {buffers} buffers" if buffers else f"of {len(strategy['coefficients'])} bands"
+    """Say the event of steps with a strategy in words."""
+    strategy = tree["strategy"]
+    bands, buffers = len(strategy["coefficients"]), len(strategy["decays"])
+    noise = "independent Gaussian noise" if bands == 1 else f"Gaussian noise, correlated over {bands} steps"
+    if buffers:
+        noise = f"Gaussian noise, correlated in {buffers} buffers"
     turns = f"each record once in {strategy['period']:,} steps, in a fixed order"
     if strategy["sampler"] == CYCLIC:
         groups = f"one of {strategy['period']:,} groups in its turn"
         turns = f"each record of {groups}, with probability {tree['sampling_probability']:.4g}"
     return (
-        f"{strategy['steps']:,} steps with Gaussian noise, correlated {reach}, multiplier {tree['noise_multiplier']:.4g} "
-        f"at sensitivity {tree['sensitivity']:.4g}; {turns}"
+        f"{strategy['steps']:,} steps with {noise}, multiplier {tree['noise_multiplier']:.4g} at sensitivity "
+        f"{tree['sensitivity']:.4g}; {turns}"
     )
 
 

@@ -283,8 +283,8 @@ def _check_correlated(certificate: dict, events: list[dp_accounting.DpEvent], ve
         )
     for event in found if not verdict.problems else ():
         verdict.checks.append(
-            f"the strategy of correlated noise moves by at most {event.sensitivity:.6g} with a record, so the independent "
-            f"part of each step's noise is {event.noise_multiplier * event.sensitivity:.6g} times the bound of a record"
+            f"the strategy of the steps moves by at most {event.sensitivity:.6g} with a record, so the independent part of "
+            f"each step's noise is {event.noise_multiplier * event.sensitivity:.6g} times the bound of a record"
         )
 
 

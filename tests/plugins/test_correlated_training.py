@@ -73,7 +73,7 @@ def _fit(private, *callbacks, **options):
         (CYCLIC, "add_or_remove_one", "one of 4 groups in its turn"),
         (ORDERED, "zero_out", "in a fixed order"),
         ({"sampler": "fixed_order", "noise": BufferedNoise(2)}, "zero_out", "correlated in 2 buffers"),
-        ({"sampler": "fixed_order"}, "zero_out", "of 1 bands"),
+        ({"sampler": "fixed_order"}, "zero_out", "20 steps with independent Gaussian noise"),
     ],
     ids=["cyclic", "banded", "buffered", "independent"],
 )
