@@ -327,15 +327,17 @@ class Account:
         Returns:
             The sorted positions of the records, which are private, and the draw that one access may be opened against.
         """
-        access, persons = self.plan.stage(stage).access, None
-        if access.strategy is not None:
-            return self._sample_in_turn(access, units, rows, self.next_step(stage) if step is None else step)
-        positions = self.stream.poisson_sample(units, access.sample_rate)
+        if self.plan.stage(stage).access.strategy is not None:
+            return self._sample_in_turn(stage, units, rows, self.next_step(stage) if step is None else step)
+        positions = self.stream.poisson_sample(units, self.plan.stage(stage).access.sample_rate)
+        persons = None
         if rows is not None:
             positions, persons = rows(positions)
         return positions, self._lots.issue(LotId(stage, len(positions), self.ranks.size, persons))
 
-    def _sample_in_turn(self, access: Access, units: int, rows: Callable | None, step: int) -> tuple[np.ndarray, LotId]:
+    def _sample_in_turn(self, stage: str, units: int, rows: Callable | None, step: int) -> tuple[np.ndarray, LotId]:
+        """Draw a lot of the records whose turn a step is."""
+        access = self.plan.stage(stage).access
         assert access.strategy is not None, "records take turns by the strategy of an access"
         if rows is not None:
             raise LedgerError("correlated noise is proved for a unit of one record: expected no persons")

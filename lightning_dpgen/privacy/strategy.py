@@ -63,7 +63,7 @@ class Strategy:
         ValueError: for anything else, or bands beyond the groups of a cyclic sampler, whose cost is not proved.
 
     Example:
-        >>> Strategy("fixed_order", steps=8, period=4, coefficients=(1.0, 0.5)).sensitivity ** 2
+        >>> round(Strategy("fixed_order", steps=8, period=4, coefficients=(1.0, 0.5)).sensitivity ** 2, 9)
         2.5
     """
 

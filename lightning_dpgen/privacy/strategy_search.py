@@ -68,7 +68,7 @@ def banded_strategy(sampler: str, steps: int, period: int, bands: int) -> Strate
 
     Example:
         >>> [round(c, 3) for c in banded_strategy("fixed_order", 100, 50, 3).coefficients]
-        [1.0, 0.589, 0.432]
+        [1.0, 0.739, 0.622]
     """
     if not 1 <= bands <= period:
         raise ValueError(f"bands={bands}: expected 1 to {period}, the steps between two in which a record takes part")

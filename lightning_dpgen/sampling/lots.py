@@ -277,7 +277,7 @@ class PoissonLots:
             population = len(self._store) if self._order is None else len(self._order)
             taken, draw = self._account.sample(self._stage, population, step=step)
         else:
-            taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records, step)
+            taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records)
         offsets = tuple(taken.searchsorted(self._bounds).tolist())
         return taken if self._order is None else self._order[taken], offsets, draw
 
