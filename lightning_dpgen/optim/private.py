@@ -70,7 +70,8 @@ class PrivateOptimizer(DPOptimizer):
         embeddings: names of the further noises that `EmbeddingGradients` draw.
 
     Attributes:
-        noise_multiplier: the merged multiplier of a step, fixed by the plan; a stock Opacus accountant may charge it.
+        noise_multiplier: the merged multiplier of a step, fixed by the plan; a stock Opacus accountant may charge it,
+            unless noise is correlated, where it is that of all steps together.
         last_bound: the public bound C of the last step; a tuple where there are several.
 
     Raises:

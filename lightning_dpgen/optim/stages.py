@@ -9,6 +9,7 @@ from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.strategy import Strategy
 
 
 def training_stage(
@@ -21,6 +22,7 @@ def training_stage(
     share: float | None = None,
     embeddings: Mapping[str, float] | None = None,
     stage: str = "training",
+    strategy: Strategy | None = None,
 ) -> StageSpec:
     """Return the spec of a stage of private steps, for `make_plan`.
 
@@ -34,10 +36,12 @@ def training_stage(
             others leave, which one stage of a plan may have.
         embeddings: the further noises of `EmbeddingGradients`, and their shares.
         stage: the name of the stage.
+        strategy: that of correlated noise (`make_strategy`), for rules that draw no noise and whose bounds are known before
+            a step.
 
     Raises:
         ValueError: for another clipping, n or sample_rate; if nothing is left for the gradient; if two noises have one
-            name.
+            name; for a strategy with another rule, or further noises.
 
     Example:
         >>> from lightning_dpgen import DPNorm
@@ -58,16 +62,31 @@ def training_stage(
     left = 1.0 - sum(extra.values())
     if left <= 0.0:
         raise ValueError(f"shares {extra} of a lot's inverse squared noise leave nothing for the gradient")
+    if strategy is not None:
+        _check_correlated(rules, embeddings or {})
     return StageSpec(
         stage,
         extra | {"gradient": left},
         None if steps is None else read_whole("steps", steps),
-        max_noise=sample_rate * n,
+        # The independent part of correlated noise is larger by the sensitivity.
+        max_noise=sample_rate * n / (1.0 if strategy is None else strategy.sensitivity),
         sample_rate=sample_rate,
         share=share,
         noise=noise,
         n=n,
+        strategy=strategy,
     )
+
+
+def _check_correlated(rules: Sequence[ClippingRule], embeddings: Mapping[str, float]) -> None:
+    for rule in rules:
+        if rule.noise_shares or rule.known(0) is None or rule.by_person:
+            raise ValueError(
+                f"clipping={rule!r} with correlated noise: expected a rule that draws no noise and whose bounds are known "
+                "before each step, such as Fixed or Decay, of a record and not of a person"
+            )
+    if embeddings:
+        raise ValueError(f"embeddings {sorted(embeddings)} with correlated noise: expected none, since each draws its own")
 
 
 def check_noises(plan: Plan, stage: str, rules: Sequence[ClippingRule], embeddings: Sequence[str]) -> None:

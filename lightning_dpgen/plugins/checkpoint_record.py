@@ -10,7 +10,11 @@ from lightning_dpgen.privacy.errors import LedgerError
 
 
 def record_of(account: Account) -> dict[str, Any]:
-    """Return the last checksum of the ledger, the accesses of each stage, and all that was drawn; all of it is public."""
+    """Return the last checksum of the ledger, the accesses of each stage, and all that was drawn; all of it is public.
+
+    What has to be known again and is secret is written beside the ledger as well, and does not stand in the checkpoint.
+    """
+    account.save_private_state()
     drawn = [access.as_json() | {"count": count} for access, count in account.ledger.accesses]
     return {"head": account.ledger.head, "done": account.done, "spent": drawn}
 

@@ -81,6 +81,11 @@ class AccountEngine(PrivacyEngine):
     def __init__(self, account: Account, *, stage: str = "training") -> None:
         # The __init__ of PrivacyEngine makes an accountant, and warns of a generator of noise that is not used here.
         self.account, self.stage = account, account.plan.stage(stage).name
+        if account.plan.stage(stage).access.strategy is not None:
+            raise ValueError(
+                f"stage {stage!r} has a strategy, which no accountant of Opacus knows: expected independent noise and "
+                "Poisson sampling, or PrivateTraining, or PrivateOptimizer with PoissonLots"
+            )
         self.accountant = LedgerAccountant(account)
         self.secure_mode, self.secure_rng, self.dataset = account.stream.secure, None, None
 

@@ -27,12 +27,17 @@ from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, ZERO_OUT
+from lightning_dpgen.privacy.samplers import POISSON, BandedNoise, BufferedNoise, make_strategy
+from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.strategy import FIXED_ORDER
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.weights import release_weights
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, persons_of
+from lightning_dpgen.sampling.streamed import StreamedStore, is_streamed
 
 # The trainings of this process, by the file of their ledger.
 _BEGUN: weakref.WeakValueDictionary[Path, PrivateTraining] = weakref.WeakValueDictionary()
@@ -52,7 +57,8 @@ class PrivateTraining:
     None. All private ones have the same noise and `clipping`.
 
     Args:
-        records: tensors, arrays, a CSR matrix, columns or a Dataset, as for `poisson_loader`.
+        records: tensors, arrays, a CSR matrix, columns or a Dataset, as for `poisson_loader`. In a fixed order also an
+            IterableDataset, which is passed once; it begins anew, at its first item, when a fit goes on.
         n: the declared number of records, public; never ``len(records)``.
         epsilon: the budget; infinite for a fit without privacy, which no certificate calls private.
         delta: in (0, 1).
@@ -60,6 +66,12 @@ class PrivateTraining:
         steps: the number of steps.
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
+        sampler: ``poisson``: each record takes part in each step by a draw of its own. ``cyclic``: it belongs to one of
+            several groups, by a draw of its own, and takes part when it is their turn. ``fixed_order``: steps take the
+            records in their order, so shuffle them before by a public seed; `n` is then their number, which is public,
+            and the relation is a record replaced by nothing at its place (``zero_out``).
+        noise: `BandedNoise` or `BufferedNoise`, which is correlated: later steps take back a part of the noise of earlier
+            ones. None is independent noise, and banded noise with cyclic sampling.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
             ``ckpt_path=`` and a checkpoint of it. An earlier training of this process that is not fitting gives it up. None
             keeps the ledger in memory.
@@ -110,6 +122,8 @@ class PrivateTraining:
         sample_rate: float,
         steps: int,
         clipping: ClippingRule | Sequence[ClippingRule],
+        sampler: str = POISSON,
+        noise: BandedNoise | BufferedNoise | None = None,
         ledger: str | Path | None = None,
         persons: np.ndarray | None = None,
         max_rows: int = 1,
@@ -130,12 +144,23 @@ class PrivateTraining:
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
         options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging)
-        stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps)
-        plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows)
-        store = store_of(records)
+        plan = make_plan(
+            [_stage(clipping, sampler, noise, n=n, sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta)],
+            epsilon=epsilon,
+            delta=delta,
+            relation=ZERO_OUT if sampler == FIXED_ORDER else ADD_OR_REMOVE_ONE,
+            max_rows=max_rows,
+        )
+        store = _streamed(records, plan) if sampler == FIXED_ORDER and is_streamed(records) else store_of(records)
         check_finite(store)
         if not len(store):
             raise BadRecords("records: there are none; expected one or more")
+        if sampler == FIXED_ORDER and len(store) != n:
+            raise BadRecords(
+                f"n={n} with sampler={FIXED_ORDER!r}: the number of records is public there: expected exactly that number"
+            )
+        if sampler != POISSON and persons is not None:
+            raise ValueError(f"persons with sampler={sampler!r}: expected None, a record alone, or sampler={POISSON!r}")
         persons_of(store, persons, max_rows)
         _warn(plan, len(store))
         path = None if ledger is None else Path(ledger).resolve()
@@ -248,6 +273,39 @@ class PrivateTraining:
 def _check(name: str, value: Any, fits: bool, expected: str) -> None:
     if not fits:
         raise ValueError(f"{name}={value!r}: expected {expected}")
+
+
+def _stage(
+    clipping: ClippingRule | Sequence[ClippingRule],
+    sampler: str,
+    noise: BandedNoise | BufferedNoise | None,
+    *,
+    n: int,
+    sample_rate: float,
+    steps: int,
+    epsilon: float,
+    delta: float,
+) -> StageSpec:
+    """Return the stage of the steps, with the strategy of its sampler and noise."""
+    stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps)
+    strategy = make_strategy(sampler, noise, sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta)
+    if strategy is None:
+        return stage
+    # A pass in a fixed order takes a whole number of steps.
+    rate = 1.0 / strategy.period if sampler == FIXED_ORDER else sample_rate
+    return training_stage(clipping, n=n, sample_rate=rate, steps=steps, strategy=strategy)
+
+
+def _streamed(records: Any, plan: Plan) -> StreamedStore:
+    """Return the records of a source that is iterated over, for a plan of one pass at most."""
+    stage = plan.stages[0]
+    period = stage.access.strategy.period if stage.access.strategy is not None else 1
+    if stage.count > period:
+        raise ValueError(
+            f"steps={stage.count} with records that are streamed: they are passed once, in {period} steps: expected no "
+            "more, or a data set that is read by place"
+        )
+    return StreamedStore(records, plan.n or 1)
 
 
 def _warn(plan: Plan, records: int) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 import dp_accounting
 
+from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
+from lightning_dpgen.privacy.strategy import CYCLIC, Strategy
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
@@ -27,7 +29,10 @@ _SHAPE = shape(
     kinds_={"type": "object", "additionalProperties": {"type": "string"}},
     deltas_=_NUMBERS,
     trials_={"type": "array"},
+    strategy_={"type": "object"},
 )
+# Far more than rounding moves a product of a rate, and far less than a record.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,14 @@ class Access:
             which keys that one record alone holds are seen.
         trials: the cost of a trial of a selection, one event for each of the settings among which it draws; a selection
             draws its number of trials and nothing else.
+        strategy: how the noise of this access follows from that of the accesses before it, where it does; the noise is
+            that of the gradient alone, and `multipliers` are of all steps together (`CorrelatedGaussianDpEvent`).
 
     Raises:
         ValueError: for a rate outside (0, 1], no multiplier, one that is negative or not finite, an unknown kind, a delta
             that is no probability or belongs to no Gaussian noise, a sampled access with a delta or with noise that is
-            not Gaussian, for which there is no accountant, or trials without the law of their number, or the reverse.
+            not Gaussian, for which there is no accountant, trials without the law of their number, or the reverse, or a
+            strategy with other noises than the gradient's, or another rate than its sampler has.
 
     Example:
         >>> lot = Access("training", {"norms": 4.0, "gradient": 1.0}, sample_rate=0.01)
@@ -68,6 +76,7 @@ class Access:
     kinds: Mapping[str, str] = field(default_factory=dict)
     deltas: Mapping[str, float] = field(default_factory=dict)
     trials: tuple[dp_accounting.DpEvent, ...] = ()
+    strategy: Strategy | None = None
 
     def __post_init__(self) -> None:
         # Python floats only: the RDP accountant silently drops an event whose multiplier is an int or np.float32.
@@ -104,6 +113,21 @@ class Access:
             raise ValueError(
                 f"stage {self.stage!r}: an access with deltas is a full pass, found sample_rate={self.sample_rate:g}"
             )
+        if self.strategy is not None:
+            self._check_strategy(self.strategy)
+
+    def _check_strategy(self, strategy: Strategy) -> None:
+        if set(self.multipliers) != {"gradient"} or self.kinds or self.deltas:
+            raise ValueError(
+                f"stage {self.stage!r}: correlated noise is that of the gradient alone, found {sorted(self.multipliers)}: "
+                "take a clipping rule that draws no noise, such as Fixed"
+            )
+        share = self.sample_rate * strategy.period
+        if not share <= 1.0 + _ROUNDING or (strategy.sampler != CYCLIC and not share >= 1.0 - _ROUNDING):
+            raise ValueError(
+                f"stage {self.stage!r}: sample_rate={self.sample_rate:g} with period={strategy.period}: expected at most "
+                "1/period with cyclic groups, and 1/period in a fixed order"
+            )
 
     def __reduce__(self):
         return Access, (
@@ -113,7 +137,18 @@ class Access:
             dict(self.kinds),
             dict(self.deltas),
             self.trials,
+            self.strategy,
         )
+
+    @property
+    def sampling_probability(self) -> float:
+        """The probability with which a record takes part whose turn it is: a record of the group of a step, or of its lot.
+
+        Without a strategy it is the sample rate, since each step is every record's turn.
+        """
+        if self.strategy is None:
+            return self.sample_rate
+        return min(1.0, self.sample_rate * self.strategy.period) if self.strategy.sampler == CYCLIC else 1.0
 
     def kind(self, name: str) -> str:
         """Return the kind of the noise `name`."""
@@ -144,7 +179,10 @@ class Access:
 
     @property
     def event(self) -> dp_accounting.DpEvent:
-        """The cost of this access, under add-or-remove-one, in a composition at a delta above 0."""
+        """The cost of this access, under add-or-remove-one, in a composition at a delta above 0.
+
+        With a strategy it is that of all its steps.
+        """
         return self.event_at(pure=False)
 
     def event_at(self, *, pure: bool) -> dp_accounting.DpEvent:
@@ -157,6 +195,8 @@ class Access:
         """
         if not self.private:
             return dp_accounting.NonPrivateDpEvent()
+        if self.strategy is not None:
+            return CorrelatedGaussianDpEvent.of(self.multiplier, self.sampling_probability, self.strategy)
         if self.trials:
             shape = SHAPES[next(iter(self.kinds.values()))]
             return dp_accounting.dp_event.RepeatAndSelectDpEvent(one_of(self.trials), self._mean, shape)
@@ -172,11 +212,16 @@ class Access:
         return event if self.sample_rate == 1.0 else dp_accounting.PoissonSampledDpEvent(self.sample_rate, event)
 
     def as_json(self) -> dict[str, object]:
-        """Return the fields of a ledger line."""
+        """Return the fields as JSON."""
         fields = {"stage": self.stage, "sample_rate": self.sample_rate, "multipliers": dict(self.multipliers)}
         extra: dict[str, object] = {"kinds": dict(self.kinds), "deltas": dict(self.deltas)}
         extra["trials"] = [encode(trial) for trial in self.trials]
+        extra["strategy"] = None if self.strategy is None else self.strategy.as_json()
         return fields | {name: value for name, value in extra.items() if value}
+
+    def as_line(self) -> dict[str, object]:
+        """Return the fields of a ledger line, which names the strategy of its plan by a digest."""
+        return self.as_json() | ({} if self.strategy is None else {"strategy": self.strategy.digest})
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Access:
@@ -188,7 +233,8 @@ class Access:
         check_shape(fields, _SHAPE)
         kinds, deltas = fields.get("kinds", {}), fields.get("deltas", {})
         trials = tuple(decode(trial) for trial in fields.get("trials", ()))
-        return cls(fields["stage"], fields["multipliers"], fields["sample_rate"], kinds, deltas, trials)
+        strategy = Strategy.from_json(fields["strategy"]) if "strategy" in fields else None
+        return cls(fields["stage"], fields["multipliers"], fields["sample_rate"], kinds, deltas, trials, strategy)
 
 
 def dominating_laplace(epsilon: float) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 from lightning_dpgen.privacy import settlement
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import Spent
+from lightning_dpgen.privacy.correlated_state import CorrelatedState
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, OtherNoise, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.ledgers import FollowedLedger, OwnLedger, PlacedLedger, SpawnedLedger
@@ -25,11 +26,12 @@ from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.pld import ZERO_OUT
 from lightning_dpgen.privacy.progress import Progress
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.privacy.study import Study
-from lightning_dpgen.privacy.study_entry import StudyEntry, check_stream
+from lightning_dpgen.privacy.study_entry import StudyEntry, check_relation, check_stream
 from lightning_dpgen.privacy.study_total import Total
 
 T = TypeVar("T")
@@ -81,6 +83,7 @@ class Account:
     ) -> None:
         stream, path = stream or PrivateStream(), None if launched_as() else ledger
         check_stream(study, stream)
+        check_relation(study, plan)
         self._begin(plan, _placed(Ledger(path, plan=plan.as_json(), about=about, noise=stream.source)), stream, study)
 
     @classmethod
@@ -129,6 +132,7 @@ class Account:
         self.plan, self.stream, self.ranks = plan, stream, Ranks()
         self._placed_ledger, self._entry, self._progress = ledger, StudyEntry(study), progress or Progress()
         self._exact, self._lots = False, IssuedLots()
+        self._correlated = CorrelatedState(ledger.path, ledger.ledger.run, stream)
         self._of: weakref.ref | None = None
         self._process, self._lock = os.getpid(), threading.Lock()
 
@@ -229,6 +233,9 @@ class Account:
             if plan.as_json() != self.ledger.plan:
                 self.ledger.rewrite(plan.as_json())
             self.plan = plan
+            for planned in plan.stages:
+                if planned.access.strategy is not None and not self.remaining(planned.name):
+                    self._correlated.erase(planned.name)
         self._progress.go_on(done)
 
     def join(self, ranks: Ranks) -> None:
@@ -239,8 +246,14 @@ class Account:
 
         Raises:
             RanksDiffer: if they do not hold the same promise, made with the same software.
-            LedgerError: if this process was started as one of several, and there are no others.
+            LedgerError: if this process was started as one of several, and there are no others; or of several, if the plan
+                has correlated noise, whose memory one process keeps.
         """
+        if ranks.size > 1 and any(stage.access.strategy is not None for stage in self.plan.stages):
+            raise LedgerError(
+                f"{ranks.size} processes: correlated noise is drawn by one alone: expected devices=1, or noise that is not "
+                "correlated"
+            )
         ranks.assert_equal("software", versions())
         ranks.assert_equal("plan", (self.ledger.promise, self.ledger.noise))
         self._placed_ledger, self.ranks = self._placed_ledger.joined(ranks), ranks
@@ -285,25 +298,57 @@ class Account:
         self._progress.follow(state["progress"])
         self.plan = Plan.from_json(self.ledger.plan)
 
+    def next_step(self, stage: str) -> int:
+        """Return the number of the next access of a stage, from 0: that of all before it, lost ones among them."""
+        return self.plan.stage(stage).count - self.remaining(stage)
+
+    def save_private_state(self) -> None:
+        """Write the memory of correlated noise beside the ledger, as the state of the run is saved; it does not join it."""
+        self._correlated.save()
+
     def sample(
-        self, stage: str, units: int, rows: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+        self,
+        stage: str,
+        units: int,
+        rows: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
+        step: int | None = None,
     ) -> tuple[np.ndarray, LotId]:
-        """Draw a Poisson lot: each unit of privacy takes part independently, with the probability that the plan says.
+        """Draw a lot as the plan says: a Poisson sample of all units, of the group whose turn it is, or the next in order.
+
+        Each unit of privacy takes part independently, with the probability that the plan says, except in a fixed order.
 
         Args:
             stage: the stage of the plan that the lot is drawn for; at rate 1 the lot holds all units.
             units: the number of units: records, or persons.
             rows: a function from positions of units to the positions of their records, and the unit of each, counted from 0
                 among those; None where a unit is one record.
+            step: the number of the access that the lot is for; None for the next one. It matters where records take turns.
 
         Returns:
             The sorted positions of the records, which are private, and the draw that one access may be opened against.
         """
+        if self.plan.stage(stage).access.strategy is not None:
+            return self._sample_in_turn(stage, units, rows, self.next_step(stage) if step is None else step)
         positions = self.stream.poisson_sample(units, self.plan.stage(stage).access.sample_rate)
         persons = None
         if rows is not None:
             positions, persons = rows(positions)
         return positions, self._lots.issue(LotId(stage, len(positions), self.ranks.size, persons))
+
+    def _sample_in_turn(self, stage: str, units: int, rows: Callable | None, step: int) -> tuple[np.ndarray, LotId]:
+        """Draw a lot of the records whose turn a step is."""
+        access = self.plan.stage(stage).access
+        assert access.strategy is not None, "records take turns by the strategy of an access"
+        if rows is not None:
+            raise LedgerError("correlated noise is proved for a unit of one record: expected no persons")
+        if self.plan.relation == ZERO_OUT and units != self.plan.n:
+            raise LedgerError(
+                f"stage {access.stage!r}: in a fixed order the number of records is public: expected that of the plan, "
+                f"n={self.plan.n}"
+            )
+        turn = self._correlated.turn(access, access.strategy, step, units)
+        positions = turn[self.stream.poisson_sample(len(turn), access.sampling_probability)]
+        return positions, self._lots.issue(LotId(access.stage, len(positions), self.ranks.size, step=step))
 
     def check_draw(self, stage: str, draw: LotId) -> None:
         """Refuse records from which no access of a stage can be made.
@@ -337,6 +382,7 @@ class Account:
             if draw is not None or access.sample_rate < 1.0:
                 draw = draw or LotId()
                 self.check_draw(stage, draw)
+                self._lots.check_step(draw, self.next_step(stage))
                 self._lots.spend(draw)
             self._enter_study()
             if access.private:
@@ -345,14 +391,19 @@ class Account:
             elif not self.ledger.accesses:
                 # One line says it all: the run is not private, whatever else is read.
                 self.ledger.write(access)
-            number = self._progress.done[stage]
-            opened = OpenAccess(access, self.stream, self.plan.relation, number, self.plan.max_rows, self.ranks)
+            number, step = self._progress.done[stage], self.plan.stage(stage).count - remaining
+            correlated = self._correlated.noise(access, step)
+            opened = OpenAccess(
+                access, self.stream, self.plan.relation, number, self.plan.max_rows, self.ranks, correlated, step
+            )
             self._progress.done[stage] += 1
             self._of = self._of if of is None else weakref.ref(of)
         try:
             yield opened
         finally:
             opened._close()
+            if access.strategy is not None and not self.remaining(stage):
+                self._correlated.erase(stage)
         opened._check_used_up()
 
     def _check_open(self, stage: str, of: object | None) -> None:
@@ -427,7 +478,7 @@ class Account:
             PlanMismatch: if an access is missing, came twice or had other noise than promised.
         """
         self.ledger.close()
-        settlement.check_complete(self.plan, self.event)
+        settlement.check_complete(self.plan, self.accesses)
 
     def certified(self) -> tuple[dp_accounting.DpEvent, Spent]:
         """Return event and epsilon for the certificate: the plan's, unless the ledger's is larger.

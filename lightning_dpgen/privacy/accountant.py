@@ -23,6 +23,7 @@ from lightning_dpgen.privacy.pld import (
     ADD_OR_REMOVE_ONE,
     RELATIONS,
     REPLACE_ONE,
+    ZERO_OUT,
     Unaccountable,
     epsilon_at,
     loss_distribution,
@@ -71,7 +72,8 @@ def spent(
     Args:
         event: an event tree. Multipliers of Gaussians are those of add-or-remove-one, for either relation.
         delta: in (0, 1); or 0, for a tree of Laplace events alone, whose multipliers are those of `relation`.
-        relation: ``add_or_remove_one`` or ``replace_one``.
+        relation: ``add_or_remove_one``, ``replace_one`` or ``zero_out``, which costs as much as the first: a record is
+            there, or adds nothing.
         interval: the only discretisation interval to use, for quick looks; None applies the rule.
         beside: the composition of which `event` is a stage, if accounts of all stages are made: the rule takes no interval
             at which these are too dear together.
@@ -88,6 +90,7 @@ def spent(
     """
     if relation not in RELATIONS:
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
+    relation = ADD_OR_REMOVE_ONE if relation == ZERO_OUT else relation
     if delta == 0.0:
         return Spent(_pure(event), 0.0, "closed form")
     event, delta = without_failures(event, delta, relation)

@@ -17,7 +17,7 @@ from lightning_dpgen.privacy.gaussian_cost import check_delta, gaussian_mu
 from lightning_dpgen.privacy.limits import EpsilonLimit, ReferenceLimit
 from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, ZERO_OUT
 from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.rounding import round_down, round_up
 from lightning_dpgen.privacy.solving import beside_given, event_of, stages_of, within
@@ -54,7 +54,8 @@ def make_plan(
         specs: the stages in the order in which they will run.
         epsilon: the budget.
         delta: in (0, 1); or 0, for stages whose noises are Laplace or known to be pure, at rate 1.
-        relation: ``add_or_remove_one``; or ``replace_one``, for full passes that are all pure (delta 0) or all Gaussian.
+        relation: ``add_or_remove_one``; ``replace_one``, for full passes that are all pure (delta 0) or all Gaussian; or
+            ``zero_out``, a record replaced by nothing at its place, for steps that take the records in a fixed order.
         max_rows: the most records that the unit of privacy has: 1, or as many as a person has; see `Plan`.
 
     Raises:
@@ -75,12 +76,13 @@ def make_plan(
     if relation == REPLACE_ONE:
         _check_replaceable(specs, delta)
         return _replacing(make_plan(specs, epsilon=epsilon, delta=delta, max_rows=max_rows))
-    if relation != ADD_OR_REMOVE_ONE:
+    if relation not in (ADD_OR_REMOVE_ONE, ZERO_OUT):
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     # A multiplier is one of max_rows records at once, so its noise outweighs an access max_rows times as soon.
     specs = [replace(spec, max_noise=spec.max_noise / max_rows) for spec in specs]
     rest, n = next((spec.stage for spec in specs if spec.share is None), None), records_of(specs)
-    return replace(_without_units(specs, epsilon, delta), max_rows=max_rows, flexible=rest, n=n)
+    plan = _without_units(specs, epsilon, delta, relation)
+    return replace(plan, max_rows=max_rows, flexible=rest, n=n)
 
 
 def make_first_plan(
@@ -182,7 +184,9 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
 def _keeps(stage: Stage, spec: StageSpec) -> bool:
     """Return whether a stage is one of this spec, whatever its noise."""
     ours, own = stage.access, spec.access(stage.access.multiplier)
-    same = (ours.stage, ours.sample_rate, ours.kinds, ours.deltas) == (own.stage, own.sample_rate, own.kinds, own.deltas)
+    same = all(
+        getattr(ours, name) == getattr(own, name) for name in ("stage", "sample_rate", "kinds", "deltas", "strategy")
+    )
     counted = spec.count is None or stage.count == spec.count
     return (
         same
@@ -202,14 +206,14 @@ def _check_kept(promise: Plan, specs: Sequence[StageSpec]) -> None:
             )
 
 
-def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: float) -> Plan:
+def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: float, relation: str) -> Plan:
     shares = shares_of(specs)
     check_specs(specs, epsilon)
     if not any(spec.deltas for spec in specs):
-        return _solved(specs, shares, epsilon, delta)
+        return _solved(specs, shares, epsilon, delta, relation)
     # The delta that those of stages leave is the delta of all the noise, exactly.
     left = _left(specs, delta)
-    plan = _solved([replace(spec, deltas={}) for spec in specs], shares, epsilon, left)
+    plan = _solved([replace(spec, deltas={}) for spec in specs], shares, epsilon, left, relation)
     solved = zip(plan.stages, specs, strict=True)
     stages = tuple(replace(stage, access=replace(stage.access, deltas=spec.deltas)) for stage, spec in solved)
     return replace(plan, stages=stages, delta=delta)
@@ -229,15 +233,17 @@ def _left(specs: Sequence[StageSpec], delta: float) -> float:
     return left
 
 
-def _solved(specs: Sequence[StageSpec], shares: Sequence[float], epsilon: float | None, delta: float) -> Plan:
+def _solved(
+    specs: Sequence[StageSpec], shares: Sequence[float], epsilon: float | None, delta: float, relation: str
+) -> Plan:
     if epsilon is not None and math.isinf(epsilon):
-        return Plan(stages_of(specs, shares, [0.0] * len(specs)), math.inf, delta)
+        return Plan(stages_of(specs, shares, [0.0] * len(specs)), math.inf, delta, relation)
     if epsilon is None:
         multipliers = beside_given(specs, shares, delta)
-        plan = Plan(stages_of(specs, shares, multipliers), math.inf, delta)
+        plan = Plan(stages_of(specs, shares, multipliers), math.inf, delta, relation)
         return replace(plan, target_epsilon=round_up(plan.epsilon))
     stages = within(specs, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta))
-    return Plan(stages, float(epsilon), delta)
+    return Plan(stages, float(epsilon), delta, relation)
 
 
 def _check_replaceable(specs: Sequence[StageSpec], delta: float) -> None:

@@ -9,6 +9,8 @@ import dp_accounting
 from dp_accounting import dp_event
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
+from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
+
 # Points of loss distributions (docs/PRIVACY.md, "What is read from others"): five microseconds each, all told.
 MOST_POINTS = 1 << 20
 # The fixed cost of a noise in points: its Renyi moments, and the fixed part of each composition.
@@ -45,6 +47,8 @@ def _noises(event: dp_accounting.DpEvent) -> Iterator[tuple[str, float, float]]:
     """Yield name, multiplier and rate of each noise that needs a distribution or moments of its own."""
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
         yield from _noises(event.event)
+    elif isinstance(event, CorrelatedGaussianDpEvent):
+        yield from _noises(event.standard)
     elif isinstance(event, dp_event.RepeatAndSelectDpEvent):
         yield "trial", event.mean, event.shape
         for _, multiplier, rate in _noises(event.event):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import attrs
 import dp_accounting
 
+from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent, left_of
 from lightning_dpgen.privacy.gaussian_cost import check_delta
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
@@ -23,6 +24,8 @@ def leaves_of(event: dp_accounting.DpEvent, count: int) -> Iterator[tuple[dp_acc
             yield from leaves_of(part, count)
     elif isinstance(event, dp_accounting.SelfComposedDpEvent):
         yield from leaves_of(event.event, count * event.count)
+    elif isinstance(event, CorrelatedGaussianDpEvent):
+        yield from leaves_of(event.standard, count)
     elif isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent):
         yield attrs.evolve(event, event=hashable(event.event)), count
     else:

@@ -14,8 +14,10 @@ import attrs
 import dp_accounting
 from dp_accounting import dp_event
 
+from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, OneOfDpEvent
+from lightning_dpgen.privacy.strategy import MOST_STRATEGIES, Strategy
 
 if TYPE_CHECKING:
     from lightning_dpgen.privacy.access import Access
@@ -32,6 +34,7 @@ _ALLOWED = {
         dp_event.RepeatAndSelectDpEvent,
         EpsilonDeltaDpEvent,
         OneOfDpEvent,
+        CorrelatedGaussianDpEvent,
     )
 }
 # The shape of a law in JSON where it is infinite.
@@ -69,6 +72,8 @@ def encode(event: dp_accounting.DpEvent) -> dict[str, Any]:
 def _encode_field(value: Any) -> Any:
     if isinstance(value, dp_accounting.DpEvent):
         return encode(value)
+    if isinstance(value, Strategy):
+        return value.as_json()
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
     # JSON has no infinity, the shape of the Poisson law.
@@ -81,7 +86,7 @@ def decode(tree: Any) -> dp_accounting.DpEvent:
     Raises:
         UnknownEvent: for a class outside the allow-list, a missing or foreign field, or a value out of range.
     """
-    _check_size(tree)
+    check_size(tree)
     event = _decode(tree, depth=0)
     leaves = list(_leaf_counts(event, 1))
     if len(leaves) > _MAX_LEAVES or sum(leaves) > _MAX_COUNT:
@@ -91,12 +96,20 @@ def decode(tree: Any) -> dp_accounting.DpEvent:
     return event
 
 
-def _check_size(tree: Any) -> None:
-    """Refuse a tree of more objects than `_MAX_LEAVES` parts need, before an event is made of one."""
-    waiting, found = [tree], 0
+def check_size(tree: Any) -> None:
+    """Refuse trees of more objects than `_MAX_LEAVES` parts need, or of many strategies, before an event is made of one.
+
+    Raises:
+        UnknownEvent: for these.
+    """
+    waiting, found, strategies = [tree], 0, 0
     while waiting:
         value = waiting.pop()
         found += isinstance(value, dict)
+        if isinstance(value, dict) and "strategy" in value:
+            strategies += 1
+            if strategies > MOST_STRATEGIES:
+                raise UnknownEvent(f"the tree has more than {MOST_STRATEGIES} strategies of correlated noise")
         if found > _MAX_OBJECTS:
             raise UnknownEvent(f"the tree has more than {_MAX_OBJECTS} objects")
         waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -112,6 +125,8 @@ def _leaf_counts(event: dp_accounting.DpEvent, count: int) -> Iterator[int]:
         trials = event.event.events if isinstance(event.event, OneOfDpEvent) else [event.event]
         for trial in trials:
             yield from _leaf_counts(trial, count)
+    elif isinstance(event, CorrelatedGaussianDpEvent):
+        yield from _leaf_counts(event.standard, count)
     else:
         yield count
 
@@ -139,6 +154,11 @@ def _decode(tree: Any, depth: int, *, under_selection: bool = False) -> dp_accou
             f"a sampled event is one Gaussian noise, found {type(fields['event']).__name__}: several noises of "
             "one sample are merged before they are sampled"
         )
+    if cls is CorrelatedGaussianDpEvent:
+        try:
+            return cls(**fields)
+        except ValueError as error:
+            raise UnknownEvent(str(error)) from None
     return cls(**fields)
 
 
@@ -158,6 +178,11 @@ def _decode_field(name: str, value: Any, depth: int, *, under_selection: bool) -
         if not isinstance(value, list) or not value:
             raise UnknownEvent("'events' must be a list of at least one event")
         return [_decode(item, depth + 1) for item in value]
+    if name == "strategy":
+        try:
+            return Strategy.from_json(value)
+        except ValueError as error:
+            raise UnknownEvent(f"strategy of correlated noise: {str(error)[:200]}") from None
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
     if name == "epsilon":
         if not number or value != 0.0:
@@ -196,7 +221,11 @@ def stage_events(accesses: Iterable[tuple[Access, int]], *, pure: bool = False) 
 
     Neighbours of one stage with the same cost are counted together, so that a thousand equal lots are one
     ``SelfComposedDpEvent`` and the plan's tree equals the ledger's field by field. If any access is not private, the
-    whole is one ``NonPrivateDpEvent``. For `pure` (delta = 0) see `Access.event_at`.
+    whole is one ``NonPrivateDpEvent``. For `pure` (delta = 0) see `Access.event_at`. Steps with correlated noise are one
+    event together, however many of them there are.
+
+    Raises:
+        ValueError: for more steps with correlated noise than its strategy has.
     """
     runs: list[tuple[str, dp_accounting.DpEvent, int]] = []
     for access, count in accesses:
@@ -209,7 +238,11 @@ def stage_events(accesses: Iterable[tuple[Access, int]], *, pure: bool = False) 
             runs.append((access.stage, event, count))
     stages: list[tuple[str, list[dp_accounting.DpEvent]]] = []
     for stage, event, count in runs:
-        event = event if count == 1 else dp_accounting.SelfComposedDpEvent(event, count)
+        if isinstance(event, CorrelatedGaussianDpEvent):
+            if count > event.strategy.steps:
+                raise ValueError(f"stage {stage!r}: {count} steps, and its strategy is one of {event.strategy.steps}")
+        elif count > 1:
+            event = dp_accounting.SelfComposedDpEvent(event, count)
         if stages and stages[-1][0] == stage:
             stages[-1][1].append(event)
         else:

@@ -20,6 +20,7 @@ from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.strategy import Strategy
 from lightning_dpgen.privacy.strict_json import check_shape, parse_json, shape
 
 FORMAT_VERSION = 5
@@ -176,11 +177,11 @@ class Ledger:
             raise LedgerError(f"stage {access.stage!r}: the ledger is closed, so nothing more may be drawn in this run")
         if not self._ahead:
             lines = [(secrets.token_hex(8), access) for _ in range(ahead)]
-            self._append([{"id": identity, **line.as_json()} for identity, line in lines])
+            self._append([{"id": identity, **line.as_line()} for identity, line in lines])
             self._ahead = lines[::-1]
         elif self._ahead[-1][1] != access:
             identity = secrets.token_hex(8)
-            self._append([{"id": identity, **access.as_json()}])
+            self._append([{"id": identity, **access.as_line()}])
             self._ahead.append((identity, access))
         self._ahead.pop()
         if self._drawn and self._drawn[-1][0] == access:
@@ -283,7 +284,7 @@ class Ledger:
                         raise ValueError(f"id={identity[:40]!r} stands twice")
                     # Lines of a block are equal, and so are most blocks of a stage.
                     if before is None or line != before[0]:
-                        before = line, Access.from_json(line)
+                        before = line, Access.from_json(_with_strategy(line, self.plan))
                     entries[identity] = before[1]
                 elif kind == "promise":
                     self.promise = self.plan = _plan(line["promise"])
@@ -318,6 +319,16 @@ def _plan(fields: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if fields is not None:
         Plan.from_json(fields)
     return fields
+
+
+def _with_strategy(line: Mapping[str, Any], plan: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return a line with the strategy of its plan in the place of the digest that names it."""
+    if "strategy" not in line:
+        return line
+    for stage in (plan or {}).get("stages", ()):
+        if "strategy" in stage and Strategy.from_json(stage["strategy"]).digest == line["strategy"]:
+            return {**line, "strategy": stage["strategy"]}
+    raise ValueError("names a strategy that its plan has not")
 
 
 def _hold(path: Path) -> filelock.BaseFileLock:

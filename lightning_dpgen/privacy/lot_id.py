@@ -22,12 +22,14 @@ class LotId:
         size: the number of records; private.
         parts: the number of processes that have a part of the lot each.
         persons: (size,) the person of each record, counted from 0 within the lot; private. None where each is a unit alone.
+        step: the number of the step that it was drawn for, where records take turns; None for any.
     """
 
     stage: str | None = None
     size: int | None = field(default=None, repr=False)
     parts: int = 1
     persons: np.ndarray | None = field(default=None, repr=False)
+    step: int | None = None
 
     @property
     def units(self) -> int | None:
@@ -63,6 +65,14 @@ class IssuedLots:
             f"each lot from PoissonLots or poisson_loader(records, account, stage={stage!r}), or the batches of an Opacus "
             "loop from AccountEngine(account).make_private(...); a full lot is drawn so, too. Nothing was charged"
         )
+
+    def check_step(self, draw: LotId, step: int) -> None:
+        """Raise LedgerError for a lot that was drawn for another step than the one with this number."""
+        if draw.step is not None and draw.step != step:
+            raise LedgerError(
+                f"stage {draw.stage!r}: these records were drawn for step {draw.step}, and step {step} is next: records "
+                "take turns there, so draw its own lot for each step. Nothing was charged"
+            )
 
     def spend(self, draw: LotId) -> None:
         """Take a draw for the one access that it may be used for."""

@@ -40,6 +40,8 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
         one record replaced. Up to the low-order bits of floating point (docs/PRIVACY.md, "What is not claimed").
         Where R processes share the access, each passes its part of a sum as `values` and adds the noise of its own R-th of
         the numbers. All of them get the sum back, where every number has the noise of one draw.
+        Where the plan has a strategy for the stage, the noise is correlated, and the guarantee is that of all its steps
+        together, of multiplier `multiplier` (`CorrelatedGaussianDpEvent`).
 
     Raises:
         LedgerError: if the access is closed, the noise was drawn already, or it is of another kind.
@@ -48,6 +50,8 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
     """
     _check_real(name, values)
     multiplier = access.consume(name, GAUSSIAN)
+    if multiplier != 0.0 and access.correlated is not None:
+        return access.correlated.add_(values, access.step, multiplier, _checked(name, sensitivity))
     if multiplier != 0.0:
         if access.relation == REPLACE_ONE:
             multiplier /= 2.0

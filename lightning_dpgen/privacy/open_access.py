@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
+from lightning_dpgen.privacy.correlated_noise import CorrelatedNoise
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
@@ -18,6 +19,8 @@ class OpenAccess:
         number: the number of accesses of its stage that came before and left their mark; public.
         max_rows: the most records that the unit of privacy has.
         ranks: the processes that share the access: each has a part of the records and draws a part of the noise.
+        correlated: the noise of earlier steps, of which this one's takes back a part; None for independent noise.
+        step: the number of accesses of its stage that were made before, lost ones among them.
     """
 
     def __init__(
@@ -28,9 +31,12 @@ class OpenAccess:
         number: int = 0,
         max_rows: int = 1,
         ranks: Ranks | None = None,
+        correlated: CorrelatedNoise | None = None,
+        step: int = 0,
     ) -> None:
         self.access, self.stream, self.relation, self.number = access, stream, relation, number
         self.max_rows, self.ranks = max_rows, ranks or Ranks()
+        self.correlated, self.step = correlated, step
         self._left = dict(access.multipliers)
         self._open, self._process = True, os.getpid()
 

@@ -18,10 +18,11 @@ from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed, stage_events
 from lightning_dpgen.privacy.number_arguments import read_whole
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, ZERO_OUT
 from lightning_dpgen.privacy.reference import Reference, dominating_shift
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_down
+from lightning_dpgen.privacy.strategy import FIXED_ORDER, MOST_STRATEGIES
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 # Far more than rounding moves a number in a calibration, and far less than a difference of noise that matters.
@@ -75,12 +76,18 @@ class Stage:
         """
         ours, theirs = self.access, other.access
         exact = [(a.stage, count, a.kinds, a.trials) for a, count in ((ours, self.count), (theirs, other.count))]
-        return exact[0] == exact[1] and all(
-            one.keys() == two.keys() and all(math.isclose(one[name], two[name], rel_tol=_ROUNDING) for name in one)
-            for one, two in (
-                ({"sample_rate": ours.sample_rate}, {"sample_rate": theirs.sample_rate}),
-                (ours.multipliers, theirs.multipliers),
-                (ours.deltas, theirs.deltas),
+        one, two = ours.strategy, theirs.strategy
+        alike = one == two or (one is not None and two is not None and one.is_close(two))
+        return (
+            exact[0] == exact[1]
+            and alike
+            and all(
+                one.keys() == two.keys() and all(math.isclose(one[name], two[name], rel_tol=_ROUNDING) for name in one)
+                for one, two in (
+                    ({"sample_rate": ours.sample_rate}, {"sample_rate": theirs.sample_rate}),
+                    (ours.multipliers, theirs.multipliers),
+                    (ours.deltas, theirs.deltas),
+                )
             )
         )
 
@@ -118,6 +125,10 @@ class Plan:
             object.__setattr__(self, "n", read_whole("n", self.n, of=" of records"))
         if self.reference is not None and self.relation != ADD_OR_REMOVE_ONE:
             raise ValueError(f"relation={self.relation!r}: a reference is one under {ADD_OR_REMOVE_ONE}")
+        for stage in self.stages:
+            self._check_correlated(stage)
+        if sum(stage.access.strategy is not None for stage in self.stages) > MOST_STRATEGIES:
+            raise ValueError(f"expected at most {MOST_STRATEGIES} stages with correlated noise")
         if len(self.stages) > MOST_STAGES:
             raise ValueError(
                 f"{len(self.stages):,} stages: expected at most {MOST_STAGES:,}, so that others can verify their account"
@@ -127,6 +138,24 @@ class Plan:
                 f"{len(self.stages):,} stages: an account of their noises takes minutes; expected fewer stages that are "
                 "sampled or have Laplace noise, the same noise in more of them, or more noise"
             )
+
+    def _check_correlated(self, stage: Stage) -> None:
+        """Refuse correlated noise beyond what is proved of it."""
+        strategy = stage.access.strategy
+        if strategy is None:
+            return
+        if self.max_rows > 1:
+            raise ValueError(
+                f"max_rows={self.max_rows}: correlated noise is proved for a unit of one record: expected max_rows=1, or "
+                "noise that is not correlated"
+            )
+        if self.relation == REPLACE_ONE or (strategy.sampler == FIXED_ORDER and self.relation != ZERO_OUT):
+            raise ValueError(
+                f"relation={self.relation!r}: a fixed order is proved for a record replaced by nothing at its place, since "
+                f"one added would move all behind it: expected {ZERO_OUT!r}; cyclic sampling allows {ADD_OR_REMOVE_ONE!r}"
+            )
+        if stage.count > strategy.steps:
+            raise ValueError(f"stage {stage.name!r}: {stage.count} steps, and its strategy is one of {strategy.steps}")
 
     @property
     def _affordable(self) -> bool:
@@ -259,7 +288,8 @@ class Plan:
             BudgetTooSmall: if no access of the flexible stage would fit beside the lost ones, or fewer than its `multiple`.
         """
         last = self.stages[-1] if self.flexible is None else self.stage(self.flexible)
-        others = [stage.name for stage in self.stages if stage is not last]
+        # Steps with correlated noise are not made again: those that were lost are steps of the same mechanism.
+        others = [stage.name for stage in self.stages if stage is not last and stage.access.strategy is None]
         again = {name: made.get(name, 0) - done.get(name, 0) for name in others}
         grown = tuple(replace(stage, count=stage.count + again.get(stage.name, 0)) for stage in self.stages)
         # Lost accesses change nothing, so as many as make a difference have to come on top of them.

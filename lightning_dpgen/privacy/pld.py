@@ -84,7 +84,9 @@ class DenseLoss(DensePLDPmf):
 
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE = "add_or_remove_one", "replace_one"
-RELATIONS = (ADD_OR_REMOVE_ONE, REPLACE_ONE)
+# A record replaced by nothing at its place: others stay where they are, so that the number of places is public.
+ZERO_OUT = "zero_out"
+RELATIONS = (ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT)
 
 
 class Unaccountable(ValueError):

@@ -33,8 +33,14 @@ def drawn_event(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> dp_accoun
     return composed([event for _, event in stage_events(accesses, pure=plan.delta == 0.0)])
 
 
-def check_complete(plan: Plan, event: dp_accounting.DpEvent) -> None:
-    """Raise PlanMismatch unless the event of a ledger is all that the plan promised, with that noise."""
+def check_complete(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> None:
+    """Raise PlanMismatch unless the accesses of a ledger are all that the plan promised, with that noise."""
+    event = drawn_event(plan, accesses)
+    # Steps with correlated noise are one event, however many were made.
+    for stage in plan.stages if plan.private else ():
+        made = sum(count for access, count in accesses if access.stage == stage.name)
+        if stage.access.strategy is not None and made != stage.count:
+            raise PlanMismatch(f"stage {stage.name!r}: {made} of {stage.count} planned steps were made")
     if encode(event) != encode(plan.composition):
         raise PlanMismatch(
             "the ledger is not what the plan promised; nothing may be released on the strength of this plan.\n"

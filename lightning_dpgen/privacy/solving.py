@@ -71,7 +71,7 @@ def _own_multiplier(spec: StageSpec, share: float, epsilon: float, delta: float)
         # Pure epsilon is a sum of inverse multipliers.
         return spent(event_of([spec], [1.0], delta), 0.0).epsilon / (share * epsilon)
     mu = math.sqrt(share) * gaussian_mu(epsilon, delta)
-    if spec.sample_rate == 1.0 and not spec.kinds:
+    if spec.sample_rate == 1.0 and not spec.kinds and spec.strategy is None:
         return math.sqrt(spec.known_count) / mu
     target = gaussian_epsilon(mu, delta)
 
@@ -148,7 +148,7 @@ def _worthwhile(spec: StageSpec, share: float, epsilon: float, delta: float) -> 
     """Return whether a stage can use its share with noise that its records outweigh."""
     if spec.noise is not None:
         return True
-    if (spec.sample_rate == 1.0 and not spec.kinds) or delta == 0.0:
+    if (spec.sample_rate == 1.0 and not spec.kinds and spec.strategy is None) or delta == 0.0:
         return _own_multiplier(spec, share, epsilon, delta) <= spec.max_noise
     target = gaussian_epsilon(math.sqrt(share) * gaussian_mu(epsilon, delta), delta)
     if target == 0.0:
@@ -173,8 +173,9 @@ def _too_small(
     hint = f"epsilon={round(needed, 4 - math.floor(math.log10(needed)))} would do"
     share = shares[list(specs).index(spec)]
     planned = spec.known_count
-    fits = _most(lambda count: count < planned and _worthwhile(replace(spec, count=count), share, target, delta), 0)
-    if planned > 1:
+    # Correlated noise is planned for all steps together, and fewer of them would be another strategy.
+    if planned > 1 and spec.strategy is None:
+        fits = _most(lambda count: count < planned and _worthwhile(replace(spec, count=count), share, target, delta), 0)
         hint += f", or {fits} of the {spec.count} accesses" if fits else ", and not even one access fits"
     accesses = "the access" if spec.count == 1 else f"the {spec.count} accesses"
     return BudgetTooSmall(

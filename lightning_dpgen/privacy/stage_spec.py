@@ -10,6 +10,7 @@ from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.epsilon_range import check_epsilon
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,11 @@ class StageSpec:
         n: the number of records that the numbers above were chosen for, kept in the plan; None where none of them depends
             on it.
         multiple: a count that is solved for, or shortened after a crash, is a multiple of this.
+        strategy: that of correlated noise, for as many steps as `count` says; see `Access`.
 
     Raises:
-        ValueError: for a count, an n or a multiple that is no whole number, 1 or more.
+        ValueError: for a count, an n or a multiple that is no whole number, 1 or more, or another count than a strategy
+            has.
     """
 
     stage: str
@@ -48,12 +51,18 @@ class StageSpec:
     deltas: Mapping[str, float] = field(default_factory=dict)
     n: int | None = None
     multiple: int = 1
+    strategy: Strategy | None = None
 
     def __post_init__(self) -> None:
         for name, of in (("count", ""), ("n", " of records"), ("multiple", "")):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, read_whole(f"stage {self.stage!r}: {name}", value, of=of))
         object.__setattr__(self, "kinds", {name: kind for name, kind in self.kinds.items() if kind != GAUSSIAN})
+        if self.strategy is not None and self.count != self.strategy.steps:
+            raise ValueError(
+                f"stage {self.stage!r}: count={self.count}, and its strategy is one of {self.strategy.steps} steps: "
+                "expected the same number, since correlated noise is planned for all steps together"
+            )
 
     @property
     def known_count(self) -> int:
@@ -70,7 +79,7 @@ class StageSpec:
         """Return the access whose noises cost as much as one of this multiplier, if all are Gaussian (0: no noise)."""
         total = sum(self.noise_shares.values())
         multipliers = {name: multiplier / math.sqrt(w / total) for name, w in self.noise_shares.items()}
-        return Access(self.stage, multipliers, self.sample_rate, self.kinds, self.deltas)
+        return Access(self.stage, multipliers, self.sample_rate, self.kinds, self.deltas, strategy=self.strategy)
 
 
 def check_specs(specs: Sequence[StageSpec], epsilon: float | None) -> None:

@@ -19,7 +19,7 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.folders import read_plain
 from lightning_dpgen.privacy.gaussian_cost import check_delta
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, Unaccountable
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 from lightning_dpgen.privacy.study_total import Total, composed
@@ -27,6 +27,8 @@ from lightning_dpgen.privacy.study_total import Total, composed
 FORMAT_VERSION = 2
 # Seconds that a run waits for others to write their line.
 _PATIENCE = 60.0
+# The relations whose runs are composed.
+_RELATIONS = (ADD_OR_REMOVE_ONE, REPLACE_ONE)
 # For a file that is read only to see whether it is a study.
 _LARGEST_FILE = 2**26
 _TEXT, _EPSILON = {"type": "string"}, {"type": "number", "minimum": 0}
@@ -35,7 +37,7 @@ _HEADER = shape(study={}, epsilon=_EPSILON | {"exclusiveMinimum": 0}, delta=_DEL
 _PAIR = {"type": ["array", "null"], "prefixItems": [_EPSILON, _DELTA], "minItems": 2, "maxItems": 2}
 _ENTRY = shape(
     run=_TEXT,
-    relation={"enum": list(RELATIONS)},
+    relation={"enum": list(_RELATIONS)},
     event={"type": "object"},
     pair=_PAIR,
     moments={"type": "boolean"},
@@ -188,8 +190,8 @@ class Study:
         *,
         write: bool,
     ) -> Total:
-        if relation not in RELATIONS:
-            raise ValueError(f"relation={relation!r}: expected {' or '.join(RELATIONS)}")
+        if relation not in _RELATIONS:
+            raise ValueError(f"relation={relation!r}: expected {' or '.join(_RELATIONS)}")
         for name, given in (("pair", pair), ("replaced", replaced)):
             if given is not None and not (len(given) == 2 and 0.0 <= given[0] < math.inf and 0.0 <= given[1] < 1.0):
                 raise ValueError(

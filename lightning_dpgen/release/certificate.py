@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.plain_text import LONGEST_NAME
-from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.pld import REPLACE_ONE, ZERO_OUT, Unaccountable
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.software import versions
@@ -205,6 +205,11 @@ def statement(certificate: dict[str, Any]) -> str:
             what, reach = "The model", "for whatever is computed from the model"
         whose = "that one record was" if _rows_of_a_person(declared) is None else "that person's records were"
         change = f"for {certificate['unit']}, whether {whose} added to the data or removed from it changes {factor}"
+        if certificate["relation"] == ZERO_OUT:
+            change = (
+                f"for {certificate['unit']}, whether that one record was in its place in the data or that place was empty "
+                f"changes {factor}. The number of places is public"
+            )
     return (
         f"{what} and everything else in this folder were made by a procedure that is "
         f"({epsilon:g}, {delta:g})-differentially private. This means: {change}. It holds against "

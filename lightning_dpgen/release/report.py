@@ -13,6 +13,7 @@ import jinja2
 
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
+from lightning_dpgen.privacy.strategy import CYCLIC
 from lightning_dpgen.release.certificate import found_privately, selected
 from lightning_dpgen.release.charts import epsilon_curve
 from lightning_dpgen.release.files import CARD, REPORT
@@ -123,6 +124,23 @@ def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
     return [(wrongly, most(wrongly)) for wrongly in _WRONGLY]
 
 
+def _correlated(tree: dict[str, Any]) -> str:
+    """Say the event of steps with a strategy in words."""
+    strategy = tree["strategy"]
+    bands, buffers = len(strategy["coefficients"]), len(strategy["decays"])
+    noise = "independent Gaussian noise" if bands == 1 else f"Gaussian noise, correlated over {bands} steps"
+    if buffers:
+        noise = f"Gaussian noise, correlated in {buffers} buffers"
+    turns = f"each record once in {strategy['period']:,} steps, in a fixed order"
+    if strategy["sampler"] == CYCLIC:
+        groups = f"one of {strategy['period']:,} groups in its turn"
+        turns = f"each record of {groups}, with probability {tree['sampling_probability']:.4g}"
+    return (
+        f"{strategy['steps']:,} steps with {noise}, multiplier {tree['noise_multiplier']:.4g} at sensitivity "
+        f"{tree['sensitivity']:.4g}; {turns}"
+    )
+
+
 def _number(value: float) -> str:
     """Write three digits of a number, or all of its whole ones.
 
@@ -157,6 +175,8 @@ def describe(tree: dict[str, Any]) -> str:
         return f"each record with probability {tree['sampling_probability']:.4g}, {describe(tree['event'])}"
     if kind == "SelfComposedDpEvent":
         return f"{tree['count']:,} times: {describe(tree['event'])}"
+    if kind == "CorrelatedGaussianDpEvent":
+        return _correlated(tree)
     if kind == "ComposedDpEvent":
         return "; ".join(describe(event) for event in tree["events"])
     if kind == "LaplaceDpEvent":

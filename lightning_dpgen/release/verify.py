@@ -10,6 +10,7 @@ import math
 import os
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,19 @@ from opacus.accountants import RDPAccountant
 
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.privacy.accountant import INTERVALS, spent
+from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.event_parts import gaussian_history, without_failures
-from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
+from lightning_dpgen.privacy.events import UnknownEvent, check_size, composed, decode, encode
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.plain_text import is_legible
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT
 from lightning_dpgen.privacy.private_selection import SHAPES, OneOfDpEvent
 from lightning_dpgen.privacy.reference import Reference, read_reference
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_up
+from lightning_dpgen.privacy.strategy import FIXED_ORDER
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
@@ -64,6 +67,12 @@ _LARGEST_FILE = 16 * 2**20
 _MOST_SAID = 10
 # A smaller delta cannot be accounted for soundly, or in reasonable time.
 _SMALLEST_DELTA = 1e-30
+# The difference between neighbours, in words.
+_CHANGES = {
+    ADD_OR_REMOVE_ONE: "added or removed",
+    REPLACE_ONE: "replaced",
+    ZERO_OUT: "replaced by nothing at its place",
+}
 # Orders of Renyi moments, for a second account.
 _ORDERS = [*range(2, 65), 128, 256, 512]
 
@@ -224,6 +233,8 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
 
 def _check_privacy(certificate: dict, verdict: Verdict) -> None:
     try:
+        # All stages together, too, hold no more strategies than a plan.
+        check_size([stage["event"] for stage in certificate["stages"]])
         event = decode(certificate["event"])
         stages = [(stage["name"], decode(stage["event"]), stage["epsilon"]) for stage in certificate["stages"]]
     except UnknownEvent as error:
@@ -236,6 +247,7 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         return
     if seeded:
         verdict.problems.append("the noise came from a known seed, so it can be removed")
+    _check_correlated(certificate, [event, *(stage for _, stage, _ in stages)], verdict)
     if certificate["noise"]["source"] not in (STANDARD, SECURE):
         verdict.problems.append("noise.source is none that this software draws private noise from")
     delta, epsilon, target = (certificate[name] for name in ("delta", "epsilon", "target_epsilon"))
@@ -252,6 +264,34 @@ def _check_privacy(certificate: dict, verdict: Verdict) -> None:
         _check_account(certificate, event, stages, verdict)
     except (ValueError, ArithmeticError) as error:
         verdict.problems.append(f"the event tree cannot be accounted for: {error}")
+
+
+def _check_correlated(certificate: dict, events: list[dp_accounting.DpEvent], verdict: Verdict) -> None:
+    """Check that correlated noise is stated under a relation for which its sampler is proved, and say how large it is.
+
+    Sensitivities were computed again from the strategies when the events were read.
+    """
+    relation = certificate["relation"]
+    found = {event for each in events for event in _parts(each) if isinstance(event, CorrelatedGaussianDpEvent)}
+    ordered = any(event.strategy.sampler == FIXED_ORDER for event in found)
+    if found and (relation == REPLACE_ONE or certificate["declared"].get("max_rows", 1) != 1):
+        verdict.problems.append("correlated noise is proved for one record added, removed or replaced by nothing alone")
+    elif ordered != (relation == ZERO_OUT):
+        verdict.problems.append(
+            f"relation={relation!r}: steps in a fixed order are stated under {ZERO_OUT!r}, and nothing else is: a record "
+            "added would move all behind it"
+        )
+    for event in found if not verdict.problems else ():
+        verdict.checks.append(
+            f"the strategy of the steps moves by at most {event.sensitivity:.6g} with a record, so the independent part of "
+            f"each step's noise is {event.noise_multiplier * event.sensitivity:.6g} times the bound of a record"
+        )
+
+
+def _parts(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:
+    yield event
+    for part in [*getattr(event, "events", ()), *([event.event] if hasattr(event, "event") else ())]:
+        yield from _parts(part)
 
 
 def _check_account(
@@ -310,7 +350,7 @@ def _check_account(
         unit = "one person" if isinstance(declared, dict) and "max_rows" in declared else "one record"
         verdict.checks.append(
             f"epsilon recomputed from the event tree: {round_up(verdict.epsilon):g} at delta {delta:g} "
-            f"(stated: {epsilon:g}), {unit} {'replaced' if relation == REPLACE_ONE else 'added or removed'}"
+            f"(stated: {epsilon:g}), {unit} {_CHANGES[relation]}"
         )
         verdict.notes.append(_second_opinion(event, delta, relation))
         if (init := declared.get(INIT)) is not None:

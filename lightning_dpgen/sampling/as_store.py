@@ -189,7 +189,7 @@ def check_map_style(dataset: Any, name: str) -> None:
         raise BadRecords(
             f"{name} is an IterableDataset{own}: expected a map-style Dataset, since each record takes part in a Poisson "
             "lot by itself and is fetched by its position; give it __getitem__ and __len__, or write its records to an "
-            "array and memory-map that"
+            "array and memory-map that, or pass it once, in its order: PrivateTraining(..., sampler='fixed_order')"
         )
     try:
         some = len(dataset) > 0
@@ -202,7 +202,16 @@ def check_map_style(dataset: Any, name: str) -> None:
 
 def _dataset(dataset: Dataset, name: str) -> DatasetStore:
     check_map_style(dataset, name)
-    kind, encode = type(dataset).__name__, "encode it in __getitem__"
+    return DatasetStore(dataset, empty_form(dataset, type(dataset).__name__, name))
+
+
+def empty_form(dataset: Any, kind: str, name: str = "records") -> Any:
+    """Return a lot of no items, in the form that the first one of a data set has.
+
+    Raises:
+        BadRecords: for items that hold anything but numbers.
+    """
+    encode = "encode it in __getitem__"
     if type(dataset).__module__.partition(".")[0] == "datasets":
         encode = f"give it a format, {name}.with_format('torch'), or encode it in {name}.with_transform(...)"
     # Only types are looked at, for messages: what default_collate says may quote a record.
@@ -217,4 +226,4 @@ def _dataset(dataset: Dataset, name: str) -> DatasetStore:
     # A list is collated place by place, to as many columns as it has numbers.
     if isinstance(first, dict) and any(isinstance(column, list) for column in first.values()):
         raise BadRecords(f"{name} is a {kind} whose items hold lists: expected arrays or tensors; {encode}")
-    return DatasetStore(dataset, tree_map(lambda x: x[:0].clone(), first))
+    return tree_map(lambda x: x[:0].clone(), first)

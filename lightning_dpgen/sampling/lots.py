@@ -21,6 +21,7 @@ from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.fetching import fetched
 from lightning_dpgen.sampling.stores import Store
+from lightning_dpgen.sampling.streamed import StreamedStore
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
 
@@ -216,7 +217,7 @@ class StoredLot(Lot):
 
 
 class PoissonLots:
-    """An endless source of Poisson lots.
+    """An endless source of Poisson lots, or of those of another sampler, where the plan's stage has a strategy.
 
     Sampling draws a random size and distinct positions. The records of a lot are fetched when they are first asked for: at
     once, or part by part (`StoredLot`). An empty lot is a lot like any other, since skipping it would tell that it was
@@ -260,6 +261,8 @@ class PoissonLots:
         self._store = store_of(records)
         self._person_of = persons_of(self._store, persons, account.plan.max_rows)
         # Positions are drawn in the order of components; `_order` says which record is at each, None if all are in place.
+        if clusters is not None and account.plan.stage(stage).access.strategy is not None:
+            raise ValueError("clusters of records that take turns: expected None, one component")
         if clusters is None:
             self._order, self._bounds = None, np.array([0] + [len(self._store)] * k)
         else:
@@ -314,14 +317,20 @@ class PoissonLots:
             workers: the number of processes, each of which fetches whole lots; 0 for none, and lots that are fetched when
                 their records are asked for (`StoredLot`).
         """
+        # Records that take turns are drawn for steps to come.
+        start = self._account.next_step(self._stage)
+        if workers and isinstance(self._store, StreamedStore):
+            raise ValueError(f"workers={workers} with a stream, which one process reads in its order: expected 0")
         if not workers:
-            yield from (self.draw() for _ in range(count))
+            for step in range(start, start + count):
+                positions, offsets, draw = self._sampled(step)
+                yield _lot(self._store.take(positions), offsets, draw)
             return
         waiting: deque[tuple[tuple[int, ...], LotId]] = deque()
 
         def positions() -> Iterator[np.ndarray]:
-            for _ in range(count):
-                taken, offsets, draw = self._sampled()
+            for step in range(start, start + count):
+                taken, offsets, draw = self._sampled(step)
                 waiting.append((offsets, draw))
                 yield taken
 
@@ -329,13 +338,13 @@ class PoissonLots:
             offsets, draw = waiting.popleft()
             yield Lot(records, offsets, draw, _persons(draw))
 
-    def _sampled(self) -> tuple[np.ndarray, tuple[int, ...], LotId]:
+    def _sampled(self, step: int | None = None) -> tuple[np.ndarray, tuple[int, ...], LotId]:
         """Draw a lot: the positions of its records, where components begin and end among them, and its identity."""
         if not self._divided:
             self._divide()
         if self._persons is None:
             population = len(self._store) if self._order is None else len(self._order)
-            taken, draw = self._account.sample(self._stage, population)
+            taken, draw = self._account.sample(self._stage, population, step=step)
         else:
             taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records)
         offsets = tuple(taken.searchsorted(self._bounds).tolist())

@@ -251,6 +251,8 @@ def _fetched(fetch: Callable[[], Any]) -> Any:
     with randomness_of_their_own():
         try:
             return fetch()
+        except BadRecords:
+            raise
         except Exception as error:
             # Neither the message nor the traceback is shown: both may quote a record, or say which one it was.
             raise BadRecords(
