@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import sum_factors
 from lightning_dpgen.gradients.factors import Dense, GradientFactors
+from lightning_dpgen.gradients.gathered import GatheredParameters
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.gradients.shards import is_sharded
 from lightning_dpgen.sampling.own_randomness import generator_states
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
@@ -32,6 +35,12 @@ Rule = Callable[..., Any]
 
 # Functions that give a parameter's own memory, and the one that replaces it.
 _APART, _SET_DATA = (Tensor.data.__get__, Tensor.detach), Tensor.data.__set__
+# Functions that look at no number, so that a sharded parameter need not be gathered for them.
+_NO_NUMBERS = {
+    Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.ndim.__get__, Tensor.layout.__get__,
+    Tensor.requires_grad.__get__, Tensor.is_cuda.__get__, Tensor.is_nested.__get__, Tensor.size, Tensor.dim, Tensor.numel,
+    Tensor.is_floating_point, Tensor.is_complex, Tensor.__len__,
+}  # fmt: skip
 _WRITTEN = (
     "the loss writes into a parameter (under no_grad, or its .data): that would carry what it has seen of records past the "
     "noise. Initialise parameters from public numbers, before training"
@@ -108,11 +117,18 @@ class Tape:
         self._leaves: dict[nn.Parameter, TracedParameter] = {}
         # Tensors that share a parameter's memory or are copies of one, and their versions then.
         self._handed: list[tuple[Tensor, int]] = []
+        # None where no parameter is sharded.
+        self._gathered: GatheredParameters | None = None
 
     def traced(self, parameter: nn.Parameter) -> TracedParameter:
         """Return the one traced parameter in the place of a parameter."""
         if parameter not in self._leaves:
-            self._leaves[parameter] = TracedParameter.of(parameter.detach().requires_grad_(), self)
+            if is_sharded(parameter):
+                self._gathered = self._gathered or GatheredParameters()
+                source = self._gathered.stand_in(parameter)
+            else:
+                source = parameter.detach().requires_grad_()
+            self._leaves[parameter] = TracedParameter.of(source, self)
             self._handed.append((parameter, parameter._version))
         return self._leaves[parameter]
 
@@ -162,6 +178,22 @@ class Tape:
             )
         if function == _SET_DATA:
             raise RuntimeError(_WRITTEN)
+        if self._gathered is None or function in _NO_NUMBERS:
+            return self._use(function, args, kwargs)
+        with self._whole((args, kwargs)):
+            return self._use(function, args, kwargs)
+
+    @contextmanager
+    def _whole(self, arguments: Any) -> Iterator[None]:
+        """Gather the sharded parameters among some arguments inside this context."""
+        sources = [x.source for x in leaves_of(arguments) if isinstance(x, TracedParameter)]
+        sources = self._gathered.among(sources)
+        with ExitStack() as present:
+            with self.isolation.outside():
+                present.enter_context(self._gathered.present(sources))
+            yield
+
+    def _use(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         if function in _APART or not torch.is_grad_enabled():
             # A loss that wrote into a parameter would leave there what it made of records, so it gets copies.
             args, kwargs = map_tree(lambda x: self._copy(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
@@ -170,9 +202,11 @@ class Tape:
         is_complex = any(isinstance(x, TracedParameter) and x.source.is_complex() for x in (*args, *kwargs.values()))
         rule = None if is_complex else self._rules.get(function)
         fits = rule is not None and (not kwargs or _takes(rule, kwargs))
-        result = rule(self, *args, **kwargs) if fits else NotImplemented
-        if result is not NotImplemented:
-            return result
+        if fits:
+            with nullcontext() if self._gathered is None else self._gathered.packing():
+                result = rule(self, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
         if any(map(is_hidden, args)) or any(map(is_hidden, leaves_of((args, kwargs)))):
             if function not in self._rules:
                 self._say(getattr(function, "__name__", str(function)))
@@ -268,6 +302,8 @@ class Tape:
         self._received = {}
         for held in (self._notes, self._copies, self._leaves, self._handed):
             held.clear()
+        if self._gathered is not None:
+            self._gathered.clear()
 
     def _carried_back(self, found: list[tuple[Tensor, list[GradientFactors]]]) -> dict[nn.Parameter, GradientFactors]:
         """Carry gradients from sources back to parameters, through what was computed from parameters alone."""
