@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.gradients.shards import gathered
+from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
+# Functions that look at no number, so that a sharded parameter need not be gathered for them.
+NO_NUMBERS = {
+    Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.ndim.__get__, Tensor.layout.__get__,
+    Tensor.requires_grad.__get__, Tensor.is_cuda.__get__, Tensor.is_nested.__get__, Tensor.size, Tensor.dim, Tensor.numel,
+    Tensor.is_floating_point, Tensor.is_complex, Tensor.__len__,
+}  # fmt: skip
 _CHANGED = (
     "the loss writes into a tensor that an earlier function has kept for its gradient (x += 1, relu_): write x = x + 1"
 )
@@ -25,6 +32,34 @@ class _Packed:
     size: torch.Size
     stride: tuple[int, ...]
     offset: int
+
+
+class FrozenParameter(Tensor):
+    """A stand-in for a frozen sharded parameter, whose numbers are there for each function that is called with it.
+
+    Attributes:
+        gathered: the parameters of one forward pass.
+        source: the stand-in as a plain tensor.
+    """
+
+    gathered: GatheredParameters
+    source: Tensor
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        held = [x for x in leaves_of((args, kwargs)) if isinstance(x, FrozenParameter)]
+        own = held[0].gathered
+
+        def plain(x: Any) -> Any:
+            return x.source.detach() if isinstance(x, FrozenParameter) else x
+
+        if function in NO_NUMBERS:
+            args, kwargs = map_tree(plain, (args, kwargs))
+            return function(*args, **kwargs)
+        with own.present([x.source for x in held]), own.packing():
+            args, kwargs = map_tree(plain, (args, kwargs))
+            return function(*args, **kwargs)
 
 
 class GatheredParameters:
@@ -43,10 +78,17 @@ class GatheredParameters:
         self._latest: dict[nn.Parameter, Tensor] = {}
 
     def stand_in(self, parameter: nn.Parameter) -> Tensor:
-        """Return a leaf tensor in the place of a sharded parameter."""
+        """Return a tensor in the place of a sharded parameter; a leaf that requires a gradient, if that does."""
         made = torch.full((), torch.nan, dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
-        made = made.detach().requires_grad_()
+        made = made.detach().requires_grad_(parameter.requires_grad)
         self._stands_for[id(made)] = made, parameter
+        return made
+
+    def frozen(self, parameter: nn.Parameter) -> FrozenParameter:
+        """Return what takes the place of a frozen sharded parameter in a network."""
+        source = self.stand_in(parameter)
+        made = source.as_subclass(FrozenParameter)
+        made.gathered, made.source = self, source
         return made
 
     def among(self, tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -69,7 +111,9 @@ class GatheredParameters:
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:
         if parameter not in self._latest:
-            self._latest[parameter] = gathered(parameter)
+            # A loss is inside of vmap, which knows no exchange between ranks.
+            with torch._C._DisableFuncTorch():
+                self._latest[parameter] = gathered(parameter)
         return self._latest[parameter]
 
     @contextmanager

@@ -20,7 +20,7 @@ from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import HiddenGroups, HiddenOffsets, Isolation
 from lightning_dpgen.gradients.layers import checked_layers, replaced_parameters
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.shards import check_policies, has_shards, without_own_hooks
+from lightning_dpgen.gradients.shards import check_policies, has_shards, is_sharded, without_own_hooks
 from lightning_dpgen.gradients.tape import Tape
 from lightning_dpgen.gradients.tape_rules.table import RULES
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
@@ -104,8 +104,10 @@ def _ghost_gradients(
     def of_one(records: Any, own: Tensor) -> Tensor:
         return term.losses(Lot(records, offsets), own, *hidden).squeeze(0)
 
+    instead: dict[nn.Parameter, Tensor] = {p: tape.traced(p) for layer in layers for p in layer}
+    instead |= {p: tape.frozen(p) for p in network.parameters() if is_sharded(p) and not p.requires_grad}
     try:
-        with replaced_parameters(network, {p: tape.traced(p) for layer in layers for p in layer}):
+        with replaced_parameters(network, instead):
             losses = isolation.run(of_one, map_tree(lambda x: x.unsqueeze(1), lot.records), noise.unsqueeze(1))
         if not tape.used or not losses.requires_grad:
             raise ValueError(

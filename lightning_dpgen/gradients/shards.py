@@ -20,6 +20,10 @@ from torch.distributed.tensor import DTensor, Shard
 from lightning_dpgen.gradients.layers import modules_of
 from lightning_dpgen.privacy.ranks import Ranks, all_needed
 
+# Before torch 2.13 they had other names.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 def is_sharded(x: Any) -> bool:
     """Return True for a tensor that is divided over ranks."""
@@ -33,7 +37,9 @@ def has_shards(network: nn.Module) -> bool:
 
 def own_part(x: Tensor) -> Tensor:
     """Return the numbers that this rank holds: those of its shard, or all of a plain tensor; in the same memory."""
-    return x.detach().to_local() if isinstance(x, DTensor) else x.detach()
+    # With gradients it would be a function of autograd.
+    with torch.no_grad():
+        return x.to_local() if isinstance(x, DTensor) else x.detach()
 
 
 def like_own_part(parameter: Tensor, part: Tensor) -> Tensor:
@@ -56,7 +62,7 @@ def gathered(x: Tensor) -> Tensor:
     part, rows = own_part(x), _rows(x)
     whole = part.new_empty(rows * x.device_mesh.size(), *x.shape[1:])
     with all_needed():
-        dist.all_gather_into_tensor(whole, _padded(part, rows), group=x.device_mesh.get_group())
+        _all_gather(whole, _padded(part, rows), group=x.device_mesh.get_group())
     return whole[: len(x)]
 
 
@@ -81,7 +87,7 @@ def summed_shard(whole: Tensor, parameter: Tensor) -> Tensor:
     padded = whole.as_strided((rows * mesh.size(), *whole.shape[1:]), whole.stride())
     shard = whole.new_empty(rows, *whole.shape[1:])
     with all_needed():
-        dist.reduce_scatter_tensor(shard, padded, group=mesh.get_group())
+        _reduce_scatter(shard, padded, group=mesh.get_group())
     return shard[: len(own_part(parameter))]
 
 
@@ -114,12 +120,7 @@ def check_shards(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
             "on the whole network, too, after its layers"
         )
     for p in sharded:
-        if p.device_mesh.ndim != 1 or tuple(p.placements) != (Shard(0),):
-            raise ValueError(
-                f"a parameter is placed as {tuple(p.placements)} on a mesh of {p.device_mesh.ndim} dimensions: expected "
-                "fully_shard by the first dimension on a mesh of one dimension (no tensor parallelism, no replicas of "
-                "shards)"
-            )
+        _check_placement(p)
         if p.device_mesh.mesh.tolist() != list(range(ranks.size)):
             raise ValueError(
                 f"parameters are divided over ranks {p.device_mesh.mesh.tolist()}, and {ranks.size} ranks share the "
@@ -127,12 +128,23 @@ def check_shards(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
             )
 
 
+def _check_placement(p: DTensor) -> None:
+    if p.device_mesh.ndim != 1 or tuple(p.placements) != (Shard(0),):
+        raise ValueError(
+            f"a parameter is placed as {tuple(p.placements)} on a mesh of {p.device_mesh.ndim} dimensions: expected "
+            "fully_shard by the first dimension on a mesh of one dimension (no tensor parallelism, no replicas of shards)"
+        )
+
+
 def check_policies(network: nn.Module) -> None:
-    """Check that a network is sharded without offload and in one precision.
+    """Check that a network is sharded in one way that is covered, without offload and in one precision.
 
     Raises:
         ValueError: saying what to change.
     """
+    for p in network.parameters():
+        if isinstance(p, DTensor):
+            _check_placement(p)
     for state in _states(network):
         policy = state._mp_policy
         kinds = {policy.param_dtype, policy.reduce_dtype, policy.output_dtype} - {None}

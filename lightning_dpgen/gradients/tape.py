@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import sum_factors
 from lightning_dpgen.gradients.factors import Dense, GradientFactors
-from lightning_dpgen.gradients.gathered import GatheredParameters
+from lightning_dpgen.gradients.gathered import NO_NUMBERS, FrozenParameter, GatheredParameters
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import Isolation
 from lightning_dpgen.gradients.shards import is_sharded
@@ -35,12 +34,6 @@ Rule = Callable[..., Any]
 
 # Functions that give a parameter's own memory, and the one that replaces it.
 _APART, _SET_DATA = (Tensor.data.__get__, Tensor.detach), Tensor.data.__set__
-# Functions that look at no number, so that a sharded parameter need not be gathered for them.
-_NO_NUMBERS = {
-    Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.ndim.__get__, Tensor.layout.__get__,
-    Tensor.requires_grad.__get__, Tensor.is_cuda.__get__, Tensor.is_nested.__get__, Tensor.size, Tensor.dim, Tensor.numel,
-    Tensor.is_floating_point, Tensor.is_complex, Tensor.__len__,
-}  # fmt: skip
 _WRITTEN = (
     "the loss writes into a parameter (under no_grad, or its .data): that would carry what it has seen of records past the "
     "noise. Initialise parameters from public numbers, before training"
@@ -120,6 +113,11 @@ class Tape:
         # None where no parameter is sharded.
         self._gathered: GatheredParameters | None = None
 
+    def frozen(self, parameter: nn.Parameter) -> FrozenParameter:
+        """Return what takes the place of a frozen parameter that is divided over ranks."""
+        self._gathered = self._gathered or GatheredParameters()
+        return self._gathered.frozen(parameter)
+
     def traced(self, parameter: nn.Parameter) -> TracedParameter:
         """Return the one traced parameter in the place of a parameter."""
         if parameter not in self._leaves:
@@ -178,20 +176,11 @@ class Tape:
             )
         if function == _SET_DATA:
             raise RuntimeError(_WRITTEN)
-        if self._gathered is None or function in _NO_NUMBERS:
+        if self._gathered is None or function in NO_NUMBERS:
             return self._use(function, args, kwargs)
-        with self._whole((args, kwargs)):
+        sources = [x.source for x in leaves_of((args, kwargs)) if isinstance(x, TracedParameter)]
+        with self._gathered.present(self._gathered.among(sources)), self._gathered.packing():
             return self._use(function, args, kwargs)
-
-    @contextmanager
-    def _whole(self, arguments: Any) -> Iterator[None]:
-        """Gather the sharded parameters among some arguments inside this context."""
-        sources = [x.source for x in leaves_of(arguments) if isinstance(x, TracedParameter)]
-        sources = self._gathered.among(sources)
-        with ExitStack() as present:
-            with self.isolation.outside():
-                present.enter_context(self._gathered.present(sources))
-            yield
 
     def _use(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         if function in _APART or not torch.is_grad_enabled():
@@ -202,11 +191,9 @@ class Tape:
         is_complex = any(isinstance(x, TracedParameter) and x.source.is_complex() for x in (*args, *kwargs.values()))
         rule = None if is_complex else self._rules.get(function)
         fits = rule is not None and (not kwargs or _takes(rule, kwargs))
-        if fits:
-            with nullcontext() if self._gathered is None else self._gathered.packing():
-                result = rule(self, *args, **kwargs)
-            if result is not NotImplemented:
-                return result
+        result = rule(self, *args, **kwargs) if fits else NotImplemented
+        if result is not NotImplemented:
+            return result
         if any(map(is_hidden, args)) or any(map(is_hidden, leaves_of((args, kwargs)))):
             if function not in self._rules:
                 self._say(getattr(function, "__name__", str(function)))
