@@ -35,6 +35,12 @@ def has_shards(network: nn.Module) -> bool:
     return any(isinstance(module, FSDPModule) for module in modules_of(network))
 
 
+def unsharded_class(network: nn.Module) -> type:
+    """Return the class of a network, which `fully_shard` has replaced by one of its own."""
+    own = type(network)
+    return own.__bases__[1] if isinstance(network, FSDPModule) else own
+
+
 def own_part(x: Tensor) -> Tensor:
     """Return the numbers that this rank holds: those of its shard, or all of a plain tensor; in the same memory."""
     # With gradients it would be a function of autograd.

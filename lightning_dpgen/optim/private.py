@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import _init_optim_state
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches
-from lightning_dpgen.gradients.privatize import GradientBuffer, add_clipped, privatize
+from lightning_dpgen.gradients.privatize import Bounds, GradientBuffer, add_clipped, privatize
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.scopes import Components
 from lightning_dpgen.gradients.shards import check_shards
@@ -242,6 +242,15 @@ class PrivateOptimizer(DPOptimizer):
             return None
         each = tuple(b[0] if len(b) == 1 else b for b in bounds)
         return each[0] if len(each) == 1 else each
+
+    @property
+    def last_bounds(self) -> list[Bounds] | None:
+        """The bounds of the last step, those of each term, from which rules may go on."""
+        return self._state_of_step["bounds"]
+
+    @last_bounds.setter
+    def last_bounds(self, bounds: list[Bounds] | None) -> None:
+        self._state_of_step["bounds"] = bounds
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the torch optimizer, and the last bounds, from which rules may go on.

@@ -22,6 +22,7 @@ from lightning_dpgen.gradients.lot_memory import records_that_fit
 from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.shards import own_part
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.gradients.views import Views
 from lightning_dpgen.optim.averaging import ParameterAverage
@@ -209,7 +210,7 @@ class AutomaticModule:
         self._values = {}
         try:
             for whole in WHOLE:
-                lot, *_ = probe_lot(Lot(empty, (0, 0)), some.new_zeros(0), 3, whole=whole)
+                lot, *_ = probe_lot(Lot(empty, (0, 0)), own_part(some).new_zeros(0), 3, whole=whole)
                 try:
                     terms = self._asked(lot.records)
                     break
@@ -224,7 +225,7 @@ class AutomaticModule:
             self._set_micro_batch(terms, empty)
             for term in terms:
                 if isinstance(term, PerRecord):
-                    noise = some.new_full((len(lot), term.noise), 0.5)
+                    noise = own_part(some).new_full((len(lot), term.noise), 0.5)
                     check_exact(ENGINES[self._engine], self._module, term, lot, noise)
         except UNSUITED as error:
             if self._options.micro_batch == "auto":
