@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from functools import cached_property
@@ -108,6 +109,14 @@ class MomentsAccountant(pl.Callback):
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         for hook, more in zip(_HOOKS, (self._record, self._go_on), strict=True):
             _extend(module, hook, more)
+        if isinstance(trainer.strategy, ModelParallelStrategy):
+            trainer.strategy.load_checkpoint = functools.partial(self._load, trainer.strategy.load_checkpoint)
+
+    def _load(self, load: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Load a checkpoint of shards, whose optimizers need a state before."""
+        for optimizer in self._sharded:
+            optimizer.begin_state()
+        return load(*args, **kwargs)
 
     def _check_options(self, trainer: pl.Trainer) -> None:
         if not isinstance(trainer.strategy, ModelParallelStrategy):
@@ -137,6 +146,7 @@ class MomentsAccountant(pl.Callback):
             steps = loop.manual_optimization.optim_step_progress.total.completed
             loop.automatic_optimization.optim_progress.optimizer.step.total.completed = steps
         restore_logs(trainer.loggers)
+        vars(trainer.strategy).pop("load_checkpoint", None)
         self._restore(module)
 
     def _restore(self, module: pl.LightningModule) -> None:
@@ -188,9 +198,6 @@ class MomentsAccountant(pl.Callback):
             optimizer.rehearse()
         if isinstance(trainer.strategy, ModelParallelStrategy):
             self._sharded = private
-            if trainer.ckpt_path is not None:
-                for optimizer in private:
-                    optimizer.begin_state()
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if not isinstance(trainer.train_dataloader, LotBlocks):
