@@ -62,7 +62,9 @@ def term_gradients(
     if not isinstance(term, PerRecord | PerGroup):
         raise ValueError(f"{type(term).__name__} is no loss of records: expected a PerRecord or PerGroup term")
     if engine == "func" and has_shards(network):
-        raise ValueError("engine='func' holds whole gradients of each record, and parameters are sharded: use engine='ghost'")
+        raise ValueError(
+            "engine='func' holds whole gradients of each record, and parameters are sharded: use engine='ghost'"
+        )
     # A network without a real parameter is refused by the engine.
     some = next((p for p in network.parameters() if p.is_floating_point()), _NONE)
     if noise is None:
