@@ -124,8 +124,8 @@ class MomentsAccountant(pl.Callback):
         if self._engine != "ghost" or self._options.averaging or self._options.micro_batch == "auto":
             raise MisconfigurationException(
                 f"engine={self._engine!r}, averaging={self._options.averaging:g}, "
-                f"micro_batch={self._options.micro_batch!r} with ModelParallelStrategy: expected engine='ghost', averaging=0 "
-                "and micro_batch a number or None, since no rank has whole parameters"
+                f"micro_batch={self._options.micro_batch!r} with ModelParallelStrategy: expected engine='ghost', "
+                "averaging=0 and micro_batch a number or None, since no rank has whole parameters"
             )
 
     def after_last_step(self, module: pl.LightningModule) -> None:

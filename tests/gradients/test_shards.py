@@ -1,4 +1,4 @@
-"""Parameters that `fully_shard` has divided, by one rank that has all of each; `contracts/test_sharded_ranks.py` has two."""
+"""Parameters that `fully_shard` has divided over one rank; `contracts/test_sharded_ranks.py` has two."""
 
 import pytest
 import torch
