@@ -32,7 +32,12 @@ def is_sharded(x: Any) -> bool:
 
 def has_shards(network: nn.Module) -> bool:
     """Return True if `fully_shard` was applied to a network, or to a part of it."""
-    return any(isinstance(module, FSDPModule) for module in modules_of(network))
+    # It needs ranks; without any, a small network is looked at quicker.
+    return (
+        dist.is_available()
+        and dist.is_initialized()
+        and any(isinstance(module, FSDPModule) for module in modules_of(network))
+    )
 
 
 def unsharded_class(network: nn.Module) -> type:
@@ -130,7 +135,7 @@ def check_shards(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
         if p.device_mesh.mesh.tolist() != list(range(ranks.size)):
             raise ValueError(
                 f"parameters are divided over ranks {p.device_mesh.mesh.tolist()}, and {ranks.size} ranks share the "
-                "account: expected the same ranks, all of them (account.join(Ranks.joined()), as MomentsAccountant does)"
+                "account: expected the same ranks, all of them, joined to the account as MomentsAccountant does in a fit"
             )
 
 

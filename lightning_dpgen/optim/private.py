@@ -11,7 +11,6 @@ import torch
 from opacus.optimizers import DPOptimizer
 from scipy.stats import chi2
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict import _init_optim_state
 
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
@@ -279,6 +278,9 @@ class PrivateOptimizer(DPOptimizer):
 
         Parameters stay as they are: torch's optimizer steps once by nothing.
         """
+        # Loaded here, since few programs need it.
+        from torch.distributed.checkpoint.state_dict import _init_optim_state
+
         _init_optim_state(self._torch_optimizer)
         for p in self.params:
             # An optimizer without a state is known by its gradients.

@@ -110,7 +110,8 @@ class MomentsAccountant(pl.Callback):
         for hook, more in zip(_HOOKS, (self._record, self._go_on), strict=True):
             _extend(module, hook, more)
         if isinstance(trainer.strategy, ModelParallelStrategy):
-            trainer.strategy.load_checkpoint = functools.partial(self._load, trainer.strategy.load_checkpoint)
+            strategy: Any = trainer.strategy
+            strategy.load_checkpoint = functools.partial(self._load, strategy.load_checkpoint)
 
     def _load(self, load: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Load a checkpoint of shards, whose optimizers need a state before."""

@@ -59,7 +59,8 @@ def gaussian(
         deviation = multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows)
         # Each process draws noise for its own part of the numbers, on behalf of all. Shards differ in size.
         access.ranks.agree(name, deviation, None if of_shard else values.shape, values.dtype)
-        access.stream.add_normal_(values if of_shard else access.ranks.part_of(values), deviation)
+        part = values if of_shard else access.ranks.part_of(values)
+        access.stream.add_normal_(part, deviation)
     return values if of_shard else access.ranks.sum_(values)
 
 

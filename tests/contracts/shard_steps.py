@@ -22,7 +22,7 @@ from torch.distributed.tensor import Shard
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from lightning_dpgen.gradients import gathered as gathered_module
-from lightning_dpgen.gradients.clipping import DPNorm, Fixed, PerLayer
+from lightning_dpgen.gradients.clipping import DPNorm, Fixed, PerLayer, PerPerson
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.records import materialised
@@ -67,22 +67,25 @@ class Network(nn.Module):
         return fully_shard(self, mesh=mesh)
 
 
-def account_of(ranks, multipliers, steps, *, seed=None):
-    plan = Plan((Stage(Access("training", multipliers, 1.0), steps, 1.0),), 1.0, 1e-5)
+def account_of(ranks, multipliers, steps, *, seed=None, max_rows=1):
+    plan = Plan((Stage(Access("training", multipliers, 1.0), steps, 1.0),), 1.0, 1e-5, max_rows=max_rows)
     account = Account(plan, stream=PrivateStream(seed=seed))
     account.join(ranks)
     return account
 
 
-def trained(network, ranks, rule, *, multiplier=FAINT, parts=1, records=RECORDS):
+def trained(network, ranks, rule, *, multiplier=FAINT, parts=1, records=RECORDS, persons=None):
     """Make steps with the records of all ranks, and return the whole parameters."""
     names = dict.fromkeys(["gradient", *rule.noise_shares], multiplier)
-    account = account_of(ranks, names, STEPS)
+    account = account_of(ranks, names, STEPS, max_rows=1 if persons is None else 2)
     parameters = [p for p in network.parameters() if p.requires_grad]
     # Adam would show what rounding leaves of a gradient of zero, unless there is noise beside it.
     inner = torch.optim.Adam(parameters, lr=0.05) if multiplier == MULTIPLIER else torch.optim.SGD(parameters, lr=0.3)
     optimizer = PrivateOptimizer(inner, account=account, clipping=rule, expected_batch_size=float(N))
-    lots, term = PoissonLots(records, account), PerRecord(lambda lot, noise: network(lot.records).square().sum(dim=1))
+    lots, term = (
+        PoissonLots(records, account, persons=persons),
+        PerRecord(lambda lot, noise: network(lot.records).square().sum(dim=1)),
+    )
     for _ in range(STEPS):
         lot = lots.draw()
 
@@ -98,6 +101,7 @@ CASES = {
     "fixed": (Fixed(0.5), {}),
     "layers": (PerLayer(Fixed(0.2)), {}),
     "norms": (DPNorm(c_max=8.0, bins=16), {}),
+    "persons": (PerPerson(Fixed(0.5)), {"persons": np.arange(N) // 2}),
     "parts": (Fixed(0.5), {"parts": 3}),
     "twin": (Fixed(0.5), {"multiplier": 0.0}),
     "empty part": (Fixed(0.5), {"records": RECORDS[:1]}),

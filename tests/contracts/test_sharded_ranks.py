@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What each of two processes found, and its draws."""
+    """Return the results of each of two processes, and its draws."""
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, shard_steps.__file__]
     made = [subprocess.Popen([*command, str(rank), "2", str(folder)]) for rank in range(2)]

@@ -89,3 +89,14 @@ def test_an_evaluation_between_steps_is_by_fsdp_itself(mesh):
 
 def test_a_digest_is_that_of_whole_parameters(mesh):
     assert digest_of(Network().sharded(mesh)) == digest_of(Network())
+
+
+def test_half_precision_computes_layers_as_without_shards(mesh):
+    """Norms and sums are of parameters in full precision, whatever autocast makes of a layer."""
+    found = []
+    for network in (Network(), Network().sharded(mesh)):
+        term = PerRecord(lambda lot, noise, network=network: network(lot.records).float().square().sum(dim=1))
+        lot = Lot(shard_steps.RECORDS, (0, len(shard_steps.RECORDS)))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found.append(term_gradients(network, term, lot, PrivateStream()).norms())
+    torch.testing.assert_close(*found)
