@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.gradients.isolation import Isolation
 from lightning_dpgen.gradients.shards import gathered
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
@@ -59,7 +60,8 @@ class FrozenParameter(Tensor):
             return function(*args, **kwargs)
         with own.present([x.source for x in held]), own.packing():
             args, kwargs = map_tree(plain, (args, kwargs))
-            return function(*args, **kwargs)
+            # As the loss would call it with a plain parameter.
+            return own.isolation.call(function, args, kwargs) if own.isolation.is_innermost else function(*args, **kwargs)
 
 
 class GatheredParameters:
@@ -71,9 +73,13 @@ class GatheredParameters:
 
     All ranks must use the same parameters in the same order. They do, since they call the same loss as often as each other,
     and no loss can see the size of its lot.
+
+    Args:
+        isolation: the isolation that the loss is called in.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, isolation: Isolation) -> None:
+        self.isolation = isolation
         self._stands_for: dict[int, tuple[Tensor, nn.Parameter]] = {}
         self._latest: dict[nn.Parameter, Tensor] = {}
 

@@ -115,14 +115,14 @@ class Tape:
 
     def frozen(self, parameter: nn.Parameter) -> FrozenParameter:
         """Return what takes the place of a frozen parameter that is divided over ranks."""
-        self._gathered = self._gathered or GatheredParameters()
+        self._gathered = self._gathered or GatheredParameters(self.isolation)
         return self._gathered.frozen(parameter)
 
     def traced(self, parameter: nn.Parameter) -> TracedParameter:
         """Return the one traced parameter in the place of a parameter."""
         if parameter not in self._leaves:
             if is_sharded(parameter):
-                self._gathered = self._gathered or GatheredParameters()
+                self._gathered = self._gathered or GatheredParameters(self.isolation)
                 source = self._gathered.stand_in(parameter)
             else:
                 source = parameter.detach().requires_grad_()

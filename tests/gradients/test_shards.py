@@ -11,6 +11,7 @@ from torch.distributed.fsdp import fully_shard
 
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.gathered import GatheredParameters
+from lightning_dpgen.gradients.isolation import Isolation
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.plugins.training_ledger import digest_of
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -69,7 +70,7 @@ def test_what_the_loss_writes_over_is_found(mesh):
 
 
 def test_a_stand_in_has_no_numbers_of_its_own(mesh):
-    network, gathered = fully_shard(nn.Linear(4, 4), mesh=mesh), GatheredParameters()
+    network, gathered = fully_shard(nn.Linear(4, 4), mesh=mesh), GatheredParameters(Isolation(1))
     x = gathered.stand_in(network.weight)
     assert x.shape == (4, 4) and x.isnan().all() and x.untyped_storage().nbytes() == 4
     with gathered.present([x]):
@@ -99,4 +100,44 @@ def test_half_precision_computes_layers_as_without_shards(mesh):
         lot = Lot(shard_steps.RECORDS, (0, len(shard_steps.RECORDS)))
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found.append(term_gradients(network, term, lot, PrivateStream()).norms())
+    torch.testing.assert_close(*found)
+
+
+class Recurrent(nn.GRU):
+    def forward(self, x):
+        return super().forward(x)[0]
+
+
+class Attention(nn.MultiheadAttention):
+    def forward(self, x):
+        return super().forward(x, x, x)[0]
+
+
+class Channels(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+FROZEN = {
+    "linear": lambda: nn.Linear(8, 8),
+    "norm": lambda: nn.LayerNorm(8),
+    "batch norm": lambda: Channels(nn.BatchNorm1d(8)).eval(),
+    "convolution": lambda: Channels(nn.Conv1d(8, 8, 3, padding=1)),
+    "recurrent": lambda: Recurrent(8, 8, batch_first=True),
+    "attention": lambda: Attention(8, 2, batch_first=True),
+    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)).eval(),
+}
+
+
+@pytest.mark.parametrize("kind", FROZEN)
+def test_a_frozen_layer_is_called_as_without_shards(mesh, kind):
+    """Functions of public parameters have ways of their own, which the stand-ins of shards must not miss."""
+    found = []
+    for sharded in (False, True):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(8, 8), FROZEN[kind]().requires_grad_(False), nn.Linear(8, 1))
+        network = fully_shard(network, mesh=mesh) if sharded else network
+        term = PerRecord(lambda lot, noise, network=network: network(lot.records).sum(dim=(1, 2)))
+        lot = Lot(torch.randn(5, 4, 8), (0, 5))
+        found.append(term_gradients(network, term, lot, PrivateStream()).norms())
     torch.testing.assert_close(*found)
