@@ -117,8 +117,8 @@ class GatheredParameters:
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:
         if parameter not in self._latest:
-            # A loss is inside of vmap, which knows no exchange between ranks.
-            with torch._C._DisableFuncTorch():
+            # A loss is inside of vmap, which knows no exchange between ranks, and of a guard, which refuses it.
+            with torch._C._DisableFuncTorch(), torch._C.DisableTorchFunction():
                 self._latest[parameter] = gathered(parameter)
         return self._latest[parameter]
 

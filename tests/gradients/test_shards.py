@@ -5,13 +5,16 @@ import torch
 import torch.distributed as dist
 from contracts import shard_steps
 from contracts.shard_steps import CASES, Network, largest_difference, refusals
+from gradients.families import RULED
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.gathered import GatheredParameters
+from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.plugins.training_ledger import digest_of
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -141,3 +144,22 @@ def test_a_frozen_layer_is_called_as_without_shards(mesh, kind):
         lot = Lot(torch.randn(5, 4, 8), (0, 5))
         found.append(term_gradients(network, term, lot, PrivateStream()).norms())
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:no rule for")
+@pytest.mark.parametrize("name", RULED)
+def test_every_family_has_the_gradients_that_it_has_without_shards(mesh, name):
+    found = []
+    for sharded in (False, True):
+        torch.manual_seed(0)
+        case = RULED[name]()
+        if case.term.forms is not None or any(p.dim() == 0 for p in case.network.parameters()):
+            pytest.skip("closed forms are refused, by fully_shard itself single numbers, too")
+        network = fully_shard(case.network, mesh=mesh) if sharded else case.network
+        gradients = ghost_gradients(network, case.term, case.lot((0, 6) if case.k == 1 else (0, 2, 4, 6)), case.noise(6))
+        parameters = [p for p in network.parameters() if p.requires_grad]
+        buffer = GradientBuffer(parameters)
+        buffer.write([(gradients, torch.linspace(0.1, 1.0, len(gradients)))], add=False)
+        found.append((gradients.norms(), buffer.flat))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
