@@ -184,6 +184,8 @@ class PrivateTraining:
     ) -> dict[str, Any]:
         """Write the release of the fitted module, and return its certificate; see `release_weights`.
 
+        All ranks call it for a module whose parameters are sharded.
+
         Args:
             model: the module that was fitted.
             folder: must not exist; it appears complete, or not at all.
