@@ -17,6 +17,7 @@ from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.probe_records import probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.shards import has_shards
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
@@ -62,6 +63,10 @@ def term_gradients(
         raise ValueError(f"{type(term).__name__} is no loss of records: expected a PerRecord or PerGroup term")
     # The code of a data set is not that of the loss, and is not watched as that is.
     lot = lot.fetched()
+    if engine == "func" and has_shards(network):
+        raise ValueError(
+            "engine='func' holds whole gradients of each record, and parameters are sharded: use engine='ghost'"
+        )
     # A network without a real parameter is refused by the engine.
     some = next((p for p in network.parameters() if p.is_floating_point()), _NONE)
     if noise is None:

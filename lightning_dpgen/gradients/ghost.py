@@ -20,6 +20,7 @@ from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import HiddenGroups, HiddenOffsets, Isolation
 from lightning_dpgen.gradients.layers import checked_layers, replaced_parameters
 from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.shards import check_policies, has_shards, is_sharded, without_own_hooks
 from lightning_dpgen.gradients.tape import Tape
 from lightning_dpgen.gradients.tape_rules.table import RULES
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
@@ -39,7 +40,8 @@ def ghost_gradients(
     Linear layers, convolutions and their transposes, attention, recurrent layers and cells, embeddings, normalisation
     within a record or by public statistics, and parameters that are plain tensors have rules, wherever and however often
     they are used. Other functions are handed a copy of their parameters for each record; a warning says so once. The loss
-    is called in an `Isolation`. A term that has its gradients in closed form is asked for these.
+    is called in an `Isolation`. A term that has its gradients in closed form is asked for these. Parameters that
+    `fully_shard` has divided over ranks are gathered while a function uses them.
 
     Args:
         network: its trainable parameters are differentiated; `term.loss` calls it.
@@ -52,6 +54,21 @@ def ghost_gradients(
         ValueError: if a layer mixes records, or the loss would need to see more than its own record.
         RuntimeError: if a parameter is used by code that is no function of torch.
     """
+    if has_shards(network):
+        check_policies(network)
+        if term.forms is not None:
+            raise ValueError(
+                f"{type(term).__name__}(forms=...) reads whole parameters, and these are sharded: leave forms out, so that "
+                "gradients follow from the loss"
+            )
+        with without_own_hooks(network):
+            return _ghost_gradients(network, term, lot, noise, groups)
+    return _ghost_gradients(network, term, lot, noise, groups)
+
+
+def _ghost_gradients(
+    network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None
+) -> RecordGradients:
     layers, count = checked_layers(network), None if groups is None else groups.count
     rows = len(lot) if count is None else count
 
@@ -87,8 +104,10 @@ def ghost_gradients(
     def of_one(records: Any, own: Tensor) -> Tensor:
         return term.losses(Lot(records, offsets), own, *hidden).squeeze(0)
 
+    instead: dict[nn.Parameter, Tensor] = {p: tape.traced(p) for layer in layers for p in layer}
+    instead |= {p: tape.frozen(p) for p in network.parameters() if is_sharded(p) and not p.requires_grad}
     try:
-        with replaced_parameters(network, {p: tape.traced(p) for layer in layers for p in layer}):
+        with replaced_parameters(network, instead):
             losses = isolation.run(of_one, map_tree(lambda x: x.unsqueeze(1), lot.records), noise.unsqueeze(1))
         if not tape.used or not losses.requires_grad:
             raise ValueError(

@@ -24,13 +24,14 @@ any other, and so is the block of a component that no record of the lot belongs 
 gradient come from one access, which is one merged, once subsampled Gaussian (docs/PRIVACY.md, "One lot, one event").
 
 Where several processes share the access, each has its part of the lot, adds its part of the noise, and one sum over all of
-them ends each mechanism (docs/PRIVACY.md, "Several devices").
+them ends each mechanism (docs/PRIVACY.md, "Several devices"). Where they also share the parameters (`fully_shard`), each
+sum goes to the process that has that shard, which adds all of its noise ("Sharded parameters").
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,8 @@ from torch import Tensor, nn
 from lightning_dpgen.gradients.clipping import ClippingRule, clip_weights
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches, lot_norms
-from lightning_dpgen.gradients.records import RecordGradients, weighted_sums
+from lightning_dpgen.gradients.records import RecordGradients, each_weighted_sum, weighted_sums
+from lightning_dpgen.gradients.shards import is_sharded, like_own_part, own_part, summed_shard
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.precision import full_precision
@@ -48,14 +50,44 @@ Bounds = tuple[float, ...]
 
 
 class GradientBuffer:
-    """One flat tensor for the gradient of all parameters, with a view a parameter: one noise draw serves them all."""
+    """One flat tensor for the gradient of all parameters, with a view a parameter: one noise draw serves them all.
+
+    Where `fully_shard` has divided the parameters over ranks, it holds the gradient of this rank's shards.
+
+    Attributes:
+        flat: all numbers.
+        views: the view of each parameter, or of this rank's shard of it.
+        sharded: True if parameters are divided over ranks.
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         parameters = list(parameters)
-        first = parameters[0]
-        self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
-        pieces = self.flat.split([p.numel() for p in parameters])
-        self.views: dict[nn.Parameter, Tensor] = {p: piece.view_as(p) for p, piece in zip(parameters, pieces, strict=True)}
+        own = [own_part(p) for p in parameters]
+        self.flat = torch.zeros(sum(p.numel() for p in own), dtype=own[0].dtype, device=own[0].device)
+        pieces = self.flat.split([p.numel() for p in own])
+        self.views: dict[nn.Parameter, Tensor] = {
+            p: piece.view_as(part) for p, part, piece in zip(parameters, own, pieces, strict=True)
+        }
+        self.sharded = any(map(is_sharded, parameters))
+
+    def gradients(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Give each parameter with its gradient, in the memory of `flat`, divided over ranks as the parameter is."""
+        return ((p, like_own_part(p, view)) for p, view in self.views.items())
+
+    def write(self, terms: Sequence[tuple[RecordGradients, Tensor | Sequence[Tensor]]], *, add: bool) -> None:
+        """Write weighted sums of several terms, or add them (`weighted_sums`); those of shards are summed over all ranks.
+
+        All ranks call it for sharded parameters, whose sums are whole one after the other.
+        """
+        if not self.sharded:
+            weighted_sums(terms, self.views, add=add)
+            return
+        for p, whole in each_weighted_sum(terms, self.views):
+            shard = summed_shard(whole, p)
+            if add:
+                self.views[p].add_(shard)
+            else:
+                self.views[p].copy_(shard)
 
 
 def privatize(
@@ -113,9 +145,9 @@ def privatize(
             sensitivity = sensitivity + rule.scope.sensitivity(bounds) * (reach / divisor)
             used.append(bounds)
         # All terms are summed at once, since a factor that they have in common is then multiplied once.
-        weighted_sums(whole, out.views, add=add)
+        out.write(whole, add=add)
         if isinstance(sensitivity, float):
-            gaussian(access, "gradient", out.flat, sensitivity=sensitivity, of_unit=True)
+            gaussian(access, "gradient", out.flat, sensitivity=sensitivity, of_unit=True, of_shard=out.sharded)
         else:
             _by_component(access, sensitivity, out)
         return used
@@ -128,7 +160,7 @@ def add_clipped(
 
     An infinite bound, as of the twin without privacy, clips nothing.
     """
-    gradients.weighted_sum(clipped_weights(gradients, rule, bounds, divisor, out.flat.dtype), out.views, add=add)
+    out.write([(gradients, clipped_weights(gradients, rule, bounds, divisor, out.flat.dtype))], add=add)
 
 
 def clipped_weights(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed, Piece, joined
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, slack
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.shards import room_for_sum
 from lightning_dpgen.privacy.lot_id import LotId
 
 
@@ -179,15 +180,35 @@ def weighted_sums(
 
     A record whose norm is not finite adds exact zeros.
     """
+    found = _pieces(terms)
+    for p, view in out.items():
+        if p not in found and not add:
+            view.zero_()
+        _write(found.get(p, []), view, add=add)
+
+
+def each_weighted_sum(
+    terms: Sequence[tuple[RecordGradients, Tensor | Sequence[Tensor]]], parameters: Iterable[nn.Parameter]
+) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    """Give the weighted sum of `weighted_sums` for one sharded parameter after the other, in its whole shape."""
+    found = _pieces(terms)
+    for p in parameters:
+        whole = room_for_sum(p)
+        _write(found.get(p, []), whole, add=False)
+        yield p, whole
+
+
+def _pieces(terms: Sequence[tuple[RecordGradients, Tensor | Sequence[Tensor]]]) -> dict[nn.Parameter, list[Piece]]:
     found: dict[nn.Parameter, list[Piece]] = {}
     for gradients, weights in terms:
         for p, piece in gradients.pieces(weights):
             found.setdefault(p, []).append(piece)
-    for p, view in out.items():
-        if p not in found and not add:
-            view.zero_()
-        for i, (factors, weights, silenced) in enumerate(joined(found.get(p, []))):
-            factors.weighted_sum(weights, silenced, view, add=add or i > 0)
+    return found
+
+
+def _write(pieces: Sequence[Piece], out: Tensor, *, add: bool) -> None:
+    for i, (factors, weights, silenced) in enumerate(joined(pieces)):
+        factors.weighted_sum(weights, silenced, out, add=add or i > 0)
 
 
 def _squares(each: Sequence[GradientFactors]) -> Tensor:

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import sum_factors
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, masked
+from lightning_dpgen.gradients.gathered import NO_NUMBERS, FrozenParameter, GatheredParameters
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.gradients.shards import is_sharded
 from lightning_dpgen.sampling.own_randomness import generator_states
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
@@ -112,11 +114,23 @@ class Tape:
         self._masks: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         # Tensors that share a parameter's memory or are copies of one, and their versions then.
         self._handed: list[tuple[Tensor, int]] = []
+        # None where no parameter is sharded.
+        self._gathered: GatheredParameters | None = None
+
+    def frozen(self, parameter: nn.Parameter) -> FrozenParameter:
+        """Return what takes the place of a frozen parameter that is divided over ranks."""
+        self._gathered = self._gathered or GatheredParameters(self.isolation)
+        return self._gathered.frozen(parameter)
 
     def traced(self, parameter: nn.Parameter) -> TracedParameter:
         """Return the one traced parameter in the place of a parameter."""
         if parameter not in self._leaves:
-            self._leaves[parameter] = TracedParameter.of(parameter.detach().requires_grad_(), self)
+            if is_sharded(parameter):
+                self._gathered = self._gathered or GatheredParameters(self.isolation)
+                source = self._gathered.stand_in(parameter)
+            else:
+                source = parameter.detach().requires_grad_()
+            self._leaves[parameter] = TracedParameter.of(source, self)
             self._handed.append((parameter, parameter._version))
         return self._leaves[parameter]
 
@@ -166,6 +180,13 @@ class Tape:
             )
         if function == _SET_DATA:
             raise RuntimeError(_WRITTEN)
+        if self._gathered is None or function in NO_NUMBERS:
+            return self._use(function, args, kwargs)
+        sources = [x.source for x in leaves_of((args, kwargs)) if isinstance(x, TracedParameter)]
+        with self._gathered.present(self._gathered.among(sources)), self._gathered.packing():
+            return self._use(function, args, kwargs)
+
+    def _use(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         if function in _APART or not torch.is_grad_enabled():
             # A loss that wrote into a parameter would leave there what it made of records, so it gets copies.
             args, kwargs = map_tree(lambda x: self._copy(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
@@ -284,6 +305,8 @@ class Tape:
         self._received = {}
         for held in (self._notes, self._copies, self._leaves, self._masks, self._handed):
             held.clear()
+        if self._gathered is not None:
+            self._gathered.clear()
 
     def _carried_back(self, found: list[tuple[Tensor, list[GradientFactors]]]) -> dict[nn.Parameter, GradientFactors]:
         """Carry gradients from sources back to parameters, through what was computed from parameters alone."""

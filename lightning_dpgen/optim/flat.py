@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from lightning_dpgen.gradients.privatize import GradientBuffer
+from lightning_dpgen.gradients.shards import is_sharded
 
 # They move each number by its own gradient and state alone, so one long tensor moves as many short ones do.
 _ELEMENTWISE = {
@@ -60,7 +61,9 @@ class FlatGroups:
         """Return whether nothing but the time of a step would change."""
         groups = [[p for p in group["params"] if p.requires_grad] for group in optimizer.param_groups]
         kinds = {(p.dtype, p.device, p.layout) for group in groups for p in group}
-        return type(optimizer) in _ELEMENTWISE and all(groups) and len(kinds) == 1 and not optimizer.state
+        # The memory of shards belongs to `fully_shard`.
+        sharded = any(is_sharded(p) for group in groups for p in group)
+        return type(optimizer) in _ELEMENTWISE and all(groups) and len(kinds) == 1 and not optimizer.state and not sharded
 
     @torch.no_grad()
     def attach(self) -> None:

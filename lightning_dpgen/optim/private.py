@@ -15,9 +15,10 @@ from torch import Tensor
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches
-from lightning_dpgen.gradients.privatize import GradientBuffer, add_clipped, privatize
+from lightning_dpgen.gradients.privatize import Bounds, GradientBuffer, add_clipped, privatize
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.scopes import Components
+from lightning_dpgen.gradients.shards import check_shards
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.optim.stages import check_noises
@@ -139,9 +140,26 @@ class PrivateOptimizer(DPOptimizer):
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError("LBFGS evaluates the loss several times a step, and each would be an access: use Adam or SGD")
         self._buffer = GradientBuffer(self.params)
+        if self._buffer.sharded:
+            self._check_sharded(embeddings)
         self._flat = FlatGroups(optimizer, self._buffer) if FlatGroups.possible(optimizer) else None
         # Lightning's wrapper keeps assigned attributes on itself, so all that changes lives in this one object.
         self._state_of_step: dict[str, Any] = {"bounds": None, "begun": None, "expected": None}
+
+    def _check_sharded(self, embeddings: Sequence[str]) -> None:
+        """Refuse what needs whole parameters.
+
+        Raises:
+            ValueError: saying what to leave out.
+        """
+        parts = {
+            "clipping=PerComponent(...)": any(isinstance(rule.scope, Components) for rule in self._rules),
+            "embeddings": bool(embeddings),
+            "data_free": bool(self._data_free),
+        }
+        if found := [name for name, there in parts.items() if there]:
+            raise ValueError(f"{found[0]} with sharded parameters: is made for whole ones; leave it out")
+        check_shards(self.params, self._account.ranks)
 
     @property
     def account(self) -> Account:
@@ -204,12 +222,14 @@ class PrivateOptimizer(DPOptimizer):
         multiplier = stage.access.multipliers["gradient"]
         alone = Stage(Access(self._stage, {"gradient": multiplier}), 1, 1.0)
         scratch = self._account.aside(Plan((alone,), self._account.plan.target_epsilon, 1e-5))
-        none = materialised({p: p.new_zeros(0, *p.shape) for p in self.params})
+        none = materialised({p: torch.zeros(0, *p.shape, dtype=p.dtype, device=p.device) for p in self.params})
         with scratch.open(self._stage) as access:
             privatize([(none, Fixed(1.0))], access, self.expected_batch_size, self._buffer)
         deviation, views = multiplier / self.expected_batch_size, self._buffer.views
         for p in self.params:
-            size = p.numel()
+            # A rank may have no part of a small parameter.
+            if not (size := views[p].numel()):
+                continue
             ratio = float((views[p].double() / deviation).square().mean())
             low, high = chi2.ppf([_FALSE_ALARM, 1.0 - _FALSE_ALARM], size) / size
             if not (low <= ratio <= high):
@@ -227,6 +247,15 @@ class PrivateOptimizer(DPOptimizer):
             return None
         each = tuple(b[0] if len(b) == 1 else b for b in bounds)
         return each[0] if len(each) == 1 else each
+
+    @property
+    def last_bounds(self) -> list[Bounds] | None:
+        """The bounds of the last step, those of each term, from which rules may go on."""
+        return self._state_of_step["bounds"]
+
+    @last_bounds.setter
+    def last_bounds(self, bounds: list[Bounds] | None) -> None:
+        self._state_of_step["bounds"] = bounds
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the torch optimizer, and the last bounds, from which rules may go on.
@@ -249,6 +278,19 @@ class PrivateOptimizer(DPOptimizer):
         with self._stepping():
             self._torch_optimizer.load_state_dict(state)
         self._state_of_step["bounds"] = state_dict.get("last_bounds")
+
+    def begin_state(self) -> None:
+        """Give the torch optimizer a state, into which a checkpoint of shards can be loaded (torch's own way needs a step).
+
+        Parameters stay as they are: torch's optimizer steps once by nothing.
+        """
+        # Loaded here, since few programs need it.
+        from torch.distributed.checkpoint.state_dict import _init_optim_state
+
+        _init_optim_state(self._torch_optimizer)
+        for p in self.params:
+            # An optimizer without a state is known by its gradients.
+            p.grad = torch.zeros_like(p)
 
     def _stepping(self) -> AbstractContextManager:
         """Return a context in which the torch optimizer holds the parameters that it steps and keeps state for."""
@@ -341,6 +383,13 @@ class PrivateOptimizer(DPOptimizer):
                     "Nothing was charged"
                 )
         self._check(gradients)
+        if self._buffer.sharded:
+            check_shards(self.params, self._account.ranks)
+            if data_free or not taken:
+                raise RuntimeError(
+                    "parameters are sharded: expected set_gradients(term_gradients(...)), of terms that see records (no "
+                    "grad_sample, and no DataFree term). Nothing was charged"
+                )
         if self._flat is not None:
             self._flat.attach()
         if len(announced) > 1 and (begun is not None or any(announced)):
@@ -379,15 +428,16 @@ class PrivateOptimizer(DPOptimizer):
             self._buffer.flat.zero_()
             raise
         self._state_of_step["bounds"] = bounds
-        for p in self.params:
-            p.grad = self._buffer.views[p]
+        given = dict(self._buffer.gradients())
+        for p, gradient in given.items():
+            p.grad = gradient
         self._add_data_free(data_free)
         if self.step_hook:
             self.step_hook(self)
-            for p, view in self._buffer.views.items():
+            for p, gradient in given.items():
                 # A gradient that the hook has put in its place is not in the optimizer's flat tensor.
-                if p.grad is not None and p.grad is not view:
-                    view.copy_(p.grad)
+                if p.grad is not None and p.grad is not gradient:
+                    gradient.copy_(p.grad)
         self._is_last_step_skipped = False
         return True
 

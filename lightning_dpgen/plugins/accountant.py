@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import pytorch_lightning as pl
+from pytorch_lightning.strategies import ModelParallelStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,15 +20,16 @@ from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.lot_log import PUBLIC
 from lightning_dpgen.plugins.private_logs import restore_logs, withhold_private_logs
 from lightning_dpgen.plugins.rank_consistency import broadcast_start, check_ranks_agree
-from lightning_dpgen.plugins.trainer_checks import validate_trainer
+from lightning_dpgen.plugins.trainer_checks import check_sharded, validate_trainer
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, NotInstalled, RanksDiffer
 from lightning_dpgen.privacy.plan import Curve
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.lots import LotBlocks
 
-# The keys of a checkpoint under which the spending stands, and the average of parameters.
-LEDGER, AVERAGE = "lightning_dpgen", "lightning_dpgen_average"
+# The keys of a checkpoint under which the spending stands, the average of parameters, and the last bounds of optimizers,
+# which a checkpoint of shards keeps nowhere else.
+LEDGER, AVERAGE, BOUNDS = "lightning_dpgen", "lightning_dpgen_average", "lightning_dpgen_bounds"
 # The hooks of a module that are extended during a fit.
 _HOOKS = ("on_save_checkpoint", "on_load_checkpoint")
 # Seconds of a fit after which its logs show epsilon by the plan.
@@ -46,7 +49,9 @@ class MomentsAccountant(pl.Callback):
 
     On several devices (strategy ``ddp``) each runs the same script. Rank 0 writes the ledger and makes the split, each rank
     takes its part of every lot, and the sum of their noisy parts is the gradient (`Account.join`). DDP's own reducer is
-    off. Parameters and torch's generators begin alike, and after each block of lots parameters are compared.
+    off. Parameters and torch's generators begin alike, and after each block of lots parameters are compared. With strategy
+    ``ModelParallelStrategy(data_parallel_size=<ranks>, tensor_parallel_size=1)`` and a `configure_model` that calls
+    `fully_shard`, each rank keeps a shard of every parameter, of its gradient and of the optimizer's state.
 
     Args:
         account: the account of the run, shared with module and datamodule.
@@ -83,11 +88,14 @@ class MomentsAccountant(pl.Callback):
         self.complete = False
         self._adopted: AutomaticModule | None = None
         self._alike, self._began = False, 0.0
+        # The optimizers of sharded parameters.
+        self._sharded: list[PrivateOptimizer] = []
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
             return
         validate_trainer(trainer, self.account, self.stage)
+        self._check_options(trainer)
         try:
             self.account.join(Ranks.joined())
         except (LedgerError, NotInstalled, RanksDiffer) as error:
@@ -102,6 +110,25 @@ class MomentsAccountant(pl.Callback):
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         for hook, more in zip(_HOOKS, (self._record, self._go_on), strict=True):
             _extend(module, hook, more)
+        if isinstance(trainer.strategy, ModelParallelStrategy):
+            strategy: Any = trainer.strategy
+            strategy.load_checkpoint = functools.partial(self._load, strategy.load_checkpoint)
+
+    def _load(self, load: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Load a checkpoint of shards, whose optimizers need a state before."""
+        for optimizer in self._sharded:
+            optimizer.begin_state()
+        return load(*args, **kwargs)
+
+    def _check_options(self, trainer: pl.Trainer) -> None:
+        if not isinstance(trainer.strategy, ModelParallelStrategy):
+            return
+        if self._engine != "ghost" or self._options.averaging or self._options.micro_batch == "auto":
+            raise MisconfigurationException(
+                f"engine={self._engine!r}, averaging={self._options.averaging:g}, "
+                f"micro_batch={self._options.micro_batch!r} with ModelParallelStrategy: expected engine='ghost', "
+                "averaging=0 and micro_batch a number or None, since no rank has whole parameters"
+            )
 
     def after_last_step(self, module: pl.LightningModule) -> None:
         """Do what belongs between the last planned step of an adopted module and all that follows it."""
@@ -121,6 +148,7 @@ class MomentsAccountant(pl.Callback):
             steps = loop.manual_optimization.optim_step_progress.total.completed
             loop.automatic_optimization.optim_progress.optimizer.step.total.completed = steps
         restore_logs(trainer.loggers)
+        vars(trainer.strategy).pop("load_checkpoint", None)
         self._restore(module)
 
     def _restore(self, module: pl.LightningModule) -> None:
@@ -139,6 +167,8 @@ class MomentsAccountant(pl.Callback):
         checkpoint[LEDGER] = record_of(self.account)
         if self.average is not None:
             checkpoint[AVERAGE] = self.average.state_dict()
+        if self._sharded:
+            checkpoint[BOUNDS] = [optimizer.last_bounds for optimizer in self._sharded]
 
     def _go_on(self, checkpoint: dict[str, Any]) -> None:
         try:
@@ -152,6 +182,8 @@ class MomentsAccountant(pl.Callback):
                     "it began"
                 )
             self.average.load_state_dict(checkpoint[AVERAGE])
+        for optimizer, bounds in zip(self._sharded, checkpoint.get(BOUNDS, ()), strict=False):
+            optimizer.last_bounds = bounds
         # Steps are counted by the ledger: the loops start anew, on what is left.
         checkpoint.pop("loops", None)
 
@@ -162,9 +194,12 @@ class MomentsAccountant(pl.Callback):
         check_optimizers(module, trainer.optimizers, self.account, self.stage, adopted=self._adopted is not None)
         if self._adopted is not None:
             check_overrides(module, trainer)
-        for optimizer in trainer.optimizers:
-            if isinstance(optimizer, PrivateOptimizer):
-                optimizer.rehearse()
+        check_sharded(trainer, module)
+        private = [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, PrivateOptimizer)]
+        for optimizer in private:
+            optimizer.rehearse()
+        if isinstance(trainer.strategy, ModelParallelStrategy):
+            self._sharded = private
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if not isinstance(trainer.train_dataloader, LotBlocks):

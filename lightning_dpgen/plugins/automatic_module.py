@@ -19,6 +19,7 @@ from lightning_dpgen.gradients.isolation import private_mean
 from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch
 from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.shards import own_part
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.gradients.views import Views
 from lightning_dpgen.optim.averaging import ParameterAverage
@@ -265,7 +266,7 @@ class AutomaticModule:
                         check_public([t for t in terms if isinstance(t, DataFree)])
                     for term in terms:
                         if isinstance(term, PerRecord):
-                            noise = some.new_full((len(lot), term.noise), 0.5)
+                            noise = own_part(some).new_full((len(lot), term.noise), 0.5)
                             check_exact(ENGINES[self._engine], self._module, term, lot, noise)
         except UNSUITED as error:
             if len(self._optimizers) > 1 and self._made_up is None:
@@ -288,7 +289,7 @@ class AutomaticModule:
         """Call the training step with made-up records, and return what it gives, and these."""
         some = next(self._module.parameters())
         for whole in WHOLE:
-            lot, *_ = probe_lot(Lot(empty, (0, 0)), some.new_zeros(0), 3, whole=whole)
+            lot, *_ = probe_lot(Lot(empty, (0, 0)), own_part(some).new_zeros(0), 3, whole=whole)
             try:
                 return self._called(lot.records), lot
             except UNSUITED:
@@ -348,7 +349,7 @@ class AutomaticModule:
                 with training_alone(self._module, optimizer):
                     for term in terms:
                         if isinstance(term, PerRecord):
-                            lot, noise, _ = probe_lot(Lot(empty, (0, 0)), some.new_zeros(0, term.noise), count)
+                            lot, noise, _ = probe_lot(Lot(empty, (0, 0)), own_part(some).new_zeros(0, term.noise), count)
                             yield ENGINES[self._engine](self._module, term, lot, noise)
 
         self._parts.fit_memory(compute, some.device)

@@ -216,6 +216,8 @@ class PrivateTraining:
     ) -> dict[str, Any]:
         """Write the release of the fitted module, and return its certificate; see `release_weights`.
 
+        All ranks call it for a module whose parameters are sharded.
+
         Args:
             model: the module that was fitted.
             folder: must not exist; it appears complete, or not at all.
@@ -382,10 +384,6 @@ class _Accountant(MomentsAccountant):
         self._under_way = True
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if not self._under_way and self.account.resumed and self.account.ledger.accesses:
-            raise MisconfigurationException(
-                "the ledger holds steps of an earlier fit: go on from a checkpoint of it, fit(model, loader, ckpt_path=...)"
-            )
         trainer.optimizers = self._wrapped(trainer.optimizers)
         super().on_fit_start(trainer, module)
 
@@ -423,6 +421,11 @@ class _Accountant(MomentsAccountant):
             raise MisconfigurationException(
                 f"the training data are a {type(lots).__name__}: expected the loader() of the PrivateTraining whose "
                 "callback this Trainer has"
+            )
+        # Checkpoints of shards are loaded after the fit has started.
+        if not self._under_way and self.account.resumed and self.account.ledger.accesses:
+            raise MisconfigurationException(
+                "the ledger holds steps of an earlier fit: go on from a checkpoint of it, fit(model, loader, ckpt_path=...)"
             )
         super().on_train_start(trainer, module)
         self.fitted, self._under_way = module, True

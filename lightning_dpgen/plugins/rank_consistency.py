@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.gradients.shards import is_sharded
 from lightning_dpgen.privacy.ranks import Ranks
 
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -15,7 +16,7 @@ def broadcast_start(module: nn.Module, ranks: Ranks) -> None:
 
     torch's own generators are public here; private draws come from the account's stream.
     """
-    ranks.broadcast_([tensor.data for tensor in _tensors(module)])
+    ranks.broadcast_([tensor.data for tensor in _in_all(module)])
     torch.set_rng_state(ranks.broadcast_object(torch.get_rng_state()))
     device = next(module.parameters()).device
     if device.type == "cuda":
@@ -30,11 +31,12 @@ def check_ranks_agree(module: nn.Module, ranks: Ranks) -> None:
     """
     if ranks.size > 1:
         ranks.compare()
-        ranks.assert_equal("network after equal steps", [_digest(tensor) for tensor in _tensors(module)])
+        ranks.assert_equal("network after equal steps", [_digest(tensor) for tensor in _in_all(module)])
 
 
-def _tensors(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]
+def _in_all(module: nn.Module) -> list[Tensor]:
+    """Return the parameters and buffers that each rank has: each number of a sharded one is on one rank alone."""
+    return [tensor for tensor in (*module.parameters(), *module.buffers()) if not is_sharded(tensor)]
 
 
 def _digest(tensor: Tensor) -> tuple[int, int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy, Strategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_dpgen.gradients.layers import checked_layers
+from lightning_dpgen.gradients.shards import check_policies, has_shards
 from lightning_dpgen.privacy.account import Account
 
 # The precisions of a Trainer in which parameters, gradients and noise are whole.
@@ -94,16 +95,24 @@ def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "traini
 
 
 def _check_strategy(strategy: Strategy) -> None:
-    """Refuse a strategy in which no device sees whole gradients and parameters."""
+    """Refuse a strategy in which no device sees the whole gradient of a record."""
     name = type(strategy).__name__
     if type(strategy) is SingleDeviceStrategy:
+        return
+    if type(strategy) is ModelParallelStrategy:
+        if strategy._tensor_parallel_size != 1:
+            raise MisconfigurationException(
+                f"ModelParallelStrategy of {strategy._data_parallel_size} x {strategy._tensor_parallel_size} ranks (data x "
+                "tensor parallel): a layer must be computed whole by the rank that has the record: expected "
+                "data_parallel_size=<all ranks>, tensor_parallel_size=1"
+            )
         return
     # DeepSpeed's is a subclass.
     if type(strategy) is not DDPStrategy:
         raise MisconfigurationException(
-            f"strategy={name}: expected 'auto', 'ddp' or one of its forms, in which each device has all parameters and "
-            "clips whole gradients of its records (FSDP, DeepSpeed and tensor parallelism divide parameters, or step by "
-            "themselves, so no device sees the norm of a record's gradient)"
+            f"strategy={name}: expected 'auto', 'ddp' or one of its forms, or ModelParallelStrategy with fully_shard, in "
+            "which a device clips whole gradients of its records (FSDP1, DeepSpeed and tensor parallelism step by "
+            "themselves, or divide layers, so no device sees the norm of a record's gradient)"
         )
     if strategy._start_method not in ("popen", "spawn"):
         raise MisconfigurationException(
@@ -115,3 +124,24 @@ def _check_strategy(strategy: Strategy) -> None:
             "DDPStrategy(ddp_comm_hook=..., model_averaging_period=...): gradients are summed with their noise by the "
             "private optimizer, and DDP's own reduction is off: leave these out"
         )
+
+
+def check_sharded(trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    """Refuse a network that is sharded in a way that is not covered, or not sharded where its strategy says so.
+
+    Raises:
+        MisconfigurationException: saying what to change.
+    """
+    by_strategy = isinstance(trainer.strategy, ModelParallelStrategy)
+    if by_strategy != has_shards(module):
+        raise MisconfigurationException(
+            "ModelParallelStrategy without a sharded layer: call fully_shard on layers and on the network in "
+            "configure_model, or leave the strategy out"
+            if by_strategy
+            else f"fully_shard with strategy={type(trainer.strategy).__name__}: expected ModelParallelStrategy("
+            "data_parallel_size=<all ranks>, tensor_parallel_size=1)"
+        )
+    try:
+        check_policies(module)
+    except ValueError as error:
+        raise MisconfigurationException(str(error)) from None

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lightning_dpgen.gradients.shards import gathered
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.ledger import Ledger
@@ -88,10 +89,13 @@ def _promises(ledger: Ledger, plan: Plan) -> bool:
 
 
 def digest_of(module: nn.Module) -> str:
-    """Return a digest of the trainable parameters of a module, with their names; the same on any device."""
+    """Return a digest of the trainable parameters of a module, with their names; the same on any device.
+
+    Sharded parameters are gathered one by one, so all ranks call it.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} ".encode())
-            digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            digest.update(gathered(parameter).cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -22,7 +22,9 @@ from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.private_selection import draw_trial_count
 
 
-def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float, of_unit: bool = False) -> Tensor:
+def gaussian(
+    access: OpenAccess, name: str, values: Tensor, *, sensitivity: float, of_unit: bool = False, of_shard: bool = False
+) -> Tensor:
     """Add Gaussian noise of standard deviation ``multiplier * sensitivity`` to `values`, in place.
 
     Args:
@@ -33,13 +35,16 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
         sensitivity: the largest L2 change of all of `values` by one record. Where a record touches one of several stacked
             blocks, it is the sensitivity of one block.
         of_unit: True if the sensitivity is that of a whole unit already, with all of its records.
+        of_shard: True if each of the processes that share the access passes other numbers of one sum, exact over all of
+            them, which it alone will hold. The sensitivity is that of all these numbers together.
 
     Guarantee:
         Gaussian-DP with ``mu = 1 / multiplier`` for one record added or removed (Dong, Roth and Su 2019, Theorem 1). In a
         plan under replace-one the standard deviation is half of ``multiplier * sensitivity``, and mu twice as large for
         one record replaced. Up to the low-order bits of floating point (docs/PRIVACY.md, "What is not claimed").
         Where R processes share the access, each passes its part of a sum as `values` and adds the noise of its own R-th of
-        the numbers. All of them get the sum back, where every number has the noise of one draw.
+        the numbers. All of them get the sum back, where every number has the noise of one draw. With `of_shard` each adds
+        the noise of all of its own numbers, and gets these back.
         Where the plan has a strategy for the stage, the noise is correlated, and the guarantee is that of all its steps
         together, of multiplier `multiplier` (`CorrelatedGaussianDpEvent`).
 
@@ -56,10 +61,11 @@ def gaussian(access: OpenAccess, name: str, values: Tensor, *, sensitivity: floa
         if access.relation == REPLACE_ONE:
             multiplier /= 2.0
         deviation = multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows)
-        # Each process draws noise for its own part of the numbers, on behalf of all.
-        access.ranks.agree(name, deviation, values.shape, values.dtype)
-        access.stream.add_normal_(access.ranks.part_of(values), deviation)
-    return access.ranks.sum_(values)
+        # Each process draws noise for its own part of the numbers, on behalf of all. Shards differ in size.
+        access.ranks.agree(name, deviation, None if of_shard else values.shape, values.dtype)
+        part = values if of_shard else access.ranks.part_of(values)
+        access.stream.add_normal_(part, deviation)
+    return values if of_shard else access.ranks.sum_(values)
 
 
 def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:

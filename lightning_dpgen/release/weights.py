@@ -12,8 +12,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.gradients.shards import gathered, has_shards, unsharded_class
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
+from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.report import write_pages
@@ -57,7 +59,8 @@ def release_weights(
 ) -> dict[str, Any]:
     """Write a release of a network that was trained on an account: weights, description, certificate, report and card.
 
-    A run that was left early is charged what its plan says.
+    A run that was left early is charged what its plan says. A network that `fully_shard` has divided over ranks is released
+    by all of them: rank 0 writes its weights, which are whole.
 
     Args:
         network: the network; released are its trainable parameters, and the other parameters and buffers in `public`.
@@ -80,14 +83,25 @@ def release_weights(
             f"buffers or frozen parameters {unknown[:5]} may hold statistics of records, which no account has paid for: "
             "name those that are public constants in public=[...], and take the others out of the network"
         )
-    tensors = {
-        name: tensor.detach().cpu().contiguous().clone()
-        for name, tensor in network.state_dict().items()
-        if isinstance(tensor, Tensor)
-    }
-    bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not torch.isfinite(tensor).all()]
+    ranks = Ranks.joined() if has_shards(network) else Ranks()
+    tensors, bad = {}, []
+    for name, tensor in network.state_dict().items():
+        if not isinstance(tensor, Tensor):
+            continue
+        whole = gathered(tensor)
+        if whole.is_floating_point() and not torch.isfinite(whole).all():
+            bad.append(name)
+        if ranks.leads:
+            tensors[name] = whole.cpu().contiguous().clone()
     if bad:
         raise ValueError(f"parameters {bad[:5]} are not finite: the training has diverged, and there is nothing to release")
     n = declared_records(account.plan, n)
-    content = WeightsContent(tensors, f"{type(network).__module__}.{type(network).__qualname__}")
-    return release_from(content, account, folder, data=data, n=n, unit=unit, declared=declared or {})
+    own = unsharded_class(network)
+    content = WeightsContent(tensors, f"{own.__module__}.{own.__qualname__}")
+
+    def write() -> dict[str, Any] | None:
+        if not ranks.leads:
+            return None
+        return release_from(content, account, folder, data=data, n=n, unit=unit, declared=declared or {})
+
+    return ranks.broadcast_object(ranks.leader_first(write))

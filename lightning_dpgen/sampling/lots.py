@@ -304,7 +304,12 @@ class PoissonLots:
 
     def draw(self) -> Lot:
         """Draw one Poisson lot, or this process's part of it."""
-        positions, offsets, draw = self._sampled()
+        return self._of(*self._sampled())
+
+    def _of(self, positions: np.ndarray, offsets: tuple[int, ...], draw: LotId) -> Lot:
+        if isinstance(self._store, StreamedStore):
+            # It is read once, and a lot in parts may be gone through twice.
+            return Lot(self._store.take(positions), offsets, draw, _persons(draw))
         return StoredLot(self._store, positions, offsets, draw, _persons(draw))
 
     def draws(self, count: int, workers: int = 0) -> Iterator[Lot]:
@@ -323,8 +328,7 @@ class PoissonLots:
             raise ValueError(f"workers={workers} with a stream, which one process reads in its order: expected 0")
         if not workers:
             for step in range(start, start + count):
-                positions, offsets, draw = self._sampled(step)
-                yield _lot(self._store.take(positions), offsets, draw)
+                yield self._of(*self._sampled(step))
             return
         waiting: deque[tuple[tuple[int, ...], LotId]] = deque()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 # Lines of `mechanisms.gaussian` and of `privatize.clipped_weights`.
-NOISE = "access.stream.add_normal_(access.ranks.part_of(values), deviation)"
+NOISE = "access.stream.add_normal_(part, deviation)"
 FACTORS = "factors = clip_weights if math.inf in bounds else rule.factors"
 
 

@@ -1,0 +1,61 @@
+"""Refusals of a fit with sharded parameters, and of strategies that a module does not follow."""
+
+from types import SimpleNamespace
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from lightning_dpgen import Fixed, PrivateTraining
+from lightning_dpgen.plugins.trainer_checks import _check_strategy, check_sharded
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def _strategy(tensor_parallel=1):
+    return ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=tensor_parallel)
+
+
+def test_tensor_parallelism_is_refused():
+    for strategy in (_strategy(2), ModelParallelStrategy()):
+        with pytest.raises(MisconfigurationException, match="expected data_parallel_size=<all ranks>"):
+            _check_strategy(strategy)
+    _check_strategy(_strategy())
+
+
+@pytest.mark.parametrize(
+    ("sharded", "strategy", "words"),
+    [(False, _strategy(), "without a sharded layer"), (True, DDPStrategy(), "fully_shard with strategy=DDPStrategy")],
+)
+def test_strategy_and_module_agree(mesh, sharded, strategy, words):
+    network = fully_shard(nn.Linear(2, 1), mesh=mesh) if sharded else nn.Linear(2, 1)
+    with pytest.raises(MisconfigurationException, match=words):
+        check_sharded(SimpleNamespace(strategy=strategy), network)
+
+
+def test_reduction_in_low_precision_is_refused(mesh):
+    network = fully_shard(nn.Linear(2, 1), mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
+    with pytest.raises(MisconfigurationException, match="leave mp_policy out"):
+        check_sharded(SimpleNamespace(strategy=_strategy()), network)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{"averaging": 0.9}, {"micro_batch": "auto"}, {"engine": "func"}], ids=str)
+def test_options_that_need_whole_parameters_are_refused(options):
+    private = PrivateTraining(
+        torch.rand(100, 3), n=100, epsilon=8, delta=1e-5, sample_rate=0.2, steps=40, clipping=Fixed(1.0), **options
+    )
+    with pytest.raises(MisconfigurationException, match="with ModelParallelStrategy: expected engine='ghost'"):
+        private.callback()._check_options(SimpleNamespace(strategy=_strategy()))
+    private.callback()._check_options(pl.Trainer(accelerator="cpu", logger=False))
