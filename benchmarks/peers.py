@@ -280,7 +280,7 @@ def probed_resnet(width: int = 64) -> nn.Sequential:
     return nn.Sequential(backbone.eval().requires_grad_(False), nn.Linear(2 * width, 10))
 
 
-class _Adapted(nn.Module):
+class Adapted(nn.Module):
     """A frozen linear layer with a trained product of low rank beside it (LoRA)."""
 
     def __init__(self, frozen: nn.Linear, rank: int = 8) -> None:
@@ -316,7 +316,7 @@ class AdaptedEncoder(nn.Module):
         self.lines, self.layers = nn.Linear(SIDE, width), nn.Sequential(*(_Layer(width) for _ in range(layers)))
         self.requires_grad_(False)
         for layer in self.layers:
-            layer.query, layer.value = _Adapted(layer.query), _Adapted(layer.value)
+            layer.query, layer.value = Adapted(layer.query), Adapted(layer.value)
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:

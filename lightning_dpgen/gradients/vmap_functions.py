@@ -236,6 +236,21 @@ def _batch_norm(
     return watch.isolation.hide(result)
 
 
+def _group_norm(watch: Watch, function: Callable, input, num_groups, weight=None, bias=None, eps=1e-5) -> Any:
+    """Compute `F.group_norm` by public parameters of all records as of a larger batch.
+
+    Its code asks for a layout of memory, which vmap does not know for a view with the channels last (as attention over
+    pictures gives it).
+    """
+    if not is_hidden(input) or type(input) is not Tensor:
+        return NotImplemented
+    if not _public((weight, bias)) or input.dim() < 2 or (rows := _aligned(watch, (input,))) is None:
+        return call(function, (input.contiguous(), num_groups, weight, bias, eps), {})
+    with watch.isolation.outside():
+        result = function(rows[0].flatten(0, 1), num_groups, weight, bias, eps).unflatten(0, rows[0].shape[:2])
+    return watch.isolation.hide(result)
+
+
 # Torch's own code of a layer of attention, which does not hand the whole call to the watch again.
 _LAYER = types.FunctionType(
     F.multi_head_attention_forward.__code__,
@@ -416,6 +431,7 @@ _SPECIAL: dict[Callable, Callable] = {
     F.multi_head_attention_forward: _attention_layer,
     F.embedding_bag: _embedding_bag,
     F.batch_norm: _batch_norm,
+    F.group_norm: _group_norm,
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
