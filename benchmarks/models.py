@@ -35,7 +35,7 @@ from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
 
 # Numbers of words, lengths of texts, and sides of pictures.
-WORDS, LENGTH, SIDE = 512, 32, 32
+WORDS, LENGTH, SIDE = 512, 64, 32
 _RECORDS = 2_000
 # Seconds of the rounds of a network, and the fewest and the most rounds.
 _SECONDS, _FEWEST, _MOST = 60.0, 9, 101
@@ -212,7 +212,7 @@ def _llama(package: ModuleType) -> nn.Module:
 
 
 def _bert(package: ModuleType) -> nn.Module:
-    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 8}
     return Adapted(package.BertModel(package.BertConfig(vocab_size=WORDS, **sizes)))
 
 
@@ -235,7 +235,9 @@ STRANGERS = {
     "ViT-tiny of timm": Stranger(_from("timm", _timm_vision), ("pictures", "labels"), package="timm", must=1.4, aim=1.2),
     "UNet2D, DDPM": Stranger(_from("diffusers", _unet), ("digits",), package="diffusers", must=1.6, aim=1.3),
     "Llama": Stranger(_from("transformers", _llama), ("words",), package="transformers", must=1.4, aim=1.2),
-    "BERT with LoRA": Stranger(_from("transformers", _bert), ("words", "labels"), package="transformers", must=1.06, aim=1.02),
+    "BERT with LoRA": Stranger(
+        _from("transformers", _bert), ("words", "labels"), package="transformers", must=1.06, aim=1.02
+    ),
     "GPT-2": Stranger(_from("transformers", _gpt2), ("words",), package="transformers", must=1.3, aim=1.1),
     "T5": Stranger(_from("transformers", _t5), ("words",), package="transformers"),
     "Swin": Stranger(_from("torchvision", _swin), ("pictures", "labels"), package="torchvision"),
@@ -269,9 +271,7 @@ def private_step(private: Private, model: nn.Module, records: tuple[Tensor, ...]
     """Return a private step on the losses of single records."""
     term = PerRecord(lambda lot, _: model(*(lot.records if isinstance(lot.records, tuple) else (lot.records,))))
     whole = records if len(records) > 1 else records[0]
-    return private.step(
-        model, whole, lot, FIXED, gradients=lambda lot, stream: (term_gradients(model, term, lot, stream),)
-    )
+    return private.step(model, whole, lot, FIXED, gradients=lambda lot, stream: (term_gradients(model, term, lot, stream),))
 
 
 def opacus_step(model: nn.Module, records: tuple[Tensor, ...], lot: int, *, ghost: bool) -> Step:
@@ -381,7 +381,9 @@ def main() -> None:
                 lines.append(Line.of(f"{name}: {which} / plain", result.ratio(which, "plain"), *limits))
             if not arguments.alone:
                 peaks = {which: memory(make) for which, make in makers.items()}
-                print(f"{name} (MB): " + ", ".join(f"{which} {peak / 1e6:.0f}" for which, peak in peaks.items()), flush=True)
+                print(
+                    f"{name} (MB): " + ", ".join(f"{which} {peak / 1e6:.0f}" for which, peak in peaks.items()), flush=True
+                )
                 for which in list(makers)[1:]:
                     limit = stranger.most_memory if which == "private" else None
                     lines.append(Line(f"{name}, memory: {which} / plain", peaks[which] / peaks["plain"], limit))

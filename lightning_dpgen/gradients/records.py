@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed, Piece, joined
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, slack
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, Grams, OuterSum, slack
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.privacy.lot_id import LotId
 
@@ -193,7 +193,12 @@ def weighted_sums(
 def _squares(each: Sequence[GradientFactors]) -> Tensor:
     """Return squared norms (len(each), R) in float64: a few operations for all that are products of row lengths."""
     rows = [factors.rows() for factors in each]
-    apart = [factors.norms().double() for factors, pair in zip(each, rows, strict=True) if not pair]
+    grams = Grams(each)
+    apart = [
+        (factors.norms(grams) if isinstance(factors, OuterSum) else factors.norms()).double()
+        for factors, pair in zip(each, rows, strict=True)
+        if not pair
+    ]
     if not apart:
         return _products(rows)
     found = torch.stack(apart).square_()
