@@ -7,6 +7,7 @@ than their factors (convolutions of few channels over many positions).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -102,9 +103,9 @@ class Dense(GradientFactors):
         return self.gradient.flatten(1) if self.gradient.dim() > 1 else self.gradient[:, None]
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
-        flat = _silence(self.gradient, silenced).reshape(len(weights), out.numel()).to(out.dtype)
+        flat = _silence(self.gradient, silenced).reshape(len(weights), out.numel())
         target = out.view(-1)
-        torch.addmv(target, flat.T, weights.to(out.dtype), beta=float(add), out=target)
+        torch.addmv(target, _as(flat, out.dtype).T, _as(weights, out.dtype), beta=float(add), out=target)
 
     def materialise(self) -> Tensor:
         return self.gradient
@@ -162,11 +163,11 @@ class RankOne(GradientFactors):
         # Weight 0 does not silence NaN in a product: both factors must be exact zeros.
         a, b = _silence(self.left, silenced), _silence(self.right, silenced)
         if a.shape[1] <= b.shape[1]:
-            a = a * weights.to(a.dtype)[:, None]
+            a = a * _as(weights, a.dtype)[:, None]
         else:
-            b = b * weights.to(b.dtype)[:, None]
+            b = b * _as(weights, b.dtype)[:, None]
         matrix = out.view(self.shape)
-        torch.addmm(matrix, a.to(out.dtype).T, b.to(out.dtype), beta=float(add), out=matrix)
+        torch.addmm(matrix, _as(a, out.dtype).T, _as(b, out.dtype), beta=float(add), out=matrix)
 
     def materialise(self) -> Tensor:
         return (self.left[:, :, None] * self.right.to(self.left.dtype)[:, None]).view(len(self.left), *self.view)
@@ -280,36 +281,42 @@ class CentredRankOne(GradientFactors):
     left: Tensor
     right: Tensor
 
+    @functools.cached_property
+    def shared(self) -> Tensor:
+        """(o, n) what is taken from each gradient: the norms and the sum have one product in common."""
+        return self.left.T @ self.right
+
     def norms(self) -> Tensor:
         lefts, rights = self.own.left @ self.left.T, self.own.right @ self.right.T
-        cross = (lefts * rights).sum(dim=1, dtype=torch.float64)
-        shared = ((self.left @ self.left.T) * (self.right @ self.right.T)).sum(dtype=torch.float64)
-        own_norms, longest = self.own.norms().double(), (lengths(self.left) * lengths(self.right)).double().sum()
+        cross = lefts.mul_(rights).sum(dim=1, dtype=torch.float64)
+        # The lengths of all rows of a side at once: its own ones, and behind them the shared ones.
+        left, right = (
+            lengths(torch.cat(pair)).double() for pair in ((self.own.left, self.left), (self.own.right, self.right))
+        )
+        count = len(self.own.left)
+        each = left * right
+        own_norms, longest = each[:count], each[count:].sum()
         # Twice what the products may have lost, so that nothing is rounded down where the two nearly cancel.
-        slack = (sum(self.own.shape) + 2) * torch.finfo(self.left.dtype).eps
-        total = own_norms.square() - 2.0 * cross + shared + slack * (own_norms + longest).square()
+        slack = (sum(self.own.shape) + len(self.left) + 2) * torch.finfo(self.left.dtype).eps
+        total = own_norms.square().sub_(cross, alpha=2.0).add_(lengths(self.shared).double().square_().sum())
+        total.add_((own_norms + longest).square_(), alpha=slack)
         if self.left.dtype == torch.float32:
             o, n = (width * VANISHING**2 for width in self.own.shape)
-            left_lengths = lengths(self.own.left).double() + lengths(self.left).double().sum()
-            right_lengths = lengths(self.own.right).double() + lengths(self.right).double().sum()
-            total += o * right_lengths.square() + n * left_lengths.square()
+            left_lengths, right_lengths = (x[:count] + x[count:].sum() for x in (left, right))
+            total.add_(right_lengths.square_(), alpha=o).add_(left_lengths.square_(), alpha=n)
         return total.clamp_(min=0.0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         self.own.weighted_sum(weights, silenced, out, add=add)
         if silenced is not None:
             weights = torch.where(silenced, 0.0, weights)
-        matrix = out.view(self.own.shape)
-        torch.addmm(matrix, self.left.T, self.right, alpha=-float(weights.sum()), out=matrix)
+        out.view(self.own.shape).sub_(self.shared, alpha=float(weights.sum()))
 
     def materialise(self) -> Tensor:
-        return self.own.materialise() - self._shared()
+        return self.own.materialise() - self.shared.view(self.own.view)
 
     def project(self, onto: Tensor) -> Tensor:
-        return self.own.project(onto) - (self._shared().double() * onto.double()).sum()
-
-    def _shared(self) -> Tensor:
-        return (self.left.T @ self.right).view(self.own.view)
+        return self.own.project(onto) - (self.shared.double().flatten() @ onto.double().flatten())
 
 
 @dataclass
@@ -387,6 +394,11 @@ def _gram(a: Tensor, b: Tensor) -> Tensor:
     if b.is_floating_point():
         return _gram(b, a).transpose(1, 2)
     return (a[:, :, None] == b[:, None, :]).double()
+
+
+def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert a tensor; even where there is nothing to convert, ``to`` takes as long as an addition of a few numbers."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def _double(x: Tensor) -> Tensor:
