@@ -11,6 +11,7 @@ which is the quickest way. The models are ordinary modules, so that a private co
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import warnings
@@ -323,9 +324,19 @@ class AdaptedEncoder(nn.Module):
         return self.head(self.layers(self.lines(x.unflatten(1, (SIDE, SIDE)))).mean(dim=1))
 
 
-def classifier_step(model: nn.Module, records: tuple[Tensor, Tensor], lot: int = 64, *, lr: float = 1e-3) -> Step:
+def perceptron(*widths: int) -> nn.Sequential:
+    """Build linear layers of these widths, with ReLU between them."""
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def classifier_step(
+    model: nn.Module, records: tuple[Tensor, Tensor], lot: int = 64, *, fused: bool = True, lr: float = 1e-3
+) -> Step:
     """Return a step of Adam on the trained parameters of a classifier, with mean cross entropy."""
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr, fused=True)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr, fused=fused)
 
     def step() -> float:
         index = torch.randint(len(records[0]), (lot,))

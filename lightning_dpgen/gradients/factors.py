@@ -7,6 +7,7 @@ larger than their factors (small matrices over many positions).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -46,13 +47,13 @@ def lengths(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1).mul_(factor).add_(more)
 
 
-# Outer products of a record, times the numbers of one, up to which norms are computed in float32 from float32 factors: their
-# slack makes a norm too large by up to 1 % where the products are orthogonal, and by less where they are not.
+# Outer products of a record, times the numbers of one, up to which norms of float32 factors are computed in float32. Their
+# slack makes a norm too large by 1 % at most where the products are orthogonal, and by less where they are not.
 _FEW = 64 * SHORT
 # The slack of the sum of the lengths of many outer products, squared. The float32 products that are released err by less.
 _SLACK = 1e-6
-# Gradients are multiplied out where they take up to so many times the memory of their factors: from there on, inner products
-# of factors are quicker (measured on one core, with 16 and 64 records of 16 to 128 products).
+# Gradients are multiplied out where they take up to so many times the memory of their factors: beyond, inner products of
+# factors are quicker (measured on one core, with 16 and 64 records of 16 to 128 products).
 _LARGER = 2
 
 
@@ -107,9 +108,9 @@ class Dense(GradientFactors):
         return self.gradient.flatten(1) if self.gradient.dim() > 1 else self.gradient[:, None]
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
-        flat = _silence(self.gradient, silenced).reshape(len(weights), out.numel()).to(out.dtype)
+        flat = _silence(self.gradient, silenced).reshape(len(weights), out.numel())
         target = out.view(-1)
-        torch.addmv(target, flat.T, weights.to(out.dtype), beta=float(add), out=target)
+        torch.addmv(target, _as(flat, out.dtype).T, _as(weights, out.dtype), beta=float(add), out=target)
 
     def materialise(self) -> Tensor:
         return self.gradient
@@ -167,11 +168,11 @@ class RankOne(GradientFactors):
         # Weight 0 does not silence NaN in a product: both factors must be exact zeros.
         a, b = _silence(self.left, silenced), _silence(self.right, silenced)
         if a.shape[1] <= b.shape[1]:
-            a = a * weights.to(a.dtype)[:, None]
+            a = a * _as(weights, a.dtype)[:, None]
         else:
-            b = b * weights.to(b.dtype)[:, None]
+            b = b * _as(weights, b.dtype)[:, None]
         matrix = out.view(self.shape)
-        torch.addmm(matrix, a.to(out.dtype).T, b.to(out.dtype), beta=float(add), out=matrix)
+        torch.addmm(matrix, _as(a, out.dtype).T, _as(b, out.dtype), beta=float(add), out=matrix)
 
     def materialise(self) -> Tensor:
         return (self.left[:, :, None] * self.right.to(self.left.dtype)[:, None]).view(len(self.left), *self.view)
@@ -319,36 +320,42 @@ class CentredRankOne(GradientFactors):
     left: Tensor
     right: Tensor
 
+    @functools.cached_property
+    def shared(self) -> Tensor:
+        """(o, n) what is taken from each gradient: the norms and the sum have one product in common."""
+        return self.left.T @ self.right
+
     def norms(self) -> Tensor:
         lefts, rights = self.own.left @ self.left.T, self.own.right @ self.right.T
-        cross = (lefts * rights).sum(dim=1, dtype=torch.float64)
-        shared = ((self.left @ self.left.T) * (self.right @ self.right.T)).sum(dtype=torch.float64)
-        own_norms, longest = self.own.norms().double(), (lengths(self.left) * lengths(self.right)).double().sum()
+        cross = lefts.mul_(rights).sum(dim=1, dtype=torch.float64)
+        # The lengths of all rows of a side at once: its own ones, and behind them the shared ones.
+        left, right = (
+            lengths(torch.cat(pair)).double() for pair in ((self.own.left, self.left), (self.own.right, self.right))
+        )
+        count = len(self.own.left)
+        each = left * right
+        own_norms, longest = each[:count], each[count:].sum()
         # Twice what the products may have lost, so that nothing is rounded down where the two nearly cancel.
-        slack = (sum(self.own.shape) + 2) * torch.finfo(self.left.dtype).eps
-        total = own_norms.square() - 2.0 * cross + shared + slack * (own_norms + longest).square()
+        slack = (sum(self.own.shape) + len(self.left) + 2) * torch.finfo(self.left.dtype).eps
+        total = own_norms.square().sub_(cross, alpha=2.0).add_(lengths(self.shared).double().square_().sum())
+        total.add_((own_norms + longest).square_(), alpha=slack)
         if self.left.dtype == torch.float32:
             o, n = (width * VANISHING**2 for width in self.own.shape)
-            left_lengths = lengths(self.own.left).double() + lengths(self.left).double().sum()
-            right_lengths = lengths(self.own.right).double() + lengths(self.right).double().sum()
-            total += o * right_lengths.square() + n * left_lengths.square()
+            left_lengths, right_lengths = (x[:count] + x[count:].sum() for x in (left, right))
+            total.add_(right_lengths.square_(), alpha=o).add_(left_lengths.square_(), alpha=n)
         return total.clamp_(min=0.0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         self.own.weighted_sum(weights, silenced, out, add=add)
         if silenced is not None:
             weights = torch.where(silenced, 0.0, weights)
-        matrix = out.view(self.own.shape)
-        torch.addmm(matrix, self.left.T, self.right, alpha=-float(weights.sum()), out=matrix)
+        out.view(self.own.shape).sub_(self.shared, alpha=float(weights.sum()))
 
     def materialise(self) -> Tensor:
-        return self.own.materialise() - self._shared()
+        return self.own.materialise() - self.shared.view(self.own.view)
 
     def project(self, onto: Tensor) -> Tensor:
-        return self.own.project(onto) - (self._shared().double() * onto.double()).sum()
-
-    def _shared(self) -> Tensor:
-        return (self.left.T @ self.right).view(self.own.view)
+        return self.own.project(onto) - (self.shared.double().flatten() @ onto.double().flatten())
 
 
 @dataclass
@@ -391,8 +398,8 @@ class Reordered(GradientFactors):
 def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Sequence[int]) -> GradientFactors:
     """Return the cheapest factors of a sum of outer products; see `OuterSum`.
 
-    With r products of length o + n each, Gram matrices cost r^2 (o + n), and so does a weighted sum r o n, which multiplying
-    out takes the place of. r must be public.
+    With r products of length o + n each, Gram matrices cost r^2 (o + n), and the weighted sum r o n; multiplied out, both
+    cost r o n together. r must be public.
     """
     pairs, shape = _joined(pairs), tuple(shape)
     terms = sum(right.shape[1] for _, right in pairs)
@@ -427,6 +434,11 @@ def _gram(a: Tensor, b: Tensor) -> Tensor:
     if b.is_floating_point():
         return _gram(b, a).transpose(1, 2)
     return (a[:, :, None] == b[:, None, :]).double()
+
+
+def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert a tensor; even where there is nothing to convert, ``to`` takes as long as an addition of a few numbers."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def _double(x: Tensor) -> Tensor:

@@ -215,17 +215,17 @@ def _squares(each: Sequence[GradientFactors]) -> Tensor:
 def _products(rows: Sequence[list[Tensor]]) -> Tensor:
     """Return squares (len(rows), R) of the products of row lengths, of one or two matrices each, in float64."""
     # A layer's weight and bias have one factor in common.
-    unique = {(x.data_ptr(), x.shape, x.stride()): x for pair in rows for x in pair}
-    place = {key: i for i, key in enumerate(unique)}
-    matrices = list(unique.values())
-    keys = [[place[x.data_ptr(), x.shape, x.stride()] for x in pair] + [len(matrices)] for pair in rows]
+    unique: dict[tuple, tuple[int, Tensor]] = {}
+    keys = [[unique.setdefault((x.data_ptr(), x.shape, x.stride()), (len(unique), x))[0] for x in pair] for pair in rows]
+    matrices = [x for _, x in unique.values()]
     widths, device = tuple(x.shape[1] for x in matrices), matrices[0].device
     scale, more, one = _slacks(widths, device)
-    left, right = (_places(tuple(pair[i] for pair in keys), device) for i in (0, 1))
     # The last row of ones is for gradients of one factor.
+    left = _places(tuple(pair[0] for pair in keys), device)
+    right = _places(tuple(pair[1] if len(pair) > 1 else len(matrices) for pair in keys), device)
     lengths = [torch.linalg.vector_norm(x, dim=1) for x in matrices]
     found = torch.stack([*lengths, one.expand_as(lengths[0])]).double().mul_(scale).add_(more).square_()
-    return found[left] * found[right]
+    return found.index_select(0, left).mul_(found.index_select(0, right))
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, RankOne, outer
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, value_of
 
@@ -33,18 +33,35 @@ def _linear(tape: Tape, input, weight, bias=None):
     several = x.dim() > 2
 
     def note(gradient):
-        g = gradient.reshape(len(x), -1, gradient.shape[-1])
-        g = g.to(x.dtype if not isinstance(weight, TracedParameter) else weight.source.dtype)
+        if len(gradient) == len(x):
+            yield from _single(gradient, x, weight, bias)
+            return
+        like = weight.source if isinstance(weight, TracedParameter) else x
+        g = gradient.reshape(len(x), -1, gradient.shape[-1]).to(like.dtype)
         if isinstance(weight, TracedParameter):
-            yield matrix_gradient(weight, [(g, _rows(x, weight.source))], (g.shape[2], x.shape[-1]))
+            yield matrix_gradient(weight, [(g, _rows(x, like))], (g.shape[2], x.shape[-1]))
         if isinstance(bias, TracedParameter):
-            yield bias.source, Dense(g[:, 0] if g.shape[1] == 1 else g.sum(dim=1))
+            yield bias.source, Dense(g.sum(dim=1))
 
     return tape.note(
         lambda: F.linear(x.flatten(0, -2) if several else x, value_of(weight), value_of(bias)),
         note,
         (lambda y: y.unflatten(0, x.shape[:-1])) if several else None,
     )
+
+
+def _single(gradient: Tensor, x: Tensor, weight, bias):
+    """Give the gradients of a linear map of one vector a record: one outer product, as most small networks have it."""
+    like = weight.source if isinstance(weight, TracedParameter) else x
+    g = gradient.reshape(len(x), gradient.shape[-1]).to(like.dtype)
+    if isinstance(weight, TracedParameter):
+        inputs = x.detach().reshape(len(x), x.shape[-1]).to(like.dtype)
+        if weight.transpose_of is None:
+            yield weight.source, RankOne(g, inputs, tuple(weight.source.shape))
+        else:
+            yield weight.transpose_of, RankOne(inputs, g, tuple(weight.transpose_of.shape))
+    if isinstance(bias, TracedParameter):
+        yield bias.source, Dense(g)
 
 
 def _matmul(tape: Tape, a, b, *, out=None):
