@@ -117,6 +117,30 @@ class Dense(GradientFactors):
 
 
 @dataclass
+class Parts(GradientFactors):
+    """Gradients held in equal parts, such as one for each place of a kernel.
+
+    Args:
+        parts: (P, R, n).
+        view: the parameter's shape, whose numbers are those of the first part, then of the second.
+    """
+
+    parts: Tensor
+    view: tuple[int, ...]
+
+    def norms(self) -> Tensor:
+        return torch.linalg.vector_norm(lengths(self.parts).double(), dim=0)
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        parts = self.parts if silenced is None else torch.where(silenced[None, :, None], 0.0, self.parts)
+        total = torch.matmul(weights.to(parts.dtype), parts).view(self.view)
+        out.add_(total) if add else out.copy_(total)
+
+    def materialise(self) -> Tensor:
+        return self.parts.transpose(0, 1).reshape(-1, *self.view)
+
+
+@dataclass
 class Summed(Dense):
     """Gradients (R, *shape) that are sums of others, which the released sum adds up in another order.
 
