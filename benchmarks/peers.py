@@ -11,6 +11,7 @@ which is the quickest way. The models are ordinary modules, so that a private co
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import warnings
@@ -280,7 +281,7 @@ def probed_resnet(width: int = 64) -> nn.Sequential:
     return nn.Sequential(backbone.eval().requires_grad_(False), nn.Linear(2 * width, 10))
 
 
-class _Adapted(nn.Module):
+class Adapted(nn.Module):
     """A frozen linear layer with a trained product of low rank beside it (LoRA)."""
 
     def __init__(self, frozen: nn.Linear, rank: int = 8) -> None:
@@ -316,16 +317,26 @@ class AdaptedEncoder(nn.Module):
         self.lines, self.layers = nn.Linear(SIDE, width), nn.Sequential(*(_Layer(width) for _ in range(layers)))
         self.requires_grad_(False)
         for layer in self.layers:
-            layer.query, layer.value = _Adapted(layer.query), _Adapted(layer.value)
+            layer.query, layer.value = Adapted(layer.query), Adapted(layer.value)
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.layers(self.lines(x.unflatten(1, (SIDE, SIDE)))).mean(dim=1))
 
 
-def classifier_step(model: nn.Module, records: tuple[Tensor, Tensor], lot: int = 64, *, lr: float = 1e-3) -> Step:
+def perceptron(*widths: int) -> nn.Sequential:
+    """Build linear layers of these widths, with ReLU between them."""
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def classifier_step(
+    model: nn.Module, records: tuple[Tensor, Tensor], lot: int = 64, *, fused: bool = True, lr: float = 1e-3
+) -> Step:
     """Return a step of Adam on the trained parameters of a classifier, with mean cross entropy."""
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr, fused=True)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr, fused=fused)
 
     def step() -> float:
         index = torch.randint(len(records[0]), (lot,))

@@ -280,6 +280,16 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
             },
             [("private", "plain", None, None)],
         )
+    for widths in ((784, 512, 512, 10), (64, 128, 10)):
+        few = records[:5_000, : widths[0]].contiguous(), labelled[1]
+        found[f"MLP {'-'.join(map(str, widths))}, lot 64"] = (
+            {
+                "plain": peers.classifier_step(peers.perceptron(*widths), few, fused=False),
+                "plain, fused": peers.classifier_step(peers.perceptron(*widths), few),
+                "private": private.step(Classifying(peers.perceptron(*widths)), few, 64, FIXED),
+            },
+            [("private", "plain", 2.0, 1.5), ("private", "plain, fused", None, None)],
+        )
     machine, public = StackedRBM(PICTURE, 1, hidden=200, chains=100), torch.Generator().manual_seed(0)
     found["RBM, lot 100"] = (
         {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +19,7 @@ from lightning_dpgen.gradients.process_changes import ProcessChange
 _generator, _function = checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction
 
 
-@contextmanager
-def without_checkpoints() -> Iterator[None]:
+def without_checkpoints() -> ProcessChange:
     """Let `checkpoint` call its function as it is inside this context, for the thread that enters it.
 
     Example:
@@ -30,8 +28,7 @@ def without_checkpoints() -> Iterator[None]:
         ...     checkpoint.checkpoint(torch.exp, torch.zeros(1), use_reentrant=False)
         tensor([1.])
     """
-    with _WITHOUT.inside():
-        yield
+    return _WITHOUT
 
 
 def _put(around: Callable, function: Any) -> None:

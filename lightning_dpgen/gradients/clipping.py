@@ -412,9 +412,10 @@ def clip_weights(norms: Tensor, bound: float) -> Tensor:
 
     An infinite bound clips nothing.
     """
-    weights = (_SHAVE * bound / norms).clamp(max=1.0)
     largest = _LARGEST_NORM if math.isfinite(bound) else math.inf
-    return torch.where(norms < largest, weights, 0.0)
+    # `torch.where` with a number makes a tensor of it first.
+    weights = norms.reciprocal().mul_(_SHAVE * bound).clamp_(max=1.0)
+    return weights.masked_fill_(~(norms < largest), 0.0)
 
 
 def _check_bound(name: str, value: float) -> None:

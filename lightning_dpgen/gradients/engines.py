@@ -120,10 +120,16 @@ def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[No
     Args:
         device: the device whose generator is keyed, besides the processor's.
     """
-    with randomness_of_their_own():
-        torch.default_generator.set_state(_keyed(stream))
-        if device.type == "cuda":
-            torch.cuda.default_generators[device.index or 0].manual_seed(int(stream.words(1)[0] >> 1))
+
+    def key(generator: torch.Generator) -> None:
+        if generator is torch.default_generator:
+            generator.set_state(_keyed(stream))
+        elif device.type == "cuda" and generator.device.index == (device.index or 0):
+            generator.manual_seed(int(stream.words(1)[0] >> 1))
+        else:
+            generator.seed()
+
+    with randomness_of_their_own(key):
         yield
 
 

@@ -1,14 +1,16 @@
 """The gradients of R records for one parameter, held as outer products of small factors, or dense.
 
 A layer's gradient for one record is a sum of r outer products, one for each position or call. Its norm and its weighted sum
-over records follow from the factors, by one product each. Multiplying out is cheaper only where the products are no larger
-than their factors (convolutions of few channels over many positions).
+over records follow from the factors, by one product each. Multiplying out is cheaper only where the products are not much
+larger than their factors (small matrices over many positions).
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,10 +47,14 @@ def lengths(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1).mul_(factor).add_(more)
 
 
-# Up to so many outer products a record, norms are computed in float32, if the factors are float32.
-_FEW = 64
+# Outer products of a record, times the numbers of one, up to which norms of float32 factors are computed in float32. Their
+# slack makes a norm too large by 1 % at most where the products are orthogonal, and by less where they are not.
+_FEW = 64 * SHORT
 # The slack of the sum of the lengths of many outer products, squared. The float32 products that are released err by less.
 _SLACK = 1e-6
+# Gradients are multiplied out where they take up to so many times the memory of their factors: beyond, inner products of
+# factors are quicker (measured on one core, with 16 and 64 records of 16 to 128 products).
+_LARGER = 2
 
 
 class GradientFactors(Protocol):
@@ -102,12 +108,36 @@ class Dense(GradientFactors):
         return self.gradient.flatten(1) if self.gradient.dim() > 1 else self.gradient[:, None]
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
-        flat = _silence(self.gradient, silenced).reshape(len(weights), out.numel()).to(out.dtype)
+        flat = _silence(self.gradient, silenced).reshape(len(weights), out.numel())
         target = out.view(-1)
-        torch.addmv(target, flat.T, weights.to(out.dtype), beta=float(add), out=target)
+        torch.addmv(target, _as(flat, out.dtype).T, _as(weights, out.dtype), beta=float(add), out=target)
 
     def materialise(self) -> Tensor:
         return self.gradient
+
+
+@dataclass
+class Parts(GradientFactors):
+    """Gradients held in equal parts, such as one for each place of a kernel.
+
+    Args:
+        parts: (P, R, n).
+        view: the parameter's shape, whose numbers are those of the first part, then of the second.
+    """
+
+    parts: Tensor
+    view: tuple[int, ...]
+
+    def norms(self) -> Tensor:
+        return torch.linalg.vector_norm(lengths(self.parts).double(), dim=0)
+
+    def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
+        parts = self.parts if silenced is None else torch.where(silenced[None, :, None], 0.0, self.parts)
+        total = torch.matmul(weights.to(parts.dtype), parts).view(self.view)
+        out.add_(total) if add else out.copy_(total)
+
+    def materialise(self) -> Tensor:
+        return self.parts.transpose(0, 1).reshape(-1, *self.view)
 
 
 @dataclass
@@ -162,11 +192,11 @@ class RankOne(GradientFactors):
         # Weight 0 does not silence NaN in a product: both factors must be exact zeros.
         a, b = _silence(self.left, silenced), _silence(self.right, silenced)
         if a.shape[1] <= b.shape[1]:
-            a = a * weights.to(a.dtype)[:, None]
+            a = a * _as(weights, a.dtype)[:, None]
         else:
-            b = b * weights.to(b.dtype)[:, None]
+            b = b * _as(weights, b.dtype)[:, None]
         matrix = out.view(self.shape)
-        torch.addmm(matrix, a.to(out.dtype).T, b.to(out.dtype), beta=float(add), out=matrix)
+        torch.addmm(matrix, _as(a, out.dtype).T, _as(b, out.dtype), beta=float(add), out=matrix)
 
     def materialise(self) -> Tensor:
         return (self.left[:, :, None] * self.right.to(self.left.dtype)[:, None]).view(len(self.left), *self.view)
@@ -236,11 +266,12 @@ class OuterSum(GradientFactors):
     view: tuple[int, ...]
     few: bool = True
 
-    def norms(self) -> Tensor:
+    def norms(self, grams: Grams | None = None) -> Tensor:
         # sum_rs (left_r . left_s)(right_r . right_s) is the squared norm of a sum of outer products. Where they cancel,
         # rounding could leave too small a norm, and too large a contribution: the slack is never less than that error.
         single = self.few and sum(self.shape) <= SHORT
         pairs = self.pairs if single else [(_double(left), right.double()) for left, right in self.pairs]
+        shared = grams if single else None
         rounded = single and pairs[0][1].dtype == torch.float32
         slack = 1.25 * (sum(self.shape) + 2) * ROUNDING if rounded else _SLACK
         # Room for squares that vanished, as in `slack`.
@@ -248,7 +279,10 @@ class OuterSum(GradientFactors):
         total, each, vanished = [], [], []
         for i, (left, right) in enumerate(pairs):
             for other_left, other_right in pairs[: i + 1]:
-                lefts, rights = _gram(left, other_left), right @ other_right.transpose(1, 2)
+                if shared is not None and other_left is left:
+                    lefts, rights = shared.of(left), shared.of(right)
+                else:
+                    lefts, rights = _gram(left, other_left), right @ other_right.transpose(1, 2)
                 total.append((lefts * rights).sum(dim=(1, 2), dtype=torch.float64))
                 if other_left is not left:
                     total.append(total[-1])
@@ -305,6 +339,36 @@ class OuterSum(GradientFactors):
         return OuterSum([(change(left), change(right)) for left, right in self.pairs], self.shape, self.view, self.few)
 
 
+class Grams:
+    """The inner products of the rows of factors: those of a factor that several gradients share are computed once.
+
+    Query, key and value of attention have their inputs in common.
+
+    Args:
+        each: all gradients whose norms are asked for.
+    """
+
+    def __init__(self, each: Iterable[GradientFactors]) -> None:
+        self._uses = Counter(
+            self._key(x) for factors in each if isinstance(factors, OuterSum) for pair in factors.pairs for x in pair
+        )
+        self._held: dict[tuple, Tensor] = {}
+
+    @staticmethod
+    def _key(x: Tensor) -> tuple:
+        return x.data_ptr(), x.dtype, x.shape, x.stride()
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return the inner products (R, r, r) of the rows of a factor, and hold them until its last use."""
+        key = self._key(x)
+        self._uses[key] -= 1
+        found = self._held.pop(key, None)
+        found = _gram(x, x) if found is None else found
+        if self._uses[key] > 0:
+            self._held[key] = found
+        return found
+
+
 @dataclass
 class CentredRankOne(GradientFactors):
     """One outer product a record, less the same sum of outer products for all: ``gradient_i = own_i - left^T right``.
@@ -321,36 +385,42 @@ class CentredRankOne(GradientFactors):
     left: Tensor
     right: Tensor
 
+    @functools.cached_property
+    def shared(self) -> Tensor:
+        """(o, n) what is taken from each gradient: the norms and the sum have one product in common."""
+        return self.left.T @ self.right
+
     def norms(self) -> Tensor:
         lefts, rights = self.own.left @ self.left.T, self.own.right @ self.right.T
-        cross = (lefts * rights).sum(dim=1, dtype=torch.float64)
-        shared = ((self.left @ self.left.T) * (self.right @ self.right.T)).sum(dtype=torch.float64)
-        own_norms, longest = self.own.norms().double(), (lengths(self.left) * lengths(self.right)).double().sum()
+        cross = lefts.mul_(rights).sum(dim=1, dtype=torch.float64)
+        # The lengths of all rows of a side at once: its own ones, and behind them the shared ones.
+        left, right = (
+            lengths(torch.cat(pair)).double() for pair in ((self.own.left, self.left), (self.own.right, self.right))
+        )
+        count = len(self.own.left)
+        each = left * right
+        own_norms, longest = each[:count], each[count:].sum()
         # Twice what the products may have lost, so that nothing is rounded down where the two nearly cancel.
-        slack = (sum(self.own.shape) + 2) * torch.finfo(self.left.dtype).eps
-        total = own_norms.square() - 2.0 * cross + shared + slack * (own_norms + longest).square()
+        slack = (sum(self.own.shape) + len(self.left) + 2) * torch.finfo(self.left.dtype).eps
+        total = own_norms.square().sub_(cross, alpha=2.0).add_(lengths(self.shared).double().square_().sum())
+        total.add_((own_norms + longest).square_(), alpha=slack)
         if self.left.dtype == torch.float32:
             o, n = (width * VANISHING**2 for width in self.own.shape)
-            left_lengths = lengths(self.own.left).double() + lengths(self.left).double().sum()
-            right_lengths = lengths(self.own.right).double() + lengths(self.right).double().sum()
-            total += o * right_lengths.square() + n * left_lengths.square()
+            left_lengths, right_lengths = (x[:count] + x[count:].sum() for x in (left, right))
+            total.add_(right_lengths.square_(), alpha=o).add_(left_lengths.square_(), alpha=n)
         return total.clamp_(min=0.0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         self.own.weighted_sum(weights, silenced, out, add=add)
         if silenced is not None:
             weights = torch.where(silenced, 0.0, weights)
-        matrix = out.view(self.own.shape)
-        torch.addmm(matrix, self.left.T, self.right, alpha=-float(weights.sum()), out=matrix)
+        out.view(self.own.shape).sub_(self.shared, alpha=float(weights.sum()))
 
     def materialise(self) -> Tensor:
-        return self.own.materialise() - self._shared()
+        return self.own.materialise() - self.shared.view(self.own.view)
 
     def project(self, onto: Tensor) -> Tensor:
-        return self.own.project(onto) - (self._shared().double() * onto.double()).sum()
-
-    def _shared(self) -> Tensor:
-        return (self.left.T @ self.right).view(self.own.view)
+        return self.own.project(onto) - (self.shared.double().flatten() @ onto.double().flatten())
 
 
 @dataclass
@@ -393,14 +463,15 @@ class Reordered(GradientFactors):
 def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Sequence[int]) -> GradientFactors:
     """Return the cheapest factors of a sum of outer products; see `OuterSum`.
 
-    With r products of length o + n each, Gram matrices cost r^2 (o + n), and multiplying out costs r o n. r must be public.
+    With r products of length o + n each, Gram matrices cost r^2 (o + n), and the weighted sum r o n; multiplied out, both
+    cost r o n together. r must be public.
     """
     pairs, shape = _joined(pairs), tuple(shape)
     terms = sum(right.shape[1] for _, right in pairs)
     if terms == 1 and pairs[0][0].is_floating_point():
         return RankOne(pairs[0][0][:, 0], pairs[0][1][:, 0], tuple(view))
-    factors = OuterSum(pairs, shape, tuple(view), few=terms <= _FEW)
-    multiplied = terms > 1 and math.prod(shape) <= terms * sum(shape)
+    factors = OuterSum(pairs, shape, tuple(view), few=terms * sum(shape) <= _FEW)
+    multiplied = terms > 1 and math.prod(shape) <= _LARGER * terms * sum(shape)
     return Dense(factors.materialise()) if multiplied else factors
 
 
@@ -428,6 +499,11 @@ def _gram(a: Tensor, b: Tensor) -> Tensor:
     if b.is_floating_point():
         return _gram(b, a).transpose(1, 2)
     return (a[:, :, None] == b[:, None, :]).double()
+
+
+def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert a tensor; even where there is nothing to convert, ``to`` takes as long as an addition of a few numbers."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def _double(x: Tensor) -> Tensor:

@@ -47,10 +47,11 @@ class Groups:
 
     def __post_init__(self) -> None:
         if self.places is not None:
-            order, _, place, _ = self._slots
-            index = self.index.index_fill(0, order[place >= self.places], self.count)
-            object.__setattr__(self, "index", index)
-            self.__dict__.pop("_slots")
+            order, _, place, sizes = self._slots
+            if (sizes > self.places).any():
+                index = self.index.index_fill(0, order[place >= self.places], self.count)
+                object.__setattr__(self, "index", index)
+                self.__dict__.pop("_slots")
 
     @cached_property
     def _slots(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -39,6 +39,7 @@ _COMPILED = (
 )  # fmt: skip
 # Namespaces of torch's own operators.
 _NAMESPACES = {"aten", "prims", "prim", "profiler"}
+_SET_GRAD = Tensor.grad.__set__
 # Functions that are handed a function, and are refused or watched in a way of their own.
 _TAKE_FUNCTIONS = {
     custom_function_call, Tensor.register_hook, Tensor.register_post_accumulate_grad_hook, Tensor.as_subclass,
@@ -111,16 +112,11 @@ class Guard(TorchFunctionMode):
                 f"the loss hands a function of its own to {getattr(function, '__name__', function)}, which would call it "
                 "where nothing sees what it does: write out what that computes"
             )
-        if isinstance(function, OpOverload | OpOverloadPacket) and str(function).split(".")[0] not in _NAMESPACES:
-            raise ValueError(
-                f"the loss calls {function}, an operator of an extension (torch.library), whose code is handed all "
-                "records: compute it with torch's own functions"
-            )
         if isinstance(function, HigherOrderOperator):
             self._check_higher_order(function, args)
         if function is Tensor.__repr__ and is_hidden(args[0]):
             raise ValueError("the loss turns a value of a record into text (repr, str, print): print shapes, or nothing")
-        if function == Tensor.grad.__set__ and is_hidden(args[1]):
+        if function == _SET_GRAD and is_hidden(args[1]):
             raise ValueError("the loss keeps what it computed from a record in the .grad of a tensor: compute it anew")
 
     def _check_modes(self) -> None:
@@ -181,6 +177,11 @@ def _refusal(function: Callable) -> str | None:
         return (
             f"the loss calls {name}, a function of its own that takes part in torch's overrides (wrap_torch_function, "
             "handle_torch_function), where nothing sees what it calls: call it as a plain function"
+        )
+    if isinstance(function, OpOverload | OpOverloadPacket) and str(function).split(".")[0] not in _NAMESPACES:
+        return (
+            f"the loss calls {function}, an operator of an extension (torch.library), whose code is handed all records: "
+            "compute it with torch's own functions"
         )
     if getattr(function, "__module__", None) == "torch.distributed.distributed_c10d":
         return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -61,8 +62,10 @@ class _Mark(list):
 
 
 def _tensors_and_marks(objects: list) -> list:
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor | _Mark)}
-    return [x for x in objects if type(x) in kinds]
+    sought = (Tensor, _Mark)
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, sought)}
+    # Thousands of objects are looked at in each step, so the search is one without code of Python.
+    return list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
 
 
 def _bury(found: list) -> None:

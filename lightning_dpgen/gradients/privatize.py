@@ -171,7 +171,7 @@ def clipped_weights(
     factors = clip_weights if math.inf in bounds else rule.factors
     each = [factors(norms, bound) / divisor for norms, bound in zip(columns, bounds, strict=True)]
     # A weight too small for a normal number of that type would be rounded up by too much.
-    return rule.scope.weights([torch.where(w < torch.finfo(dtype).tiny, 0.0, w).to(dtype) for w in each])
+    return rule.scope.weights([w.masked_fill_(w < torch.finfo(dtype).tiny, 0.0).to(dtype) for w in each])
 
 
 def _by_component(access: OpenAccess, sensitivity: Tensor, out: GradientBuffer) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 
 
 class ProcessChange:
@@ -13,13 +13,15 @@ class ProcessChange:
     Threads leave in another order than they entered. If each put back what it had found, the last could put back the
     change of another, for good.
 
+    It is a context itself, since each step of a training enters several.
+
     Args:
         make: makes the change, and returns a function that takes it back.
 
     Example:
         >>> said = ProcessChange(lambda: print("made") or (lambda: print("taken back")))
-        >>> with said.inside():
-        ...     with said.inside():
+        >>> with said:
+        ...     with said:
         ...         said.is_inside
         made
         True
@@ -36,19 +38,16 @@ class ProcessChange:
         """True for a thread that has entered."""
         return getattr(self._own, "depth", 0) > 0
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Let the change last at least as long as this context."""
+    def __enter__(self) -> None:
         with self._changing:
             if not self._entered:
                 self._take_back = self._make()
             self._entered += 1
         self._own.depth = getattr(self._own, "depth", 0) + 1
-        try:
-            yield
-        finally:
-            self._own.depth -= 1
-            with self._changing:
-                self._entered -= 1
-                if not self._entered:
-                    self._take_back()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._own.depth -= 1
+        with self._changing:
+            self._entered -= 1
+            if not self._entered:
+                self._take_back()

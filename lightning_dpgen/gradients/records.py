@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed, Piece, joined
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, slack
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, Grams, OuterSum, slack
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.shards import room_for_sum
 from lightning_dpgen.privacy.lot_id import LotId
@@ -214,7 +214,12 @@ def _write(pieces: Sequence[Piece], out: Tensor, *, add: bool) -> None:
 def _squares(each: Sequence[GradientFactors]) -> Tensor:
     """Return squared norms (len(each), R) in float64: a few operations for all that are products of row lengths."""
     rows = [factors.rows() for factors in each]
-    apart = [factors.norms().double() for factors, pair in zip(each, rows, strict=True) if not pair]
+    grams = Grams(each)
+    apart = [
+        (factors.norms(grams) if isinstance(factors, OuterSum) else factors.norms()).double()
+        for factors, pair in zip(each, rows, strict=True)
+        if not pair
+    ]
     if not apart:
         return _products(rows)
     found = torch.stack(apart).square_()
@@ -231,17 +236,17 @@ def _squares(each: Sequence[GradientFactors]) -> Tensor:
 def _products(rows: Sequence[list[Tensor]]) -> Tensor:
     """Return squares (len(rows), R) of the products of row lengths, of one or two matrices each, in float64."""
     # A layer's weight and bias have one factor in common.
-    unique = {(x.data_ptr(), x.shape, x.stride()): x for pair in rows for x in pair}
-    place = {key: i for i, key in enumerate(unique)}
-    matrices = list(unique.values())
-    keys = [[place[x.data_ptr(), x.shape, x.stride()] for x in pair] + [len(matrices)] for pair in rows]
+    unique: dict[tuple, tuple[int, Tensor]] = {}
+    keys = [[unique.setdefault((x.data_ptr(), x.shape, x.stride()), (len(unique), x))[0] for x in pair] for pair in rows]
+    matrices = [x for _, x in unique.values()]
     widths, device = tuple(x.shape[1] for x in matrices), matrices[0].device
     scale, more, one = _slacks(widths, device)
-    left, right = (_places(tuple(pair[i] for pair in keys), device) for i in (0, 1))
     # The last row of ones is for gradients of one factor.
+    left = _places(tuple(pair[0] for pair in keys), device)
+    right = _places(tuple(pair[1] if len(pair) > 1 else len(matrices) for pair in keys), device)
     lengths = [torch.linalg.vector_norm(x, dim=1) for x in matrices]
     found = torch.stack([*lengths, one.expand_as(lengths[0])]).double().mul_(scale).add_(more).square_()
-    return found[left] * found[right]
+    return found.index_select(0, left).mul_(found.index_select(0, right))
 
 
 @functools.lru_cache(maxsize=256)

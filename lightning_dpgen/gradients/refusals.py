@@ -12,8 +12,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,15 +119,13 @@ _SCRIPTS = (
 _TEXT = "turns a value of a record into text (repr, str, print, logging): print shapes, or nothing"
 
 
-@contextmanager
-def refuse_unwatched() -> Iterator[None]:
+def refuse_unwatched() -> ProcessChange:
     """Make threads, processes, TorchScript and text of hidden values an error, for the thread that calls the loss.
 
     No mode of torch sees these, and they are handed the numbers of all records.
     The text of a hidden value is an error in every thread.
     """
-    with _DOORS_CLOSED.inside():
-        yield
+    return _DOORS_CLOSED
 
 
 # The function found at each door, and the one in its place, which is made anew if a program has put another there.

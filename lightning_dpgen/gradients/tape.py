@@ -77,9 +77,8 @@ class TracedParameter(Tensor):
     @staticmethod
     def of(source: Tensor, tape: Tape, transpose_of: Tensor | None = None) -> TracedParameter:
         """Trace a plain tensor on a tape."""
-        with torch._C.DisableTorchFunctionSubclass():
-            # It requires a gradient, so that the graph shows code that goes round the functions of torch.
-            self = source.detach().as_subclass(TracedParameter).requires_grad_()
+        # It requires a gradient, so that the graph shows code that goes round the functions of torch.
+        self = Tensor._make_subclass(TracedParameter, source, True)
         self.tape, self.source, self.transpose_of = tape, source, transpose_of
         return self
 

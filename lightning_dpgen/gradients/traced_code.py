@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,8 +15,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _ORIGINAL = torch.jit.is_tracing
 
 
-@contextmanager
-def answer_as_traced() -> Iterator[None]:
+def answer_as_traced() -> ProcessChange:
     """Answer yes to ``torch.jit.is_tracing()`` inside this context, but to torch itself and to other threads.
 
     Models look at values to take a shortcut: those of transformers make no attention mask where a lot has no padding. They
@@ -30,8 +28,7 @@ def answer_as_traced() -> Iterator[None]:
         >>> torch.jit.is_tracing()
         False
     """
-    with _ANSWER.inside():
-        yield
+    return _ANSWER
 
 
 @functools.wraps(_ORIGINAL)

@@ -137,22 +137,53 @@ def call(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _cross_entropy(
-    watch, _, input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean",
+    watch, function, input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean",
     label_smoothing=0.0,
 ):  # fmt: skip
     """Compute `F.cross_entropy` of classes; vmap's rule goes through the records one by one."""
     if target.is_floating_point() or label_smoothing or not _plain(input, weight, size_average, reduce):
         return NotImplemented
+    if watch.isolation.is_innermost and watch.isolation.is_record(input):
+        return _of_classes(watch, function, input, target, ignore_index, reduction)
     return _nll(input.log_softmax(dim=min(1, input.dim() - 1)), target, ignore_index, reduction)
 
 
-def _nll_loss(watch, _, input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"):
+def _nll_loss(
+    watch, function, input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"
+):  # fmt: skip
     """Compute `F.nll_loss`, as for `_cross_entropy`."""
-    return _nll(input, target, ignore_index, reduction) if _plain(input, weight, size_average, reduce) else NotImplemented
+    if not _plain(input, weight, size_average, reduce):
+        return NotImplemented
+    if watch.isolation.is_innermost and watch.isolation.is_record(input):
+        return _of_classes(watch, function, input, target, ignore_index, reduction)
+    return _nll(input, target, ignore_index, reduction)
 
 
 def _plain(input: Tensor, *options: Any) -> bool:
     return type(input) is Tensor and all(option is None for option in options)
+
+
+def _of_classes(
+    watch: Watch, function: Callable, input: Tensor, target: Tensor, ignore_index: int, reduction: str
+) -> Tensor:
+    """Compute a loss of classes for all records at once, and reduce it for each of them alone."""
+    dim = min(1, input.dim() - 1)
+    if input.shape[:dim] + input.shape[dim + 1 :] != target.shape or reduction not in ("none", "sum", "mean"):
+        raise ValueError(
+            f"the loss calls {function.__name__} of {tuple(input.shape)} and targets {tuple(target.shape)} with "
+            f"reduction={reduction!r}: expected one target for each place, and 'none', 'sum' or 'mean'"
+        )
+    with watch.isolation.outside():
+        rows, own = (watch.isolation.rows_or_copies(x) for x in (input, target))
+        # One row of scores for each target.
+        rows = rows.movedim(dim + 1, -1).reshape(-1, input.shape[dim])
+        losses = function(rows, own.reshape(-1), ignore_index=ignore_index, reduction="none").view(own.shape)
+        if reduction != "none":
+            losses = losses.flatten(1).sum(dim=1) if losses.dim() > 1 else losses
+        if reduction == "mean":
+            counted = own != ignore_index
+            losses = losses / (counted.flatten(1).sum(dim=1) if own.dim() > 1 else counted)
+    return watch.isolation.hide(losses)
 
 
 def _nll(log_shares: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
@@ -233,6 +264,21 @@ def _batch_norm(
         return NotImplemented
     with watch.isolation.outside():
         result = function(rows[0].flatten(0, 1), *statistics, False, momentum, eps).unflatten(0, rows[0].shape[:2])
+    return watch.isolation.hide(result)
+
+
+def _group_norm(watch: Watch, function: Callable, input, num_groups, weight=None, bias=None, eps=1e-5) -> Any:
+    """Compute `F.group_norm` by public parameters of all records as of a larger batch.
+
+    Its code asks for a layout of memory, which vmap does not know for a view with the channels last (as attention over
+    pictures gives it).
+    """
+    if not is_hidden(input) or type(input) is not Tensor:
+        return NotImplemented
+    if not _public((weight, bias)) or input.dim() < 2 or (rows := _aligned(watch, (input,))) is None:
+        return call(function, (input.contiguous(), num_groups, weight, bias, eps), {})
+    with watch.isolation.outside():
+        result = function(rows[0].flatten(0, 1), num_groups, weight, bias, eps).unflatten(0, rows[0].shape[:2])
     return watch.isolation.hide(result)
 
 
@@ -416,6 +462,7 @@ _SPECIAL: dict[Callable, Callable] = {
     F.multi_head_attention_forward: _attention_layer,
     F.embedding_bag: _embedding_bag,
     F.batch_norm: _batch_norm,
+    F.group_norm: _group_norm,
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,

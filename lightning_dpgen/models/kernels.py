@@ -71,10 +71,11 @@ class _Radial(Kernel):
         return self._of_squares(self._squares(a, b))
 
     def _back(self, a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
-        # Products of codes would cancel where these are far from 0, and what rounding leaves depends on other groups.
-        differences = a[..., :, None, :] - b[..., None, :, :]
-        slopes = 2.0 * weights * self._slopes(self._of_squares(differences.square().sum(dim=-1)))
-        return (slopes[..., None] * differences).sum(dim=-2)
+        # Products of codes would cancel where these are far from 0, and what rounding leaves depends on other groups. The
+        # few dimensions of a code stand in front: sums over a short last one take several times as long.
+        differences = a.movedim(-1, 0)[..., :, None] - b.movedim(-1, 0)[..., None, :]
+        slopes = self._slopes(self._of_squares(differences.square().sum(dim=0))).mul_(weights).mul_(2.0)
+        return differences.mul_(slopes).sum(dim=-1).movedim(0, -1)
 
     @abstractmethod
     def _of_squares(self, squares: Tensor) -> Tensor:

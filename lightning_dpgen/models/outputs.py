@@ -22,7 +22,7 @@ def means(logits: Tensor, layout: Layout) -> Tensor:
     """
     parts = [torch.sigmoid(logits[..., : layout.units])]
     parts += [torch.softmax(group, dim=-1) for group in _groups(logits, layout)]
-    return torch.cat(parts, dim=-1)
+    return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
 
 
 def logits(means: Tensor, layout: Layout, least: float = 0.005) -> Tensor:

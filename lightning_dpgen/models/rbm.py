@@ -126,11 +126,12 @@ class StackedRBM(nn.Module):
         logits = torch.baddbmm(bias[:, None], _drawn(hidden_means, generator), weight)
         layout = self.schema.layout
         mean = means(logits, layout)
+        if not layout.groups:
+            return mean, _drawn(mean, generator)
         state = torch.zeros_like(mean)
         state[..., : layout.units] = _drawn(mean[..., : layout.units], generator)
-        if layout.groups:
-            begins = torch.tensor([span.start for span in layout.spans], device=mean.device)
-            state.scatter_(-1, draw_groups(mean, layout, generator) + begins, 1.0)
+        begins = torch.tensor([span.start for span in layout.spans], device=mean.device)
+        state.scatter_(-1, draw_groups(mean, layout, generator) + begins, 1.0)
         return mean, state
 
     @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -46,14 +46,18 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
-def randomness_of_their_own() -> Iterator[None]:
-    """Key the global generators by the operating system within the block; afterwards they are where they were."""
+def randomness_of_their_own(key: Callable[[torch.Generator], object] = torch.Generator.seed) -> Iterator[None]:
+    """Key the global generators by the operating system within the block; afterwards they are where they were.
+
+    Args:
+        key: keys a generator of torch.
+    """
     generators = torch_generators()
     states = [generator.get_state() for generator in generators]
     before = np.random.get_bit_generator(), random.getstate()
     try:
         for generator in generators:
-            generator.seed()
+            key(generator)
         np.random.set_bit_generator(_numpy_generator())
         # By default it would take ten times as many bytes from the system.
         random.seed(int.from_bytes(os.urandom(32)))

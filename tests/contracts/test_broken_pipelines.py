@@ -285,11 +285,11 @@ BROKEN = {
         (a_norm_is_that_of_what_the_record_adds,),
     ),
     "clip by a norm of one factor of two": Broken(
-        records._products, {" * found[right]": ""},
+        records._products, {".mul_(found.index_select(0, right))": ""},
         (functools.partial(a_norm_is_that_of_what_the_record_adds, dtype=torch.float32),),
     ),
     "weight of a gradient that is not finite not silenced": Broken(
-        clipping.clip_weights, {"return torch.where(norms < largest, weights, 0.0)": "return weights"}, (not_finite,)
+        clipping.clip_weights, {"return weights.masked_fill_(~(norms < largest), 0.0)": "return weights"}, (not_finite,)
     ),
     "product with a gradient that is not finite not silenced": Broken(
         factors.RankOne.weighted_sum, {"_silence(self.right, silenced)": "self.right"}, (not_finite,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -9,14 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, Reordered, outer
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, Parts, Reordered, outer
 from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, sum_by_channel, value_of
 
-# Channels and positions from which the gradients of a kernel of pictures are computed by one convolution.
-_MANY, _FAR = 16, 512
-# Channels from which a kernel's view of pictures is copied with the channels behind the places.
+# Channels from which pictures are held with the channels behind the places.
 _BEHIND = 6
-# Numbers of such views that are held at a time: more than 32 MiB would be mapped anew by glibc at each call.
+# Numbers of such copies that are held at a time: more than 32 MiB would be mapped anew by glibc at each call.
 _AT_ONCE = 1 << 22
 
 
@@ -47,6 +46,25 @@ def _unfolded_behind(x: Tensor, kernel, dilation, padding, stride, grid: Sequenc
     for i, places in enumerate(grid):
         y = y.unfold(1 + i, dilation[i] * (kernel[i] - 1) + 1, stride[i])[..., :: dilation[i]].narrow(1 + i, 0, places)
     return y.permute(0, 1, 2, 4, 5, 3).reshape(b, math.prod(grid), -1)
+
+
+def _shifted(slid: Tensor, at: Tensor, shape, padding, dilation) -> Tensor:
+    """Return gradients (*kernel, B q, out, channels) of a kernel that moves over pictures in single steps.
+
+    In memory, what one place of the kernel sees at all positions is the padded picture from some pixel on, if each line of
+    the factor is as long as a padded one. So it takes one product for each place of the kernel, and no copy of the picture.
+    """
+    (b, c, *sides), (up, left), (lines, width) = slid.shape, padding, at.shape[2:]
+    stride = sides[1] + 2 * left
+    length, beyond = (sides[0] + 2 * up) * stride, dilation[1] * (shape[3] - 1)
+    pixels = slid.new_zeros(b, length + beyond, c)
+    pixels[:, :length].view(b, -1, stride, c)[:, up : up + sides[0], left : left + sides[1]].copy_(slid.permute(0, 2, 3, 1))
+    factor = F.pad(at, (0, stride - width)).flatten(2)
+    products = at.new_empty(*shape[2:], b, shape[0], c)
+    for i, j in itertools.product(*map(range, shape[2:])):
+        first = dilation[0] * i * stride + dilation[1] * j
+        torch.bmm(factor, pixels[:, first : first + lines * stride], out=products[i, j])
+    return products
 
 
 def _padded(x: Tensor, kernel: Sequence[int], dilation: Sequence[int], padding) -> tuple[Tensor, list[int]]:
@@ -85,10 +103,16 @@ def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding,
     n, several = len(shape) - 2, len(slid) // size
     o, width, terms = shape[0], math.prod(shape[1:]), several * math.prod(at.shape[2:])
     dense = groups > 1 or o * width <= terms * (o + width)
-    if dense and (n == 3 or _slides_far(shape, terms, stride, groups)):
+    if dense and n == 3:
         return _multiplied(slid, at, size, shape, stride, padding, dilation, groups)
-    left = at.flatten(2).transpose(1, 2).reshape(size, terms, -1)
     behind = n == 2 and groups == 1 and shape[1] >= _BEHIND
+    kernel = (*shape[2:], shape[1]) if behind else tuple(shape[1:])
+    if dense and behind and max(stride) == 1:
+        products = _shifted(slid, at, shape, padding, dilation)
+        products = products if several == 1 else products.unflatten(2, (size, several)).sum(dim=3)
+        held = (*shape[2:], o, shape[1])
+        return Reordered(Parts(products.view(-1, size, o * shape[1]), held), held, (2, 3, 0, 1))
+    left = at.flatten(2).transpose(1, 2).reshape(size, terms, -1)
     unfolded = _unfolded_behind if behind else _unfolded
 
     def seen(start: int, end: int) -> Tensor:
@@ -99,7 +123,6 @@ def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding,
         # It is as many convolutions side by side. They are multiplied out, since each is small.
         a, b = left.unflatten(2, (groups, -1)), seen(0, size).unflatten(2, (groups, -1))
         return Dense(torch.einsum("brgo,brgn->bgon", a, b).reshape(size, *shape))
-    kernel = (*shape[2:], shape[1]) if behind else tuple(shape[1:])
     if dense and terms > 1:
         products, at_once = left.new_empty(size, o, width), max(1, _AT_ONCE // (terms * width))
         for start in range(0, size, at_once):
@@ -109,16 +132,6 @@ def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding,
     else:
         found = outer([(left, seen(0, size))], (o, width), (o, *kernel))
     return Reordered(found, (o, *kernel), (0, n + 1, *range(1, n + 1))) if behind else found
-
-
-def _slides_far(shape, terms: int, stride: Sequence[int], groups: int) -> bool:
-    """Return True where one convolution is quicker than products with what the kernel sees at each position.
-
-    What it sees is the input, copied once for each place of the kernel. A convolution makes no such copy, but takes longer
-    than products over few positions, in steps, or with few or many channels (measured on a processor with AVX-512).
-    """
-    is_kernel = len(shape) == 4 and math.prod(shape[2:]) > 1 and groups == 1
-    return is_kernel and min(shape[:2]) >= _MANY and max(shape[:2]) < 128 and max(stride) == 1 and terms >= _FAR
 
 
 def conv_factors(x, gradient, size, shape, stride, padding, dilation, groups) -> GradientFactors:

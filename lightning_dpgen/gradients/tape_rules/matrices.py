@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, RankOne, outer
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, value_of
 
@@ -29,15 +29,39 @@ def _linear(tape: Tape, input, weight, bias=None):
     x = records_behind(tape, input, 1, weight, bias)
     if x is None:
         return NotImplemented
+    # A result in more dimensions would be a view of one in two, which autograd copies where it is told its gradient.
+    several = x.dim() > 2
 
     def note(gradient):
-        g = _rows(gradient, x if not isinstance(weight, TracedParameter) else weight.source)
+        if len(gradient) == len(x):
+            yield from _single(gradient, x, weight, bias)
+            return
+        like = weight.source if isinstance(weight, TracedParameter) else x
+        g = gradient.reshape(len(x), -1, gradient.shape[-1]).to(like.dtype)
         if isinstance(weight, TracedParameter):
-            yield matrix_gradient(weight, [(g, _rows(x, weight.source))], (g.shape[2], x.shape[-1]))
+            yield matrix_gradient(weight, [(g, _rows(x, like))], (g.shape[2], x.shape[-1]))
         if isinstance(bias, TracedParameter):
-            yield bias.source, Dense(g[:, 0] if g.shape[1] == 1 else g.sum(dim=1))
+            yield bias.source, Dense(g.sum(dim=1))
 
-    return tape.note(lambda: F.linear(x, value_of(weight), value_of(bias)), note)
+    return tape.note(
+        lambda: F.linear(x.flatten(0, -2) if several else x, value_of(weight), value_of(bias)),
+        note,
+        (lambda y: y.unflatten(0, x.shape[:-1])) if several else None,
+    )
+
+
+def _single(gradient: Tensor, x: Tensor, weight, bias):
+    """Give the gradients of a linear map of one vector a record: one outer product, as most small networks have it."""
+    like = weight.source if isinstance(weight, TracedParameter) else x
+    g = gradient.reshape(len(x), gradient.shape[-1]).to(like.dtype)
+    if isinstance(weight, TracedParameter):
+        inputs = x.detach().reshape(len(x), x.shape[-1]).to(like.dtype)
+        if weight.transpose_of is None:
+            yield weight.source, RankOne(g, inputs, tuple(weight.source.shape))
+        else:
+            yield weight.transpose_of, RankOne(inputs, g, tuple(weight.transpose_of.shape))
+    if isinstance(bias, TracedParameter):
+        yield bias.source, Dense(g)
 
 
 def _matmul(tape: Tape, a, b, *, out=None):
@@ -70,8 +94,26 @@ def _matmul_from_the_right(tape: Tape, b, a):
 def _addmm(tape: Tape, input, mat1, mat2, *, beta=1, alpha=1, out=None):
     if beta != 1 or alpha != 1 or out is not None or not is_hidden(mat1):
         return NotImplemented
+    plain_bias = not is_hidden(input) and input.dim() == 1
+    if isinstance(mat2, TracedParameter) and plain_bias and (x := records_behind(tape, mat1, 2)) is not None:
+        # Together with a bias, it is a linear layer with its weight transposed.
+        return _affine(tape, x, mat2, input)
     product = _matmul(tape, mat1, mat2) if isinstance(mat2, TracedParameter) else mat1 @ mat2
     return product + input
+
+
+def _affine(tape: Tape, x: Tensor, matrix: TracedParameter, bias: Tensor):
+    """Compute ``x @ matrix + bias`` of records (B, r, n), with a bias (o,) that is a parameter or public."""
+
+    def note(gradient):
+        g = gradient.view(len(x), -1, gradient.shape[1]).to(matrix.source.dtype)
+        yield matrix_gradient(matrix, [(_rows(x, matrix.source), g)], (x.shape[2], g.shape[2]))
+        if isinstance(bias, TracedParameter):
+            yield bias.source, Dense(g.sum(dim=1))
+
+    return tape.note(
+        lambda: torch.addmm(value_of(bias), x.flatten(0, 1), value_of(matrix)), note, lambda y: y.unflatten(0, x.shape[:2])
+    )
 
 
 def _transpose(tape: Tape, matrix, *dimensions):
