@@ -149,13 +149,12 @@ class StackedCritic(nn.Module):
         for layer in layers[:-1]:
             x = segmented_product(x, layer.weight, layer.bias, offsets)
             kept.append(signs(x, SLOPE))
-            x = x * kept[-1]
-            inputs.append(x)
+            inputs.append(x.mul_(kept[-1]))
 
         v = self._slopes(x, offsets, size, count)
         gradients = [v]
         for layer, sign in zip(reversed(layers[1:]), reversed(kept), strict=True):
-            v = segmented_product(v, layer.weight.mT, None, offsets) * sign
+            v = segmented_product(v, layer.weight.mT, None, offsets).mul_(sign)
             gradients.append(v)
         gradients.reverse()
 
@@ -173,7 +172,7 @@ class StackedCritic(nn.Module):
             factors[layer.weight] = OneComponent(outer([(left, right)], shape, shape), lot.offsets)
             factors[layer.bias] = OneComponent(Dense(left[:, :scored].sum(dim=1)), lot.offsets)
             if tangent is not None and i < len(kept):
-                tangent = segmented_product(tangent, layer.weight, None, lot.offsets) * kept[i][count - 1 :: count]
+                tangent = segmented_product(tangent, layer.weight, None, lot.offsets).mul_(kept[i][count - 1 :: count])
         return factors, lambda: self.loss(lot, noise).detach()
 
     def _slopes(self, hidden: Tensor, offsets: Sequence[int], size: int, count: int) -> Tensor:
