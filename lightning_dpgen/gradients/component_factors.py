@@ -134,7 +134,8 @@ def joined(pieces: Sequence[Piece]) -> Sequence[Piece]:
     first = each[0].single
     if any(x.single.right is not first.right for x in each) or any(silenced is not None for *_, silenced in pieces):
         return pieces
-    left = sum(x.single.left * weights[:, None] for x, weights, _ in pieces)
+    weighted = [x.single.left * weights[:, None] for x, weights, _ in pieces]
+    left = sum(weighted[1:], start=weighted[0])
     ones = pieces[0][1].new_ones(len(left))
     return [(OneComponent(RankOne(left, first.right, first.view), each[0].offsets), ones, None)]
 

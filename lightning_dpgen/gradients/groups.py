@@ -74,6 +74,11 @@ class Groups:
         empty = torch.arange(slots.shape[1], device=slots.device) >= sizes[:, None]
         return torch.where(empty, slots[:, :1], slots).flatten(), empty, (sizes == 0).nonzero()[:, 0]
 
+    @cached_property
+    def _empty_places(self) -> Tensor:
+        """The empty places among those of all groups, one behind the other."""
+        return self._padded[1].flatten().nonzero()[:, 0]
+
     def repeated(self, x: Tensor) -> Tensor:
         """Gather records with copies of a group's first one behind them; zeros where a group has none."""
         slots, empty, none = self._padded
@@ -84,8 +89,9 @@ class Groups:
 
     def gather(self, x: Tensor) -> Tensor:
         """Gather (B, ...) to (m, r, ...), the records of each group and zeros behind them; r is `places`, or the most."""
-        empty = self._padded[1]
-        return self.repeated(x).masked_fill_(empty.view(*empty.shape, *(1,) * (x.dim() - 1)), 0)
+        gathered = self.repeated(x)
+        gathered.flatten(0, 1).index_fill_(0, self._empty_places, 0)
+        return gathered
 
     def scatter(self, rows: Tensor) -> Tensor:
         """Invert `gather`: scatter (m, r, ...) to (B, ...), zeros for a record of no group."""

@@ -13,7 +13,7 @@ from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
 from lightning_dpgen.gradients.segments import segmented_product
 from lightning_dpgen.gradients.terms import DataFree, PerRecord
 from lightning_dpgen.models.generators import SLOPE, StackedGenerator
-from lightning_dpgen.models.networks import ConvEncoder, StackedMLP, check_layers, check_sizes, signs
+from lightning_dpgen.models.networks import ConvEncoder, StackedMLP, check_layers, check_sizes
 from lightning_dpgen.sampling.lots import Lot
 
 LOSSES = ("wgan_gp", "wgan_clip", "vanilla")
@@ -145,17 +145,15 @@ class StackedCritic(nn.Module):
         size, count, scored = len(lot), len(rows), 1 + self.beside
         offsets = tuple(count * o for o in lot.offsets)
         x = torch.stack(rows, dim=1).flatten(0, 1)
-        layers, inputs, kept = self.score.layers, [x], []
+        layers, inputs = self.score.layers, [x]
         for layer in layers[:-1]:
-            x = segmented_product(x, layer.weight, layer.bias, offsets)
-            kept.append(signs(x, SLOPE))
-            x = x * kept[-1]
+            x = F.leaky_relu_(segmented_product(x, layer.weight, layer.bias, offsets), SLOPE)
             inputs.append(x)
 
         v = self._slopes(x, offsets, size, count)
         gradients = [v]
-        for layer, sign in zip(reversed(layers[1:]), reversed(kept), strict=True):
-            v = segmented_product(v, layer.weight.mT, None, offsets) * sign
+        for layer, reached in zip(reversed(layers[1:]), reversed(inputs[1:]), strict=True):
+            v = _rectified(segmented_product(v, layer.weight.mT, None, offsets), reached)
             gradients.append(v)
         gradients.reverse()
 
@@ -172,8 +170,9 @@ class StackedCritic(nn.Module):
             shape = tuple(layer.weight.shape[1:])
             factors[layer.weight] = OneComponent(outer([(left, right)], shape, shape), lot.offsets)
             factors[layer.bias] = OneComponent(Dense(left[:, :scored].sum(dim=1)), lot.offsets)
-            if tangent is not None and i < len(kept):
-                tangent = segmented_product(tangent, layer.weight, None, lot.offsets) * kept[i][count - 1 :: count]
+            if tangent is not None and i < len(layers) - 1:
+                tangent = segmented_product(tangent, layer.weight, None, lot.offsets)
+                tangent = _rectified(tangent, inputs[i + 1][count - 1 :: count])
         return factors, lambda: self.loss(lot, noise).detach()
 
     def _slopes(self, hidden: Tensor, offsets: Sequence[int], size: int, count: int) -> Tensor:
@@ -220,3 +219,8 @@ class StackedCritic(nn.Module):
         """Hold all parameters within a bound, after their noisy step (Arjovsky et al. 2017, Algorithm 1)."""
         for parameter in self.parameters():
             parameter.clamp_(-bound, bound)
+
+
+def _rectified(v: Tensor, reached: Tensor) -> Tensor:
+    """Multiply by the slope of a leaky rectifier, known from its results: 1 where these are above 0."""
+    return torch.ops.aten.leaky_relu_backward(v, reached, SLOPE, True)

@@ -71,9 +71,8 @@ class _Radial(Kernel):
         return self._of_squares(self._squares(a, b))
 
     def _back(self, a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
-        # Products of codes would cancel where these are far from 0, and what rounding leaves depends on other groups. The
-        # few dimensions of a code stand in front: sums over a short last one take several times as long.
-        differences = a.movedim(-1, 0)[..., :, None] - b.movedim(-1, 0)[..., None, :]
+        # Products of codes would cancel where these are far from 0, and what rounding leaves depends on other groups.
+        differences = _differences(a, b)
         slopes = self._slopes(self._of_squares(differences.square().sum(dim=0))).mul_(weights).mul_(2.0)
         return differences.mul_(slopes).sum(dim=-1).movedim(0, -1)
 
@@ -130,8 +129,12 @@ class CauchySum(Kernel):
         return _CauchySum.apply(a[..., :, None, :] - b[..., None, :, :])[0]
 
     def _back(self, a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
-        differences = a[..., :, None, :] - b[..., None, :, :]
-        return (weights[..., None] * _CauchySum.forward(differences)[1]).sum(dim=-2)
+        differences = _differences(a, b)
+        slopes, squares = torch.zeros_like(differences), differences.square()
+        for scale in SCALES:
+            each = squares.add(scale).reciprocal_()
+            slopes.addcmul_(each, each, value=-2.0 * scale)
+        return slopes.mul_(differences).mul_(weights).sum(dim=-1).movedim(0, -1)
 
     def _frequencies(self, pairs: int, generator: torch.Generator | None) -> Tensor:
         # c / (c + t^2) is the mean of cos(w t) for w of a Laplace distribution of scale c^-1/2.
@@ -143,6 +146,12 @@ class CauchySum(Kernel):
         dimensions = torch.arange(self.latent)
         out[dimensions, dimensions] = laplace.flatten(1)
         return out.flatten(1)
+
+
+def _differences(a: Tensor, b: Tensor) -> Tensor:
+    """Return the differences (d, ..., r, s) of codes, as sums over a short last dimension take several times as long."""
+    a, b = (x.movedim(-1, 0).contiguous() for x in (a, b))
+    return a[..., :, None] - b[..., None, :]
 
 
 class _CauchySum(torch.autograd.Function):
