@@ -171,6 +171,10 @@ class StoredLot(Lot):
         changes: functions that each tensor goes through when it is fetched.
     """
 
+    _store: Store
+    _positions: np.ndarray
+    _changes: tuple[Callable[[Tensor], Tensor], ...]
+
     def __init__(
         self,
         store: Store,

@@ -41,7 +41,7 @@ CLUSTERS = torch.arange(N).remainder(3).clamp(max=1)
 EMBEDDED = {"embedding": 0.1}
 FAMILIES = {
     "vae": (VAE, {"hidden": 4}, None),
-    "vae, several draws": (VAE, {"hidden": 4, "samples": 2, "likelihood": "gaussian"}, None),
+    "vae, several draws": (VAE, {"hidden": 4, "samples": 2}, None),
     "vae, convolutions": (VAE, {"network": "conv"}, None),
     "vae, embedding": (VAE, {"hidden": 4, "divergence": Divergence("mmd", averaging=0.5)}, EMBEDDED),
     "vae, embedding of convolutions": (VAE, {"network": "conv", "divergence": Divergence("mmd")}, EMBEDDED),
