@@ -31,7 +31,7 @@ def _linear(tape: Tape, input, weight, bias=None):
         return NotImplemented
 
     def note(gradient):
-        if x.dim() == 2 or x[0].numel() == x.shape[-1]:
+        if x.numel() == len(x) * x.shape[-1]:
             yield from _single(gradient, x, weight, bias)
             return
         g = _rows(gradient, x if not isinstance(weight, TracedParameter) else weight.source)
