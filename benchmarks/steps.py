@@ -192,7 +192,7 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
             "private": private.step(vae(network="conv", latent=8), records, 256),
             "private, torch's layers": private.step(Taped(peers.convolutional_vae(), 8), records, 256),
         },
-        [("private", "plain", 2.0, 1.4), ("private, torch's layers", "plain", 2.0, 1.4)],
+        [("private", "plain", 1.6, 1.3), ("private, torch's layers", "plain", 1.6, 1.3)],
     )
     grouped = vae()
 
@@ -212,7 +212,7 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
 
         return terms
 
-    for name, must, aim in (("imq", 1.5, 1.2), ("cauchy", 1.8, 1.3)):
+    for name, must, aim in (("imq", 1.4, 1.2), ("cauchy", 1.8, 1.3)):
         found[f"VAE with a group term ({name}), lot 256, 16 groups"] = (
             {
                 "plain": peers.vae_step(peers.linear_vae(), records, 256, fused=False, group=16),
@@ -260,7 +260,7 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
             "plain": peers.critic_step(peers.critic(), peers.generator(), rows, fused=False),
             "private": private.step(StackedCritic(made_by, hidden=256, layers=3), rows, 64, Decay(10.0)),
         },
-        [("private", "plain", 1.3, 1.0)],
+        [("private", "plain", 1.15, 1.0)],
     )
     series = torch.rand(5_000, 32, 64)
     for kind in (nn.LSTM, nn.GRU, nn.RNN):
@@ -296,7 +296,7 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
             "plain": peers.rbm_step(peers.RBM(), records),
             "private": private.step(machine, records, 100, inner=torch.optim.SGD, after=lambda: machine.sweep(public)),
         },
-        [("private", "plain", 1.7, 1.4)],
+        [("private", "plain", 1.9, 1.4)],
     )
     return found
 

@@ -50,7 +50,7 @@ def randomness_of_their_own(key: Callable[[torch.Generator], object] = torch.Gen
     """Key the global generators by the operating system within the block; afterwards they are where they were.
 
     Args:
-        key: keys a generator of torch.
+        key: keys one of torch's generators; by default from the operating system.
     """
     generators = torch_generators()
     states = [generator.get_state() for generator in generators]
