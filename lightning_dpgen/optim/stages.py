@@ -8,6 +8,7 @@ from typing import SupportsIndex
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.samplers import POISSON, check_sampler
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 
@@ -21,6 +22,7 @@ def training_stage(
     share: float | None = None,
     embeddings: Mapping[str, float] | None = None,
     stage: str = "training",
+    sampler: str = POISSON,
 ) -> StageSpec:
     """Return the spec of a stage of private steps, for `make_plan`.
 
@@ -34,10 +36,11 @@ def training_stage(
             others leave, which one stage of a plan may have.
         embeddings: the further noises of `EmbeddingGradients`, and their shares.
         stage: the name of the stage.
+        sampler: the law of the lots: ``poisson``, with independent records.
 
     Raises:
-        ValueError: for another clipping, n or sample_rate; if nothing is left for the gradient; if two noises have one
-            name.
+        ValueError: for another clipping, n or sample_rate; for a sampler whose cost is not proved; if nothing is left for
+            the gradient; if two noises have one name.
 
     Example:
         >>> from lightning_dpgen import DPNorm
@@ -47,6 +50,7 @@ def training_stage(
     rules = (clipping,) if isinstance(clipping, ClippingRule) else clipping
     if not (isinstance(rules, Sequence) and rules and all(isinstance(rule, ClippingRule) for rule in rules)):
         raise ValueError(f"clipping={clipping!r}: expected a rule of lightning_dpgen.clipping, or one for each term")
+    check_sampler(sampler)
     n = read_whole("n", n, of=" of records")
     check_number("sample_rate", sample_rate, lambda value: 0.0 < value <= 1.0, "above 0, up to 1")
     pairs = [*(embeddings or {}).items(), *(pair for rule in rules for pair in rule.noise_shares.items())]

@@ -23,10 +23,12 @@ from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.automatic_module import StepOptions
 from lightning_dpgen.plugins.training_ledger import digest_of, open_account
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.samplers import POISSON
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.weights import release_weights
 from lightning_dpgen.sampling.as_store import store_of
@@ -52,6 +54,8 @@ class PrivateTraining:
         delta: in (0, 1).
         sample_rate: the probability with which each record takes part in a step.
         steps: the number of steps.
+        sampler: the law of the lots: ``poisson``, with independent records.
+        accountant: ``pld``, or ``rdp`` for Renyi moments, which are looser (`make_plan`).
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
@@ -113,6 +117,8 @@ class PrivateTraining:
         multiplicity: int = 1,
         averaging: float = 0.0,
         share_private_logs: bool = False,
+        sampler: str = POISSON,
+        accountant: str = PLD,
         stream: PrivateStream | None = None,
         study: Study | None = None,
     ) -> None:
@@ -124,8 +130,8 @@ class PrivateTraining:
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
         options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging)
-        stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps)
-        plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows)
+        stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps, sampler=sampler)
+        plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant)
         store = store_of(records)
         check_finite(store)
         if not len(store):

@@ -10,6 +10,7 @@ from typing import SupportsIndex
 import dp_accounting
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
+from lightning_dpgen.privacy.accountant_names import PLD, check_accountant
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.event_parts import gaussian_shift, without_failures
 from lightning_dpgen.privacy.events import composed, stage_events
@@ -36,6 +37,7 @@ def make_plan(
     delta: float,
     relation: str = ADD_OR_REMOVE_ONE,
     max_rows: SupportsIndex = 1,
+    accountant: str = PLD,
 ) -> Plan:
     """Make the plan with noise and steps for every stage, such that the whole run is (epsilon, delta)-private.
 
@@ -56,10 +58,13 @@ def make_plan(
         delta: in (0, 1); or 0, for stages whose noises are Laplace or known to be pure, at rate 1.
         relation: ``add_or_remove_one``; or ``replace_one``, for full passes that are all pure (delta 0) or all Gaussian.
         max_rows: the most records that the unit of privacy has: 1, or as many as a person has; see `Plan`.
+        accountant: ``pld`` (privacy loss distributions, the tightest); or ``rdp`` (Renyi moments, looser: more noise or
+            fewer steps), where a comparison with other work needs its number. The certificate states the same.
 
     Raises:
         ValueError: for an impossible epsilon, delta, share, noise, count or max_rows, more unknowns than can be solved
-            for, stages for different numbers of records, or deltas of the stages that leave nothing of the plan's.
+            for, stages for different numbers of records, deltas of the stages that leave nothing of the plan's, or an
+            accountant that gives no upper bound, saying why.
         BudgetTooSmall: if a stage would need more noise than its records can outweigh; the message says what would fit.
 
     Example:
@@ -71,16 +76,17 @@ def make_plan(
     """
     if delta != 0.0:
         check_delta(delta)
+    check_accountant(accountant)
     max_rows = read_whole("max_rows", max_rows)
     if relation == REPLACE_ONE:
         _check_replaceable(specs, delta)
-        return _replacing(make_plan(specs, epsilon=epsilon, delta=delta, max_rows=max_rows))
+        return _replacing(make_plan(specs, epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant))
     if relation != ADD_OR_REMOVE_ONE:
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     # A multiplier is one of max_rows records at once, so its noise outweighs an access max_rows times as soon.
     specs = [replace(spec, max_noise=spec.max_noise / max_rows) for spec in specs]
     rest, n = next((spec.stage for spec in specs if spec.share is None), None), records_of(specs)
-    return replace(_without_units(specs, epsilon, delta), max_rows=max_rows, flexible=rest, n=n)
+    return replace(_without_units(specs, epsilon, delta, accountant), max_rows=max_rows, flexible=rest, n=n)
 
 
 def make_first_plan(
@@ -202,14 +208,14 @@ def _check_kept(promise: Plan, specs: Sequence[StageSpec]) -> None:
             )
 
 
-def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: float) -> Plan:
+def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: float, accountant: str) -> Plan:
     shares = shares_of(specs)
     check_specs(specs, epsilon)
     if not any(spec.deltas for spec in specs):
-        return _solved(specs, shares, epsilon, delta)
+        return _solved(specs, shares, epsilon, delta, accountant)
     # The delta that those of stages leave is the delta of all the noise, exactly.
     left = _left(specs, delta)
-    plan = _solved([replace(spec, deltas={}) for spec in specs], shares, epsilon, left)
+    plan = _solved([replace(spec, deltas={}) for spec in specs], shares, epsilon, left, accountant)
     solved = zip(plan.stages, specs, strict=True)
     stages = tuple(replace(stage, access=replace(stage.access, deltas=spec.deltas)) for stage, spec in solved)
     return replace(plan, stages=stages, delta=delta)
@@ -229,15 +235,17 @@ def _left(specs: Sequence[StageSpec], delta: float) -> float:
     return left
 
 
-def _solved(specs: Sequence[StageSpec], shares: Sequence[float], epsilon: float | None, delta: float) -> Plan:
+def _solved(
+    specs: Sequence[StageSpec], shares: Sequence[float], epsilon: float | None, delta: float, accountant: str
+) -> Plan:
     if epsilon is not None and math.isinf(epsilon):
-        return Plan(stages_of(specs, shares, [0.0] * len(specs)), math.inf, delta)
+        return Plan(stages_of(specs, shares, [0.0] * len(specs)), math.inf, delta, accountant=accountant)
     if epsilon is None:
         multipliers = beside_given(specs, shares, delta)
-        plan = Plan(stages_of(specs, shares, multipliers), math.inf, delta)
+        plan = Plan(stages_of(specs, shares, multipliers), math.inf, delta, accountant=accountant)
         return replace(plan, target_epsilon=round_up(plan.epsilon))
-    stages = within(specs, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta))
-    return Plan(stages, float(epsilon), delta)
+    stages = within(specs, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta, accountant))
+    return Plan(stages, float(epsilon), delta, accountant=accountant)
 
 
 def _check_replaceable(specs: Sequence[StageSpec], delta: float) -> None:

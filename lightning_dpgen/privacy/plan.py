@@ -13,6 +13,7 @@ import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import INTERVALS, Spent, spent
+from lightning_dpgen.privacy.accountant_names import ACCOUNTANTS_BY_NAME, PLD, check_accountant
 from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
@@ -38,6 +39,7 @@ _SHAPE = shape(
     flexible={"type": ["string", "null"]},
     reference=_REFERENCE | {"type": ["object", "null"], "additionalProperties": False},
     n_={"type": "integer", "minimum": 1},
+    accountant_={"enum": list(ACCOUNTANTS_BY_NAME)},
 )
 
 # The most stages of a certificate, which lists them one by one.
@@ -101,6 +103,8 @@ class Plan:
 
     In a plan that is made from what its first stages have released, `reference` stands for the stages after these: it was
     fixed before, dominates them, and takes their place in `event`.
+
+    `accountant` is the one that epsilon was calibrated with, and that a certificate states it by: ``pld`` or ``rdp``.
     """
 
     stages: tuple[Stage, ...]
@@ -111,8 +115,15 @@ class Plan:
     flexible: str | None = None
     reference: Reference | None = None
     n: int | None = None
+    accountant: str = PLD
 
     def __post_init__(self) -> None:
+        check_accountant(self.accountant)
+        if self.accountant != PLD and (self.delta == 0.0 or self.reference is not None):
+            raise ValueError(
+                f"accountant={self.accountant!r}: a plan at delta=0, or made from what its first stages release, takes "
+                f"{PLD!r} alone"
+            )
         object.__setattr__(self, "max_rows", read_whole("max_rows", self.max_rows))
         if self.n is not None:
             object.__setattr__(self, "n", read_whole("n", self.n, of=" of records"))
@@ -161,7 +172,12 @@ class Plan:
 
     @cached_property
     def spent(self) -> Spent:
-        return spent(self.event, self.delta, relation=self.relation)
+        return self.cost_of(self.event)
+
+    def cost_of(self, event: dp_accounting.DpEvent, *, delta: float | None = None, interval: float | None = None) -> Spent:
+        """Return epsilon of an event under the plan's relation, by its accountant, at its delta or another; see `spent`."""
+        delta = self.delta if delta is None else delta
+        return spent(event, delta, relation=self.relation, interval=interval, accountant=self.accountant)
 
     @property
     def epsilon(self) -> float:
@@ -179,7 +195,7 @@ class Plan:
         raise ValueError(f"stage={name!r}: the plan has the stages {[stage.name for stage in self.stages]}")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plan as it stands in a ledger; a target that is infinite is null, and an `n` of None is left out."""
+        """Return the plan as it stands in a ledger; a target that is infinite is null, and what is as ever is left out."""
         fields = {
             "stages": [stage.as_json() for stage in self.stages],
             "target_epsilon": self.target_epsilon if math.isfinite(self.target_epsilon) else None,
@@ -189,7 +205,8 @@ class Plan:
             "flexible": self.flexible,
             "reference": None if self.reference is None else self.reference.as_json(),
         }
-        return fields if self.n is None else fields | {"n": self.n}
+        extra = {"n": self.n, "accountant": None if self.accountant == PLD else self.accountant}
+        return fields | {name: value for name, value in extra.items() if value is not None}
 
     @classmethod
     def from_json(cls, fields: Any) -> Plan:
@@ -206,7 +223,8 @@ class Plan:
         target = math.inf if fields["target_epsilon"] is None else fields["target_epsilon"]
         reference = None if fields["reference"] is None else Reference(**fields["reference"])
         rows, n = int(fields["max_rows"]), int(fields["n"]) if "n" in fields else None
-        return cls(stages, target, fields["delta"], fields["relation"], rows, fields["flexible"], reference, n)
+        accountant = fields.get("accountant", PLD)
+        return cls(stages, target, fields["delta"], fields["relation"], rows, fields["flexible"], reference, n, accountant)
 
     def covers(self, accesses: Iterable[tuple[Access, int]]) -> bool:
         """Return whether accesses cost no more than the plan: its reference, where there is one, else its budget.
@@ -217,7 +235,7 @@ class Plan:
         events = stage_events(accesses, pure=self.delta == 0.0)
         if self.reference is None:
             event = composed([event for _, event in events])
-            return spent(event, self.delta, relation=self.relation).epsilon <= round_down(self.target_epsilon)
+            return self.cost_of(event).epsilon <= round_down(self.target_epsilon)
         after = self.reference.after
         if events[:after] != self.stage_events[:after]:
             return False
@@ -237,8 +255,8 @@ class Plan:
             )
         begun = self.stages[: len(first.stages)]
         alike = len(begun) == len(first.stages) and all(map(Stage.draws_as, begun, first.stages))
-        same = (self.relation, self.max_rows, self.reference) == (first.relation, first.max_rows, first.reference)
-        if not alike or not same:
+        ours, theirs = ((p.relation, p.max_rows, p.reference, p.accountant) for p in (self, first))
+        if not alike or ours != theirs:
             raise PlanMismatch(f"the plan does not begin with the stages {[s.name for s in first.stages]} that were drawn")
         return replace(self, stages=(*first.stages, *self.stages[len(begun) :]), n=n)
 
@@ -304,7 +322,7 @@ class Plan:
         knots = []
         for count in steps:
             event = self._up_to([*before, (stage.access, count)])
-            knots.append(spent(event, self.delta, relation=self.relation, interval=1e-3).epsilon)
+            knots.append(self.cost_of(event, interval=1e-3).epsilon)
         return Curve(tuple(steps), tuple(min(knot, self.epsilon) for knot in knots))
 
     def _up_to(self, accesses: list[tuple[Access, int]]) -> dp_accounting.DpEvent:

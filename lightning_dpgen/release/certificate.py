@@ -15,6 +15,7 @@ import dp_accounting
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import INTERVALS, spent
+from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
 from lightning_dpgen.privacy.events import composed, encode, stage_events
@@ -87,7 +88,9 @@ def make_certificate(
     replaceable = reference is None or reference.replaceable
     named = stage_events(accesses, pure=plan.delta == 0.0)
     stages = [stage for _, stage in named]
-    epsilons = stage_epsilons(stages, plan.delta, interval, plan.relation) if plan.private else [None] * len(stages)
+    epsilons: list[float | None] = [None] * len(stages)
+    if plan.private:
+        epsilons = [*stage_epsilons(stages, plan.delta, interval, plan.relation, plan.accountant)]
     certificate: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "private": private,
@@ -100,14 +103,15 @@ def make_certificate(
             "name": ACCOUNTANTS[spending.method],
             "version": version("dp-accounting"),
             "value_discretization_interval": spending.interval,
-        },
+        }
+        | ({} if plan.accountant == PLD else {"chosen": plan.accountant}),
         "event": encode(event),
         "stages": [
             {"name": name, "event": encode(stage), "epsilon": None if epsilon is None else round_up(epsilon)}
             for (name, stage), epsilon in zip(named, epsilons, strict=True)
         ],
         "also": (
-            also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation, replaceable)
+            also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation, replaceable, plan.accountant)
             if plan.private
             else None
         ),
@@ -126,7 +130,7 @@ def make_certificate(
 
 
 def stage_epsilons(
-    stages: Sequence[dp_accounting.DpEvent], delta: float, interval: float | None, relation: str
+    stages: Sequence[dp_accounting.DpEvent], delta: float, interval: float | None, relation: str, accountant: str = PLD
 ) -> list[float]:
     """Compute epsilon of each stage by itself, at the interval of the whole.
 
@@ -138,7 +142,10 @@ def stage_epsilons(
         dearest = max(spent_by_rdp(stage, delta) for stage in stages)
         finer = [at for at in INTERVALS if at >= interval and affordable(together, at) and dearest <= MOST_POINTS * at]
         interval = finer[-1] if finer else INTERVALS[0]
-    return [spent(stage, delta, relation=relation, interval=interval, beside=together).epsilon for stage in stages]
+    return [
+        spent(stage, delta, relation=relation, interval=interval, beside=together, accountant=accountant).epsilon
+        for stage in stages
+    ]
 
 
 def also(
@@ -148,6 +155,7 @@ def also(
     interval: float | None,
     relation: str,
     replaceable: bool = True,
+    accountant: str = PLD,
 ) -> dict[str, Any]:
     """State the same event in other ways: a record replaced, Gaussian-DP, and other deltas. Rounded up.
 
@@ -159,11 +167,15 @@ def also(
     if delta == 0.0:
         replaced = epsilon if relation == REPLACE_ONE else round_up(2.0 * epsilon)
         return {"replace_one_epsilon": replaced, "gaussian_mu": None, "curve": []}
+
+    def cost(delta: float, relation: str) -> float:
+        return round_up(spent(event, delta, relation=relation, interval=interval, accountant=accountant).epsilon)
+
     replaced = None
     if replaceable:
         with suppress(Unaccountable):
-            replaced = round_up(spent(event, delta, relation=REPLACE_ONE, interval=interval).epsilon)
-    curve = [[10.0**-e, round_up(spent(event, 10.0**-e, relation=relation, interval=interval).epsilon)] for e in _EXPONENTS]
+            replaced = cost(delta, REPLACE_ONE)
+    curve = [[10.0**-e, cost(10.0**-e, relation)] for e in _EXPONENTS]
     return {
         "replace_one_epsilon": replaced if replaced is not None and math.isfinite(replaced) else None,
         "gaussian_mu": round_up(gaussian_mu(epsilon, delta)),

@@ -24,6 +24,7 @@ from opacus.accountants import RDPAccountant
 
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.privacy.accountant import INTERVALS, spent
+from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.event_parts import gaussian_history, without_failures
 from lightning_dpgen.privacy.events import UnknownEvent, composed, decode, encode
@@ -282,7 +283,8 @@ def _check_account(
             return
     _check_selection(certificate["selection"], event, verdict)
     before = len(verdict.problems)
-    spending = spent(event, delta, relation=relation, interval=interval or None)
+    accountant = certificate["accountant"].get("chosen", PLD)
+    spending = spent(event, delta, relation=relation, interval=interval or None, accountant=accountant)
     verdict.epsilon = spending.epsilon
     if (certificate["accountant"]["name"], interval) != (ACCOUNTANTS[spending.method], spending.interval):
         verdict.problems.append(
@@ -293,7 +295,7 @@ def _check_account(
     # The cost of stages says nothing of an event that is not made of them, or whose account is another one.
     if not fit or len(verdict.problems) > before:
         return
-    found = stage_epsilons(events, delta, interval or None, relation)
+    found = stage_epsilons(events, delta, interval or None, relation, accountant)
     for (name, _, stated), cost in zip(stages, found, strict=True):
         _compare(f"epsilon of stage {name!r}", stated, cost, verdict)
     if len(verdict.problems) > before:
@@ -303,7 +305,7 @@ def _check_account(
     if certificate["study"] != STUDY_UNKNOWN:
         _check_study(certificate["study"], event, relation, certificate["declared"]["n"], verdict)
     replaceable = reference is None or reference.replaceable
-    if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation, replaceable)):
+    if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation, replaceable, accountant)):
         verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
     if len(verdict.problems) == before:
         declared = certificate["declared"]
