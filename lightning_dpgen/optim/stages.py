@@ -9,6 +9,7 @@ from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.samplers import POISSON, check_sampler
+from lightning_dpgen.privacy.segments import Pieces, is_schedule, read_segments
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 
@@ -16,9 +17,10 @@ def training_stage(
     clipping: ClippingRule | Sequence[ClippingRule],
     *,
     n: SupportsIndex,
-    sample_rate: float,
+    sample_rate: float | Pieces,
     steps: SupportsIndex | None,
     noise: float | None = None,
+    noise_schedule: Pieces | None = None,
     share: float | None = None,
     embeddings: Mapping[str, float] | None = None,
     stage: str = "training",
@@ -29,9 +31,12 @@ def training_stage(
     Args:
         clipping: the rule, or one for each term; their extra noises have a share of each lot.
         n: the declared number of records.
-        sample_rate: the probability with which each record takes part in a lot.
+        sample_rate: the probability with which each record takes part in a lot; or a schedule of it, pairs of a number of
+            steps and their rate, ``[(100, 0.01), (200, 0.02)]``.
         steps: the number of lots; None leaves it to be solved for.
         noise: the noise multiplier of a lot; None leaves it to be solved for.
+        noise_schedule: pairs of a number of steps and their noise relative to the others, ``[(150, 2.0), (150, 1.0)]``: one
+            factor on all of them is solved for, or is `noise`.
         share: the share of the plan's budget that the stage may use, where a plan has several stages; None for what the
             others leave, which one stage of a plan may have.
         embeddings: the further noises of `EmbeddingGradients`, and their shares.
@@ -39,8 +44,8 @@ def training_stage(
         sampler: the law of the lots: ``poisson``, with independent records.
 
     Raises:
-        ValueError: for another clipping, n or sample_rate; for a sampler whose cost is not proved; if nothing is left for
-            the gradient; if two noises have one name.
+        ValueError: for another clipping, n, sample_rate or schedule; for a sampler whose cost is not proved; if nothing is
+            left for the gradient; if two noises have one name.
 
     Example:
         >>> from lightning_dpgen import DPNorm
@@ -52,7 +57,12 @@ def training_stage(
         raise ValueError(f"clipping={clipping!r}: expected a rule of lightning_dpgen.clipping, or one for each term")
     check_sampler(sampler)
     n = read_whole("n", n, of=" of records")
-    check_number("sample_rate", sample_rate, lambda value: 0.0 < value <= 1.0, "above 0, up to 1")
+    steps = None if steps is None else read_whole("steps", steps)
+    if is_schedule(sample_rate) or noise_schedule is not None:
+        segments = read_segments(sample_rate, noise_schedule, steps)
+    else:
+        check_number("sample_rate", sample_rate, lambda value: 0.0 < value <= 1.0, "above 0, up to 1")
+        segments = ()
     pairs = [*(embeddings or {}).items(), *(pair for rule in rules for pair in rule.noise_shares.items())]
     extra = dict(pairs)
     if len(extra) < len(pairs):
@@ -65,12 +75,13 @@ def training_stage(
     return StageSpec(
         stage,
         extra | {"gradient": left},
-        None if steps is None else read_whole("steps", steps),
-        max_noise=sample_rate * n,
-        sample_rate=sample_rate,
+        steps,
+        max_noise=n * min((own.sample_rate / own.noise for own in segments), default=sample_rate),
+        sample_rate=segments[0].sample_rate if segments else sample_rate,
         share=share,
         noise=noise,
         n=n,
+        segments=segments,
     )
 
 

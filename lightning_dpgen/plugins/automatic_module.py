@@ -31,6 +31,9 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import expected_lot_size
 from lightning_dpgen.sampling.lots import Lot, LotBlock
 
+# Far more than rounding moves a sum of rates, and far less than one of them.
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class StepOptions:
@@ -164,14 +167,16 @@ class AutomaticModule:
         done = self._account.done[self._stage]
         trainer: Any = self._module.trainer
         for config in trainer.lr_scheduler_configs:
-            lots = 1 if config.interval == "step" else self._lots_of_an_epoch
-            if done % (lots * config.frequency) == 0:
+            now, before = (done, done - 1) if config.interval == "step" else map(self._epochs, (done, done - 1))
+            if now // config.frequency > before // config.frequency:
                 config.scheduler.step()
 
-    @property
-    def _lots_of_an_epoch(self) -> int:
-        """The number of lots in which a record is expected once."""
-        return max(1, round(1.0 / self._account.plan.stage(self._stage).access.sample_rate))
+    def _epochs(self, done: int) -> int:
+        """Return how often a record was expected in so many lots, in whole numbers."""
+        stage = self._account.plan.stage(self._stage)
+        if stage.later:
+            return math.floor(stage.passes(done) + _ROUNDING)
+        return done // max(1, round(1.0 / stage.access.sample_rate))
 
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
         if self._values is not None:
@@ -278,7 +283,9 @@ class AutomaticModule:
 
     def _parts_of(self, size: int) -> int:
         """Return the number of parts of so many records that an expected lot has."""
-        expected = expected_lot_size(self._account.plan, self._stage, None) / self._account.ranks.size
+        starts = (0, *(start for start, _ in self._account.plan.stage(self._stage).later))
+        largest = max(expected_lot_size(self._account.plan, self._stage, None, start) for start in starts)
+        expected = largest / self._account.ranks.size
         return math.ceil(expected / size)
 
     def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> RecordGradients:

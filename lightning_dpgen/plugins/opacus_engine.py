@@ -128,7 +128,7 @@ class AccountEngine(PrivacyEngine):
             NoiseMissing: if noise of the planned size does not reach each parameter.
         """
         self._refuse(
-            noise_multiplier=(noise_multiplier, None, self.account.plan.stage(self.stage).access.multiplier),
+            noise_multiplier=(noise_multiplier, None, self.account.upcoming(self.stage).multiplier),
             poisson_sampling=(poisson_sampling, True),
             clipping=(clipping, "flat"),
             noise_generator=(noise_generator, None),

@@ -29,6 +29,7 @@ from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.samplers import POISSON
+from lightning_dpgen.privacy.segments import Pieces
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.weights import release_weights
 from lightning_dpgen.sampling.as_store import store_of
@@ -52,8 +53,11 @@ class PrivateTraining:
         n: the declared number of records, public; never ``len(records)``.
         epsilon: the budget; infinite for a fit without privacy, which no certificate calls private.
         delta: in (0, 1).
-        sample_rate: the probability with which each record takes part in a step.
-        steps: the number of steps.
+        sample_rate: the probability with which each record takes part in a step; or a schedule, pairs of a number of steps
+            and their rate, ``[(100, 0.01), (200, 0.02)]``. The divisor of a step is that of its own rate.
+        steps: the number of steps, which a schedule also says.
+        noise_schedule: pairs of a number of steps and their noise relative to the others, ``[(150, 2.0), (150, 1.0)]``;
+            None for equal noise. Schedules are public, and fixed before the first step.
         sampler: the law of the lots: ``poisson``, with independent records.
         accountant: ``pld``, or ``rdp`` for Renyi moments, which are looser (`make_plan`).
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
@@ -105,9 +109,10 @@ class PrivateTraining:
         n: int,
         epsilon: float,
         delta: float,
-        sample_rate: float,
+        sample_rate: float | Pieces,
         steps: int,
         clipping: ClippingRule | Sequence[ClippingRule],
+        noise_schedule: Pieces | None = None,
         ledger: str | Path | None = None,
         persons: np.ndarray | None = None,
         max_rows: int = 1,
@@ -130,7 +135,9 @@ class PrivateTraining:
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
         options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging)
-        stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps, sampler=sampler)
+        stage = training_stage(
+            clipping, n=n, sample_rate=sample_rate, steps=steps, noise_schedule=noise_schedule, sampler=sampler
+        )
         plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant)
         store = store_of(records)
         check_finite(store)
@@ -156,9 +163,11 @@ class PrivateTraining:
 
     def __repr__(self) -> str:
         stage, plan = self._stage, self.plan
+        rates = sorted({access.sample_rate for access, _ in stage.runs()})
+        rate = f"{rates[0]:g}" if len(rates) == 1 else f"{rates[0]:g} to {rates[-1]:g}"
         return (
             f"PrivateTraining(n={plan.n}, epsilon={plan.target_epsilon:g}, delta={plan.delta:g}, "
-            f"sample_rate={stage.access.sample_rate:g}, "
+            f"sample_rate={rate}, "
             f"{stage.count - self.account.remaining('training')} of {stage.count} steps made)"
         )
 

@@ -286,7 +286,11 @@ class Account:
         self.plan = Plan.from_json(self.ledger.plan)
 
     def sample(
-        self, stage: str, units: int, rows: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+        self,
+        stage: str,
+        units: int,
+        rows: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
+        number: int | None = None,
     ) -> tuple[np.ndarray, LotId]:
         """Draw a Poisson lot: each unit of privacy takes part independently, with the probability that the plan says.
 
@@ -295,15 +299,18 @@ class Account:
             units: the number of units: records, or persons.
             rows: a function from positions of units to the positions of their records, and the unit of each, counted from 0
                 among those; None where a unit is one record.
+            number: the number of accesses of the stage that come before the one that the lot is for; None for the next one.
 
         Returns:
             The sorted positions of the records, which are private, and the draw that one access may be opened against.
         """
-        positions = self.stream.poisson_sample(units, self.plan.stage(stage).access.sample_rate)
+        planned = self.plan.stage(stage).access_at(self.made(stage) if number is None else number)
+        positions = self.stream.poisson_sample(units, planned.sample_rate)
         persons = None
         if rows is not None:
             positions, persons = rows(positions)
-        return positions, self._lots.issue(LotId(stage, len(positions), self.ranks.size, persons))
+        lot = LotId(stage, len(positions), self.ranks.size, persons, planned.sample_rate)
+        return positions, self._lots.issue(lot)
 
     def check_draw(self, stage: str, draw: LotId) -> None:
         """Refuse records from which no access of a stage can be made.
@@ -313,9 +320,10 @@ class Account:
         they are under-reported.
 
         Raises:
-            LedgerError: if an access was made from this draw already, or this account has not issued it for this stage.
+            LedgerError: if an access was made from this draw already, or this account has not issued it for this stage, or
+                for a step of a schedule that has another rate than the next one.
         """
-        self._lots.check(self.plan, stage, draw)
+        self._lots.check(self.upcoming(stage), draw)
 
     @contextmanager
     def open(self, stage: str, *, draw: LotId | None = None, of: object | None = None) -> Iterator[OpenAccess]:
@@ -333,7 +341,7 @@ class Account:
         """
         self._check_open(stage, of)
         with self._lock:
-            access, remaining = self._next(stage)
+            access, alike = self._next(stage)
             if draw is not None or access.sample_rate < 1.0:
                 draw = draw or LotId()
                 self.check_draw(stage, draw)
@@ -341,7 +349,7 @@ class Account:
             self._enter_study()
             if access.private:
                 block = min(_BLOCK, max(1, self.plan.stage(stage).count // _BLOCK_SHARE))
-                self._write(access, ahead=min(block, remaining))
+                self._write(access, ahead=min(block, alike))
             elif not self.ledger.accesses:
                 # One line says it all: the run is not private, whatever else is read.
                 self.ledger.write(access)
@@ -383,10 +391,21 @@ class Account:
             self.ranks.compare()
             self.ranks.leader_first(lambda: self.ledger.write(access, ahead))
 
+    def made(self, stage: str) -> int:
+        """Return how many accesses of a stage were made; those that were lost in a crash count."""
+        return self.ledger.count(stage) if self.plan.private else self._progress.done[stage]
+
+    def upcoming(self, stage: str) -> Access:
+        """Return the access of a stage that is to be made next.
+
+        Raises:
+            ValueError: if the plan has no such stage.
+        """
+        return self.plan.stage(stage).access_at(self.made(stage))
+
     def remaining(self, stage: str) -> int:
         """Return how many accesses of a stage the plan still holds."""
-        made = self.ledger.count(stage) if self.plan.private else self._progress.done[stage]
-        return self.plan.stage(stage).count - made
+        return self.plan.stage(stage).count - self.made(stage)
 
     @property
     def finished(self) -> bool:
@@ -394,16 +413,17 @@ class Account:
         return not any(self.remaining(stage.name) for stage in self.plan.stages)
 
     def _next(self, stage: str) -> tuple[Access, int]:
+        """Return the next access of a stage, and how many are alike in a row with it."""
         planned = self.plan.stage(stage)
-        remaining = self.remaining(stage)
-        if remaining < 1 and self.plan.private:
+        made = self.made(stage)
+        if made >= planned.count and self.plan.private:
             raise PlanMismatch(f"stage {stage!r}: the plan has {planned.count} accesses, and that many have been made")
         for earlier in self.plan.stages:
             if earlier.name == stage:
                 break
             if self.plan.private and self.remaining(earlier.name):
                 raise PlanMismatch(f"stage {stage!r} was opened before stage {earlier.name!r} was complete")
-        return planned.access, remaining
+        return planned.access_at(made), sum(count for _, count in planned.runs(made)[:1])
 
     @property
     def private(self) -> bool:

@@ -187,14 +187,9 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
 
 def _keeps(stage: Stage, spec: StageSpec) -> bool:
     """Return whether a stage is one of this spec, whatever its noise."""
-    ours, own = stage.access, spec.access(stage.access.multiplier)
-    same = (ours.stage, ours.sample_rate, ours.kinds, ours.deltas) == (own.stage, own.sample_rate, own.kinds, own.deltas)
-    counted = spec.count is None or stage.count == spec.count
-    return (
-        same
-        and counted
-        and ours.multipliers.keys() == own.multipliers.keys()
-        and all(math.isclose(ours.multipliers[name], own.multipliers[name], rel_tol=1e-9) for name in own.multipliers)
+    relative = spec.segments[0].noise if spec.segments else 1.0
+    return stage.draws_as(replace(spec, count=stage.count).planned(stage.access.multiplier / relative)) and (
+        spec.count is None or stage.count == spec.count
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.epsilon_range import check_epsilon
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole
-from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.segments import Segment
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,12 @@ class StageSpec:
         n: the number of records that the numbers above were chosen for, kept in the plan; None where none of them depends
             on it.
         multiple: a count that is solved for, or shortened after a crash, is a multiple of this.
+        segments: the pieces of a schedule (`Segment`), whose rates take the place of `sample_rate`; the noise of an access
+            is the solved or given one times that of its segment. Noises are Gaussian then, and `count` is given.
 
     Raises:
-        ValueError: for a count, an n or a multiple that is no whole number, 1 or more.
+        ValueError: for a count, an n or a multiple that is no whole number, 1 or more; for segments without a count, or
+            with other noise.
     """
 
     stage: str
@@ -48,12 +53,17 @@ class StageSpec:
     deltas: Mapping[str, float] = field(default_factory=dict)
     n: int | None = None
     multiple: int = 1
+    segments: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
         for name, of in (("count", ""), ("n", " of records"), ("multiple", "")):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, read_whole(f"stage {self.stage!r}: {name}", value, of=of))
         object.__setattr__(self, "kinds", {name: kind for name, kind in self.kinds.items() if kind != GAUSSIAN})
+        if self.segments:
+            object.__setattr__(self, "sample_rate", self.segments[0].sample_rate)
+            if self.count is None or self.kinds or self.deltas:
+                raise ValueError(f"stage {self.stage!r}: segments are of a given count, of gaussian noise without deltas")
 
     @property
     def known_count(self) -> int:
@@ -66,11 +76,30 @@ class StageSpec:
             raise ValueError(f"stage {self.stage!r}: count=None: expected a number, since no finite epsilon says how many")
         return self.count
 
+    @property
+    def closed(self) -> bool:
+        """True if the accesses together are one Gaussian, for which there is a closed form: equal full passes."""
+        return self.sample_rate == 1.0 and not self.kinds and not self.segments
+
     def access(self, multiplier: float) -> Access:
-        """Return the access whose noises cost as much as one of this multiplier, if all are Gaussian (0: no noise)."""
+        """Return the first access, whose noises cost as much as one of this multiplier, if all are Gaussian (0: no noise).
+
+        In a schedule, `multiplier` is that of relative noise 1.
+        """
         total = sum(self.noise_shares.values())
+        if self.segments:
+            multiplier *= self.segments[0].noise
         multipliers = {name: multiplier / math.sqrt(w / total) for name, w in self.noise_shares.items()}
         return Access(self.stage, multipliers, self.sample_rate, self.kinds, self.deltas)
+
+    def planned(self, multiplier: float, share: float = 1.0) -> Stage:
+        """Return the stage with this multiplier of noise; see `access`."""
+        later, start = [], 0
+        for before, own in itertools.pairwise(self.segments):
+            start += before.count
+            alone = replace(self, segments=(own,))
+            later.append((start, alone.access(multiplier)))
+        return Stage(self.access(multiplier), self.known_count, share, self.multiple, tuple(later))
 
 
 def check_specs(specs: Sequence[StageSpec], epsilon: float | None) -> None:

@@ -232,43 +232,50 @@ class PoissonLots:
         """The records of an empty lot: their shapes and types, which are public."""
         return self._store.take(np.zeros(0, dtype=np.int64))
 
-    def draw(self) -> Lot:
-        """Draw one Poisson lot, or this process's part of it."""
-        positions, offsets, draw = self._sampled()
+    def draw(self, ahead: int = 0) -> Lot:
+        """Draw one Poisson lot, or this process's part of it.
+
+        Args:
+            ahead: the number of lots that were drawn before, and whose steps are still to come: a schedule may have another
+                rate then.
+        """
+        positions, offsets, draw = self._sampled(self._account.made(self._stage) + ahead)
         return _lot(self._store.take(positions), offsets, draw)
 
     def draws(self, count: int, workers: int = 0) -> Iterator[Lot]:
         """Yield so many lots, whose records are fetched by processes of their own before they are asked for.
 
-        Lots are drawn here. A lot that is drawn ahead and not used costs nothing, since no access is opened for it.
+        Lots are drawn here, for the steps that follow one after the other. A lot that is drawn ahead and not used costs
+        nothing, since no access is opened for it.
 
         Args:
             count: the number of lots.
             workers: the number of processes; 0 fetches a lot when it is asked for.
         """
+        made = self._account.made(self._stage)
         if not workers:
-            yield from (self.draw() for _ in range(count))
+            yield from (self.draw(made + i - self._account.made(self._stage)) for i in range(count))
             return
         waiting: deque[tuple[tuple[int, ...], LotId]] = deque()
 
         def positions() -> Iterator[np.ndarray]:
-            for _ in range(count):
-                taken, offsets, draw = self._sampled()
+            for number in range(made, made + count):
+                taken, offsets, draw = self._sampled(number)
                 waiting.append((offsets, draw))
                 yield taken
 
         for records in fetched(self._store, positions(), workers):
             yield _lot(records, *waiting.popleft())
 
-    def _sampled(self) -> tuple[np.ndarray, tuple[int, ...], LotId]:
-        """Draw a lot: the positions of its records, where components begin and end among them, and its identity."""
+    def _sampled(self, number: int) -> tuple[np.ndarray, tuple[int, ...], LotId]:
+        """Draw a lot for a step: the positions of its records, where components begin and end, and its identity."""
         if not self._divided:
             self._divide()
         if self._persons is None:
             population = len(self._store) if self._order is None else len(self._order)
-            taken, draw = self._account.sample(self._stage, population)
+            taken, draw = self._account.sample(self._stage, population, number=number)
         else:
-            taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records)
+            taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records, number)
         offsets = tuple(taken.searchsorted(self._bounds).tolist())
         return taken if self._order is None else self._order[taken], offsets, draw
 
