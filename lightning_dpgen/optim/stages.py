@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
 from lightning_dpgen.gradients.clipping import ClippingRule
-from lightning_dpgen.privacy.number_arguments import check_number, read_whole
+from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.samplers import POISSON, check_sampler
-from lightning_dpgen.privacy.segments import Pieces, is_schedule, read_segments
+from lightning_dpgen.privacy.samplers import POISSON, TRUNCATED, check_sampler
+from lightning_dpgen.privacy.segments import Pieces, Segment, is_schedule, read_rate, read_segments
 from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.truncation import Truncation
 
 
 def training_stage(
@@ -25,6 +26,8 @@ def training_stage(
     embeddings: Mapping[str, float] | None = None,
     stage: str = "training",
     sampler: str = POISSON,
+    largest_lot: SupportsIndex | None = None,
+    at_most: SupportsIndex | None = None,
 ) -> StageSpec:
     """Return the spec of a stage of private steps, for `make_plan`.
 
@@ -41,7 +44,11 @@ def training_stage(
             others leave, which one stage of a plan may have.
         embeddings: the further noises of `EmbeddingGradients`, and their shares.
         stage: the name of the stage.
-        sampler: the law of the lots: ``poisson``, with independent records.
+        sampler: the law of the lots: ``poisson``, with independent records; or ``truncated_poisson``, where a lot of more
+            than `largest_lot` records is cut to so many, at a small part of delta.
+        largest_lot: the most records of a truncated lot.
+        at_most: for truncated lots, a number of records that no data set of this kind can pass: public and certain, as `n`
+            need not be.
 
     Raises:
         ValueError: for another clipping, n, sample_rate or schedule; for a sampler whose cost is not proved; if nothing is
@@ -55,14 +62,13 @@ def training_stage(
     rules = (clipping,) if isinstance(clipping, ClippingRule) else clipping
     if not (isinstance(rules, Sequence) and rules and all(isinstance(rule, ClippingRule) for rule in rules)):
         raise ValueError(f"clipping={clipping!r}: expected a rule of lightning_dpgen.clipping, or one for each term")
-    check_sampler(sampler)
     n = read_whole("n", n, of=" of records")
+    truncation = _truncation(sampler, largest_lot, at_most, n)
     steps = None if steps is None else read_whole("steps", steps)
+    segments: tuple[Segment, ...] = ()
     if is_schedule(sample_rate) or noise_schedule is not None:
         segments = read_segments(sample_rate, noise_schedule, steps)
-    else:
-        check_number("sample_rate", sample_rate, lambda value: 0.0 < value <= 1.0, "above 0, up to 1")
-        segments = ()
+    rate = segments[0].sample_rate if segments else read_rate(sample_rate)
     pairs = [*(embeddings or {}).items(), *(pair for rule in rules for pair in rule.noise_shares.items())]
     extra = dict(pairs)
     if len(extra) < len(pairs):
@@ -76,13 +82,36 @@ def training_stage(
         stage,
         extra | {"gradient": left},
         steps,
-        max_noise=n * min((own.sample_rate / own.noise for own in segments), default=sample_rate),
-        sample_rate=segments[0].sample_rate if segments else sample_rate,
+        max_noise=n * min((own.sample_rate / own.noise for own in segments), default=rate),
+        sample_rate=rate,
         share=share,
         noise=noise,
         n=n,
         segments=segments,
+        truncation=truncation,
     )
+
+
+def _truncation(
+    sampler: str, largest_lot: SupportsIndex | None, at_most: SupportsIndex | None, n: int
+) -> Truncation | None:
+    check_sampler(sampler)
+    if sampler != TRUNCATED:
+        if largest_lot is not None or at_most is not None:
+            raise ValueError(
+                f"largest_lot={largest_lot}, at_most={at_most}: lots of sampler={sampler!r} are not cut: leave both out, "
+                f"or take sampler={TRUNCATED!r}"
+            )
+        return None
+    if largest_lot is None or at_most is None:
+        raise ValueError(
+            f"sampler={TRUNCATED!r}: expected largest_lot=..., the most records of a lot, and at_most=..., a number of "
+            f"records that no data set of this kind can pass; found largest_lot={largest_lot}, at_most={at_most}"
+        )
+    truncation = Truncation(read_whole("largest_lot", largest_lot), read_whole("at_most", at_most, of=" of records"))
+    if truncation.at_most < n:
+        raise ValueError(f"at_most={truncation.at_most}: is below the declared n={n}, and no data set may pass it")
+    return truncation
 
 
 def check_noises(plan: Plan, stage: str, rules: Sequence[ClippingRule], embeddings: Sequence[str]) -> None:

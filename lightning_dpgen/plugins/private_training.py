@@ -58,7 +58,10 @@ class PrivateTraining:
         steps: the number of steps, which a schedule also says.
         noise_schedule: pairs of a number of steps and their noise relative to the others, ``[(150, 2.0), (150, 1.0)]``;
             None for equal noise. Schedules are public, and fixed before the first step.
-        sampler: the law of the lots: ``poisson``, with independent records.
+        sampler: the law of the lots: ``poisson``, with independent records; or ``truncated_poisson``, where a lot of more
+            than `largest_lot` records is cut to so many (`training_stage`).
+        largest_lot, at_most: for truncated lots, the most records of a lot, and a number of records that no data set of
+            this kind can pass. The certificate says both.
         accountant: ``pld``, or ``rdp`` for Renyi moments, which are looser (`make_plan`).
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
@@ -86,6 +89,7 @@ class PrivateTraining:
         ValueError: for a setting that is out of range, naming it; `BadRecords` for records that no lot can be drawn from.
         BudgetTooSmall: if the records cannot outweigh the noise.
         LedgerError: if the ledger holds a run with other settings.
+        PlanMismatch: for more records than `at_most`; nothing is begun then.
 
     Example:
         >>> import torch
@@ -123,6 +127,8 @@ class PrivateTraining:
         averaging: float = 0.0,
         share_private_logs: bool = False,
         sampler: str = POISSON,
+        largest_lot: int | None = None,
+        at_most: int | None = None,
         accountant: str = PLD,
         stream: PrivateStream | None = None,
         study: Study | None = None,
@@ -136,14 +142,23 @@ class PrivateTraining:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
         options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging)
         stage = training_stage(
-            clipping, n=n, sample_rate=sample_rate, steps=steps, noise_schedule=noise_schedule, sampler=sampler
+            clipping,
+            n=n,
+            sample_rate=sample_rate,
+            steps=steps,
+            noise_schedule=noise_schedule,
+            sampler=sampler,
+            largest_lot=largest_lot,
+            at_most=at_most,
         )
         plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant)
         store = store_of(records)
         check_finite(store)
         if not len(store):
             raise BadRecords("records: there are none; expected one or more")
-        persons_of(store, persons, max_rows)
+        person_of = persons_of(store, persons, max_rows)
+        if stage.truncation is not None:
+            stage.truncation.check(stage.stage, len(store) if person_of is None else len(np.unique(person_of)))
         _warn(plan, len(store))
         path = None if ledger is None else Path(ledger).resolve()
         begun = None if path is None else _BEGUN.get(path)

@@ -14,6 +14,7 @@ from lightning_dpgen.privacy.delta_events import SMALLEST_FAILURE, EpsilonDeltaD
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
 from lightning_dpgen.privacy.strict_json import check_shape, shape
+from lightning_dpgen.privacy.truncation import Truncation
 
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
 GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"
@@ -27,6 +28,7 @@ _SHAPE = shape(
     kinds_={"type": "object", "additionalProperties": {"type": "string"}},
     deltas_=_NUMBERS,
     trials_={"type": "array"},
+    truncation_={"type": "object"},
 )
 
 
@@ -50,11 +52,13 @@ class Access:
             which keys that one record alone holds are seen.
         trials: the cost of a trial of a selection, one event for each of the settings among which it draws; a selection
             draws its number of trials and nothing else.
+        truncation: the cut of a lot that is too large; of sampled accesses alone.
 
     Raises:
         ValueError: for a rate outside (0, 1], no multiplier, one that is negative or not finite, an unknown kind, a delta
             that is no probability or belongs to no Gaussian noise, a sampled access with a delta or with noise that is
-            not Gaussian, for which there is no accountant, or trials without the law of their number, or the reverse.
+            not Gaussian, for which there is no accountant, a full pass with a truncation, or trials without the law of
+            their number, or the reverse.
 
     Example:
         >>> lot = Access("training", {"norms": 4.0, "gradient": 1.0}, sample_rate=0.01)
@@ -68,6 +72,7 @@ class Access:
     kinds: Mapping[str, str] = field(default_factory=dict)
     deltas: Mapping[str, float] = field(default_factory=dict)
     trials: tuple[dp_accounting.DpEvent, ...] = ()
+    truncation: Truncation | None = None
 
     def __post_init__(self) -> None:
         # Python floats only: the RDP accountant silently drops an event whose multiplier is an int or np.float32.
@@ -105,6 +110,9 @@ class Access:
                 f"stage {self.stage!r}: an access with deltas is a full pass, found sample_rate={self.sample_rate:g}"
             )
 
+        if self.sample_rate == 1.0 and self.truncation is not None:
+            raise ValueError(f"stage {self.stage!r}: a full pass holds all records, so no lot of it is cut: sample_rate=1")
+
     def __reduce__(self):
         return Access, (
             self.stage,
@@ -113,6 +121,7 @@ class Access:
             dict(self.kinds),
             dict(self.deltas),
             self.trials,
+            self.truncation,
         )
 
     def kind(self, name: str) -> str:
@@ -169,13 +178,18 @@ class Access:
             events.append(dp_accounting.LaplaceDpEvent(dominating_laplace(1.0 / m) if dominated else m))
         events += [EpsilonDeltaDpEvent(0.0, self.deltas[name]) for name in sorted(self.deltas)]
         event = events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
-        return event if self.sample_rate == 1.0 else dp_accounting.PoissonSampledDpEvent(self.sample_rate, event)
+        if self.sample_rate == 1.0:
+            return event
+        sampled = dp_accounting.PoissonSampledDpEvent(self.sample_rate, event)
+        failure = 0.0 if self.truncation is None else self.truncation.failure(self.sample_rate)
+        return dp_accounting.ComposedDpEvent([sampled, EpsilonDeltaDpEvent(0.0, failure)]) if failure else sampled
 
     def as_json(self) -> dict[str, object]:
         """Return the fields of a ledger line."""
         fields = {"stage": self.stage, "sample_rate": self.sample_rate, "multipliers": dict(self.multipliers)}
         extra: dict[str, object] = {"kinds": dict(self.kinds), "deltas": dict(self.deltas)}
         extra["trials"] = [encode(trial) for trial in self.trials]
+        extra["truncation"] = {} if self.truncation is None else self.truncation.as_json()
         return fields | {name: value for name, value in extra.items() if value}
 
     @classmethod
@@ -188,7 +202,8 @@ class Access:
         check_shape(fields, _SHAPE)
         kinds, deltas = fields.get("kinds", {}), fields.get("deltas", {})
         trials = tuple(decode(trial) for trial in fields.get("trials", ()))
-        return cls(fields["stage"], fields["multipliers"], fields["sample_rate"], kinds, deltas, trials)
+        cut = Truncation.from_json(fields["truncation"]) if "truncation" in fields else None
+        return cls(fields["stage"], fields["multipliers"], fields["sample_rate"], kinds, deltas, trials, cut)
 
 
 def dominating_laplace(epsilon: float) -> float:

@@ -31,6 +31,7 @@ from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.privacy.study_entry import StudyEntry, check_stream
 from lightning_dpgen.privacy.study_total import Total
+from lightning_dpgen.privacy.truncation import Truncation
 
 T = TypeVar("T")
 # Lines written ahead: so few that a crash costs at most a hundredth of a stage, so many that fsync is no burden.
@@ -303,14 +304,30 @@ class Account:
 
         Returns:
             The sorted positions of the records, which are private, and the draw that one access may be opened against.
+
+        Raises:
+            PlanMismatch: for more units than a plan with truncated lots allows, or such lots in several processes.
         """
         planned = self.plan.stage(stage).access_at(self.made(stage) if number is None else number)
+        self._check_units(stage, planned.truncation, units)
         positions = self.stream.poisson_sample(units, planned.sample_rate)
+        if planned.truncation is not None:
+            positions = self.stream.subset(positions, planned.truncation.largest_lot)
         persons = None
         if rows is not None:
             positions, persons = rows(positions)
         lot = LotId(stage, len(positions), self.ranks.size, persons, planned.sample_rate)
         return positions, self._lots.issue(lot)
+
+    def _check_units(self, stage: str, truncation: Truncation | None, units: int) -> None:
+        if truncation is None:
+            return
+        truncation.check(stage, units)
+        if self.ranks.size > 1:
+            raise PlanMismatch(
+                f"stage {stage!r}: a truncated lot is cut as a whole, and {self.ranks.size} processes have a part of it "
+                "each: train in one process, or with sampler='poisson'"
+            )
 
     def check_draw(self, stage: str, draw: LotId) -> None:
         """Refuse records from which no access of a stage can be made.

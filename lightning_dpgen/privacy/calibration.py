@@ -23,6 +23,7 @@ from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.rounding import round_down, round_up
 from lightning_dpgen.privacy.solving import beside_given, event_of, stages_of, within
 from lightning_dpgen.privacy.stage_spec import StageSpec, check_specs, records_of, shares_of
+from lightning_dpgen.privacy.truncation import Truncation
 
 # The part of delta beside a reference, so that profiles need not be compared in their farthest tails.
 _FAILURE_PART = 20.0
@@ -176,8 +177,10 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
         return replace(promise, n=records_of(specs, promise))
     shares, rest = shares_of(specs), specs[made:]
     check_specs(specs, promise.target_epsilon)
-    if any(spec.deltas for spec in rest):
-        raise ValueError("deltas of stages after the first pass: expected none, since no part of delta was set aside")
+    if any(spec.fails for spec in rest):
+        raise ValueError(
+            "deltas or truncated lots of stages after the first pass: expected none, since no part of delta was set aside"
+        )
     left = without_failures(promise.event, promise.delta)[1]
     limit = ReferenceLimit(promise.reference)
     stages = within(rest, shares[made:], promise.target_epsilon, left, limit)
@@ -206,28 +209,57 @@ def _check_kept(promise: Plan, specs: Sequence[StageSpec]) -> None:
 def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: float, accountant: str) -> Plan:
     shares = shares_of(specs)
     check_specs(specs, epsilon)
-    if not any(spec.deltas for spec in specs):
+    if not any(spec.fails for spec in specs):
         return _solved(specs, shares, epsilon, delta, accountant)
     # The delta that those of stages leave is the delta of all the noise, exactly.
     left = _left(specs, delta)
-    plan = _solved([replace(spec, deltas={}) for spec in specs], shares, epsilon, left, accountant)
+    plan = _solved([replace(spec, deltas={}, truncation=None) for spec in specs], shares, epsilon, left, accountant)
     solved = zip(plan.stages, specs, strict=True)
-    stages = tuple(replace(stage, access=replace(stage.access, deltas=spec.deltas)) for stage, spec in solved)
+    stages = tuple(_failing(stage, spec) for stage, spec in solved)
     return replace(plan, stages=stages, delta=delta)
+
+
+def _failing(stage: Stage, spec: StageSpec) -> Stage:
+    """Return a stage whose noise is solved for, with the failures of its spec."""
+
+    def failing(access: Access) -> Access:
+        return replace(access, deltas=spec.deltas, truncation=spec.truncation)
+
+    later = tuple((start, failing(access)) for start, access in stage.later)
+    return replace(stage, access=failing(stage.access), later=later)
 
 
 def _left(specs: Sequence[StageSpec], delta: float) -> float:
     """Return the delta that is left of a plan's when those of its stages are taken off."""
-    spending = [spec for spec in specs if spec.deltas]
+    spending = [spec for spec in specs if spec.fails]
     for spec in spending:
         if spec.count is None:
-            raise ValueError(f"stage {spec.stage!r}: deltas={dict(spec.deltas)} need a count: each access spends them")
+            said = f"deltas={dict(spec.deltas)}" if spec.deltas else "truncated lots"
+            raise ValueError(f"stage {spec.stage!r}: {said} need a count, since each access spends a part of delta")
     # The noise may be any: only the deltas matter here.
     left = without_failures(event_of(spending, [1.0] * len(spending), delta), delta)[1] if delta else 0.0
     if not left:
+        for spec in spending:
+            if spec.truncation is not None:
+                raise ValueError(_too_small_a_lot(spec, delta))
         named = {spec.stage: dict(spec.deltas) for spec in spending}
         raise ValueError(f"delta={delta:g} is used up by the deltas of stages, {named}: expected a sum well below it")
     return left
+
+
+def _too_small_a_lot(spec: StageSpec, delta: float) -> str:
+    """Return the message about lots whose cut uses up delta; it says which would take a hundredth of it at most."""
+    assert spec.truncation is not None, "asked for a stage with one"
+    low, high = spec.truncation.largest_lot, spec.truncation.at_most
+    while high - low > 1:
+        middle = (low + high) // 2
+        cut = replace(spec, truncation=Truncation(middle, spec.truncation.at_most)).planned(1.0)
+        fails = math.fsum(a.truncation.failure(a.sample_rate) * count for a, count in cut.runs() if a.truncation)
+        low, high = (middle, high) if fails > delta / 100.0 else (low, middle)
+    return (
+        f"largest_lot={spec.truncation.largest_lot}: of at_most={spec.truncation.at_most} records so many meet in a lot so "
+        f"often that nothing is left of delta={delta:g}: largest_lot={high} would take a hundredth of it"
+    )
 
 
 def _solved(
@@ -245,7 +277,7 @@ def _solved(
 
 def _check_replaceable(specs: Sequence[StageSpec], delta: float) -> None:
     for spec in specs:
-        if spec.sample_rate < 1.0 or (delta and spec.kinds) or spec.deltas:
+        if spec.sample_rate < 1.0 or (delta and spec.kinds) or spec.fails:
             raise ValueError(
                 f"stage {spec.stage!r}: a plan under {REPLACE_ONE} holds full passes, all of them pure at delta 0 or all "
                 "of them Gaussian, without deltas"

@@ -130,7 +130,7 @@ class Stage:
 
 def _draw_the_same(first: tuple[Access, int], second: tuple[Access, int]) -> bool:
     (ours, _), (theirs, _) = first, second
-    exact = [(access.stage, count, access.kinds, access.trials) for access, count in (first, second)]
+    exact = [(access.stage, count, access.kinds, access.trials, access.truncation) for access, count in (first, second)]
     return exact[0] == exact[1] and all(
         one.keys() == two.keys() and all(math.isclose(one[name], two[name], rel_tol=_ROUNDING) for name in one)
         for one, two in (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-POISSON = "poisson"
+POISSON, TRUNCATED = "poisson", "truncated_poisson"
 # The samplers for which a cost is proved, each with its law.
 SAMPLERS = MappingProxyType(
     {
         POISSON: "each record takes part in each lot independently, with probability sample_rate",
+        TRUNCATED: "a Poisson lot, of which largest_lot records are chosen at random where it holds more",
     }
 )
 _SHUFFLED = "passes in a shuffled order can cost more than Poisson lots, and no useful bound of their cost is proved"

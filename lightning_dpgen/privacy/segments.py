@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -48,6 +49,17 @@ def is_schedule(value: object) -> bool:
     return callable(value) or (isinstance(value, Iterable) and not isinstance(value, str))
 
 
+def read_rate(sample_rate: object) -> float:
+    """Return the one rate of all steps, checked.
+
+    Raises:
+        ValueError: for what is no number above 0, up to 1.
+    """
+    check_number("sample_rate", sample_rate, _is_rate, "above 0, up to 1")
+    assert isinstance(sample_rate, numbers.Real), "check_number takes no other"
+    return float(sample_rate)
+
+
 def read_segments(sample_rate: float | Pieces, noise_schedule: Pieces | None, steps: int | None) -> tuple[Segment, ...]:
     """Return the segments that a schedule of rates and one of relative noises make together.
 
@@ -66,7 +78,7 @@ def read_segments(sample_rate: float | Pieces, noise_schedule: Pieces | None, st
     """
     if steps is None:
         raise ValueError("steps=None: a schedule says what each step is, so their number is given and not solved for")
-    rates = _read("sample_rate", sample_rate, steps) if is_schedule(sample_rate) else [(steps, float(sample_rate))]
+    rates = _read("sample_rate", sample_rate, steps) if is_schedule(sample_rate) else [(steps, read_rate(sample_rate))]
     noises = [(steps, 1.0)] if noise_schedule is None else _read("noise_schedule", noise_schedule, steps)
     segments: list[Segment] = []
     (rate_left, rate), (noise_left, noise) = rates.pop(0), noises.pop(0)

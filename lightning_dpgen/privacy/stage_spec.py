@@ -12,6 +12,7 @@ from lightning_dpgen.privacy.epsilon_range import check_epsilon
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.segments import Segment
+from lightning_dpgen.privacy.truncation import Truncation
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class StageSpec:
         multiple: a count that is solved for, or shortened after a crash, is a multiple of this.
         segments: the pieces of a schedule (`Segment`), whose rates take the place of `sample_rate`; the noise of an access
             is the solved or given one times that of its segment. Noises are Gaussian then, and `count` is given.
+        truncation: the cut of lots that are too large (`Truncation`); its failures are taken off the plan's delta, too.
 
     Raises:
         ValueError: for a count, an n or a multiple that is no whole number, 1 or more; for segments without a count, or
@@ -54,6 +56,7 @@ class StageSpec:
     n: int | None = None
     multiple: int = 1
     segments: tuple[Segment, ...] = ()
+    truncation: Truncation | None = None
 
     def __post_init__(self) -> None:
         for name, of in (("count", ""), ("n", " of records"), ("multiple", "")):
@@ -77,6 +80,11 @@ class StageSpec:
         return self.count
 
     @property
+    def fails(self) -> bool:
+        """True if an access spends a part of delta of its own, beside its noise."""
+        return bool(self.deltas) or self.truncation is not None
+
+    @property
     def closed(self) -> bool:
         """True if the accesses together are one Gaussian, for which there is a closed form: equal full passes."""
         return self.sample_rate == 1.0 and not self.kinds and not self.segments
@@ -90,7 +98,7 @@ class StageSpec:
         if self.segments:
             multiplier *= self.segments[0].noise
         multipliers = {name: multiplier / math.sqrt(w / total) for name, w in self.noise_shares.items()}
-        return Access(self.stage, multipliers, self.sample_rate, self.kinds, self.deltas)
+        return Access(self.stage, multipliers, self.sample_rate, self.kinds, self.deltas, truncation=self.truncation)
 
     def planned(self, multiplier: float, share: float = 1.0) -> Stage:
         """Return the stage with this multiplier of noise; see `access`."""

@@ -39,6 +39,8 @@ from lightning_dpgen.release.text import printable
 FORMAT_VERSION = 1
 # The name, among what is declared, of the network that a training started from.
 INIT = "init"
+# The name, among what is declared, of the cut of lots, by stage.
+TRUNCATED_LOTS = "truncated_lots"
 
 # Deltas of the curve, as powers of ten.
 _EXPONENTS = range(3, 10)
@@ -91,6 +93,8 @@ def make_certificate(
     epsilons: list[float | None] = [None] * len(stages)
     if plan.private:
         epsilons = [*stage_epsilons(stages, plan.delta, interval, plan.relation, plan.accountant)]
+    cut = {stage.name: stage.access.truncation.as_json() for stage in plan.stages if stage.access.truncation is not None}
+    declared = declared | {TRUNCATED_LOTS: cut} if cut else declared
     certificate: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "private": private,
@@ -223,7 +227,7 @@ def statement(certificate: dict[str, Any]) -> str:
         f"anybody, whatever else they know, and {reach}. It does not "
         f"promise that nothing can be learned about the population, or about a person from others. "
         f"{_several_records(declared)} {_chosen(certificate['selection'])}{_other_releases(certificate)} "
-        f"{_assumed(certificate)} {_independent(declared)}{_started(declared)}"
+        f"{_assumed(certificate)} {_bounded(declared)}{_independent(declared)}{_started(declared)}"
         f"{_randomness(certificate)} 'dpgen verify' "
         f"shows that this certificate is consistent with itself and with the files beside it; it cannot show that the run "
         f"took place as described."
@@ -326,6 +330,19 @@ def _assumed(certificate: dict[str, Any]) -> str:
     return (
         f"The following was assumed to be public knowledge and is not protected: {number}the description of a record"
         f"{apart}, and {settings}."
+    )
+
+
+def _bounded(declared: dict[str, Any]) -> str:
+    """Say on which bound of the number of records the cut of lots rests."""
+    cut = declared.get(TRUNCATED_LOTS)
+    bounds = [own.get("at_most") for own in cut.values() if isinstance(own, dict)] if isinstance(cut, dict) else []
+    if not bounds or any(type(bound) is not int for bound in bounds):
+        return ""
+    units = "records" if _rows_of_a_person(declared) is None else "persons"
+    return (
+        f"It is declared that no data of this kind can hold more than {min(bounds):,} {units}; the guarantee rests on "
+        "that, since lots were cut to a largest size. "
     )
 
 

@@ -238,6 +238,9 @@ class PoissonLots:
         Args:
             ahead: the number of lots that were drawn before, and whose steps are still to come: a schedule may have another
                 rate then.
+
+        Raises:
+            PlanMismatch: for more records than a plan with truncated lots allows; nothing is charged.
         """
         positions, offsets, draw = self._sampled(self._account.made(self._stage) + ahead)
         return _lot(self._store.take(positions), offsets, draw)

@@ -32,6 +32,8 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.renyi import RDP_ORDERS
 from lightning_dpgen.release.certificate import digest, statement
+from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.usage_error import UsageError
 
 DELTA = 1e-5
 LOT = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.1))
@@ -40,7 +42,7 @@ EVENTS = [
     dp_accounting.GaussianDpEvent(2.0),
     dp_accounting.ComposedDpEvent([dp_accounting.LaplaceDpEvent(3.0), dp_accounting.SelfComposedDpEvent(LOT, 3)]),
 ]
-STEPS = StageSpec("training", {"gradient": 1.0}, 500, max_noise=100, sample_rate=0.01)
+STEPS = StageSpec("training", {"gradient": 1.0}, 100, max_noise=100, sample_rate=0.01)
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -134,6 +136,20 @@ def test_the_engine_of_opacus_loops_takes_the_accountant_of_the_plan_alone():
     for name, words in (("pld", "make_plan"), ("prv", "record removed")):
         with pytest.raises(ValueError, match=words):
             AccountEngine(account, accountant=name)
+
+
+def test_a_setting_names_the_accountant_of_a_run():
+    words = ["data=digits", "model=measured", "privacy.epsilon=8"]
+    settings = read_settings([*words, "privacy.accountant=rdp"])
+    assert settings.plan().accountant == "rdp" and settings.asked()["privacy"]["accountant"] == "rdp"
+    assert "accountant" not in read_settings(words).asked()["privacy"], "as runs were asked for before"
+    for more, reason in (
+        (["privacy.accountant=gdp"], "central limit"),
+        (["privacy.accountant=rdp", "privacy.selection=geometric"], "in any case"),
+        (["privacy=off", "privacy.accountant=rdp"], "privacy=off"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            read_settings([*[word for word in words if more[0] != "privacy=off" or "epsilon" not in word], *more])
 
 
 def _released(folder):

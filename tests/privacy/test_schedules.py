@@ -128,7 +128,7 @@ def test_accesses_that_do_not_follow_each_other_make_no_stage(later):
 
 
 UNITS, WIDTH = 400, 3000
-SHORT = {"rates": [(4, 0.1), (6, 0.5)], "noises": [(2, 1.0), (8, 3.0)], "steps": 10, "epsilon": 8.0}
+SHORT = {"rates": [(4, 0.1), (6, 0.5)], "noises": [(2, 1.0), (8, 3.0)], "steps": 10, "epsilon": 8.0, "accountant": "rdp"}
 # Rate and relative noise of each step.
 EACH = [(0.1, 1.0), (0.1, 1.0), (0.1, 3.0), (0.1, 3.0), *[(0.5, 3.0)] * 6]
 
@@ -182,7 +182,7 @@ def _die(account):
 @pytest.mark.parametrize(("made", "counted"), [(1, 2), (3, 3), (4, 5)])
 def test_a_crash_in_the_middle_goes_on_with_the_schedule_as_the_ledger_has_it(tmp_path, made, counted):
     """Blocks of lines end with a segment, so what was written ahead is never of another one."""
-    plan = _plan(rates=[(80, 0.1), (120, 0.5)], noises=[(3, 1.0), (197, 3.0)], steps=200, epsilon=8.0)
+    plan = _plan(rates=[(80, 0.1), (120, 0.5)], noises=[(3, 1.0), (197, 3.0)], steps=200, epsilon=8.0, accountant="rdp")
     account = Account(plan, tmp_path / "ledger")
     for _ in range(made):
         _step(account)
@@ -201,7 +201,7 @@ def test_a_crash_in_the_middle_goes_on_with_the_schedule_as_the_ledger_has_it(tm
 def test_what_was_lost_before_is_paid_by_the_end_of_the_schedule():
     counts = StageSpec("counts", {"n": 1.0}, 1, max_noise=1e3, share=0.05)
     training = training_stage(Fixed(1.0), n=5000, sample_rate=RATES, noise_schedule=NOISES, steps=300)
-    plan = make_plan([counts, training], epsilon=2.0, delta=DELTA)
+    plan = make_plan([counts, training], epsilon=2.0, delta=DELTA, accountant="rdp")
     rewritten = plan.rewritten({"counts": 2, "training": 0}, {"counts": 1})
     kept = rewritten.stage("training").count
     assert 200 < kept < 300 and rewritten.stage("training").runs() == plan.stage("training").runs(0, kept)
@@ -231,7 +231,7 @@ def test_a_fit_with_a_schedule_is_certified_and_verified(tmp_path):
 
     private = PrivateTraining(
         torch.rand(300, 3), n=300, epsilon=8, delta=DELTA, sample_rate=[(4, 0.25), (4, 0.5)], steps=8,
-        noise_schedule=[(6, 1.5), (2, 1.0)], clipping=Fixed(1.0), ledger=tmp_path / "ledger",
+        noise_schedule=[(6, 1.5), (2, 1.0)], clipping=Fixed(1.0), ledger=tmp_path / "ledger", accountant="rdp",
     )  # fmt: skip
     assert "sample_rate=0.25 to 0.5" in repr(private)
     model, quiet = Module(), {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
