@@ -23,7 +23,9 @@ from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, ZERO_OUT
-from lightning_dpgen.privacy.samplers import CYCLIC, FIXED_ORDER, POISSON, BandedNoise, BufferedNoise, make_strategy
+from lightning_dpgen.privacy.samplers import POISSON
+from lightning_dpgen.privacy.strategy import CYCLIC, FIXED_ORDER
+from lightning_dpgen.privacy.strategy_choice import BandedNoise, BufferedNoise, make_strategy
 from lightning_dpgen.privacy.strategy_search import prefix_error
 
 N, CLASSES, DELTA, C = 20_000, 10, 1e-5, 1.0

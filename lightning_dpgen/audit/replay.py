@@ -128,7 +128,7 @@ class WatchedAccount(Account):
 def check_replayable(plan: Plan) -> None:
     """Raise ValueError for a plan whose accesses cannot be replayed: lots, and noise that is not Gaussian."""
     for stage in plan.stages:
-        if stage.access.sample_rate < 1.0:
+        if stage.access.sample_rate < 1.0 or stage.later:
             raise ValueError(f"stage {stage.name!r}: a lot holds records by chance; expected passes over all records")
         if stage.access.kinds:
             raise ValueError(f"stage {stage.name!r}: has noise of other kinds than Gaussian: {dict(stage.access.kinds)}")

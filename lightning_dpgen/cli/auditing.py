@@ -23,7 +23,6 @@ from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.errors import NoiseMissing
 from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.plan import Plan
@@ -187,7 +186,7 @@ def _whole(settings: Settings, plan: Plan, canaries: Records, confidence: float,
         return watching.scores
 
     def claims(delta: float) -> float:
-        return spent(plan.event, delta, relation=plan.relation).epsilon
+        return plan.cost_of(plan.event, delta=delta).epsilon
 
     try:
         part = coins(len(canaries))

@@ -65,13 +65,13 @@ class PrivateOptimizer(DPOptimizer):
         account: plan, ledger and private stream.
         clipping: the rule that chooses the bounds of each lot; one for each term, where a lot has several.
         expected_batch_size: the public divisor, sampling rate times declared N, never the size of what was drawn; None
-            takes it from the plan.
+            takes it from the plan. In a schedule it is that of the next step, and follows the rate.
         stage: the plan's stage that the steps belong to.
         data_free: terms that see no record; their plain gradient is added after the noise.
         embeddings: names of the further noises that `EmbeddingGradients` draw.
 
     Attributes:
-        noise_multiplier: the merged multiplier of a step, fixed by the plan; a stock Opacus accountant may charge it,
+        noise_multiplier: the merged multiplier of the next step, from the plan; a stock Opacus accountant may charge it,
             unless noise is correlated, where it is that of all steps together.
         last_bound: the public bound C of the last step; a tuple where there are several.
 
@@ -114,13 +114,15 @@ class PrivateOptimizer(DPOptimizer):
                 f"optimizer: a {type(optimizer).__name__} draws noise that stands in no ledger: hand over the torch "
                 "optimizer"
             )
-        access = account.plan.stage(stage).access
         self._account, self._stage = account, stage
+        access, self._scheduled = account.upcoming(stage), bool(account.plan.stage(stage).later)
+        divisor = expected_lot_size(account.plan, stage, expected_batch_size, account.made(stage))
+        self._per_rate = divisor / access.sample_rate
         super().__init__(
             optimizer,
             noise_multiplier=access.multiplier,
             max_grad_norm=None,
-            expected_batch_size=expected_lot_size(account.plan, stage, expected_batch_size),
+            expected_batch_size=divisor,
         )
         self._rules = (clipping,) if isinstance(clipping, ClippingRule) else tuple(clipping)
         check_noises(account.plan, stage, self._rules, embeddings)
@@ -199,15 +201,15 @@ class PrivateOptimizer(DPOptimizer):
 
     @property
     def noise_multiplier(self) -> float:
-        """The merged multiplier of a step, from the plan."""
-        return self._account.plan.stage(self._stage).access.multiplier
+        """The merged multiplier of the next step, from the plan."""
+        return self._account.upcoming(self._stage).multiplier
 
     @noise_multiplier.setter
     def noise_multiplier(self, value: float) -> None:
         if value != self.noise_multiplier:
             raise ValueError(
-                f"noise_multiplier={value}: the plan says {self.noise_multiplier:g} for stage {self._stage!r}, and all its "
-                "steps have the same; make the plan with other noise"
+                f"noise_multiplier={value}: the plan says {self.noise_multiplier:g} for the next step of stage "
+                f"{self._stage!r}; make the plan with other noise, or with a schedule of it"
             )
 
     def rehearse(self) -> None:
@@ -367,6 +369,9 @@ class PrivateOptimizer(DPOptimizer):
         expected, self._state_of_step["expected"] = self._state_of_step["expected"], None
         # BatchMemoryManager announces before each part of a lot whether more of them are to come.
         announced, self._step_skip_queue[:] = self._step_skip_queue[:], []
+        if self._scheduled:
+            # The divisor of each step is the expected size of its own lot.
+            self.expected_batch_size = self._per_rate * self._account.upcoming(self._stage).sample_rate
         more = bool(announced) and announced[-1]
         samples = [getattr(p, "grad_sample", None) for p in self.params]
         # p.grad of the step before is the buffer, to which a backward pass for a later part would add unclipped gradients.

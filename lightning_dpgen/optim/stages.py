@@ -6,22 +6,29 @@ from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
 from lightning_dpgen.gradients.clipping import ClippingRule
-from lightning_dpgen.privacy.number_arguments import check_number, read_whole
+from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.samplers import POISSON, TRUNCATED, check_sampler
+from lightning_dpgen.privacy.segments import Pieces, Segment, is_schedule, read_rate, read_segments
 from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.privacy.strategy import Strategy
+from lightning_dpgen.privacy.strategy import CYCLIC, FIXED_ORDER, Strategy
+from lightning_dpgen.privacy.truncation import Truncation
 
 
 def training_stage(
     clipping: ClippingRule | Sequence[ClippingRule],
     *,
     n: SupportsIndex,
-    sample_rate: float,
+    sample_rate: float | Pieces,
     steps: SupportsIndex | None,
     noise: float | None = None,
+    noise_schedule: Pieces | None = None,
     share: float | None = None,
     embeddings: Mapping[str, float] | None = None,
     stage: str = "training",
+    sampler: str = POISSON,
+    largest_lot: SupportsIndex | None = None,
+    at_most: SupportsIndex | None = None,
     strategy: Strategy | None = None,
 ) -> StageSpec:
     """Return the spec of a stage of private steps, for `make_plan`.
@@ -29,19 +36,28 @@ def training_stage(
     Args:
         clipping: the rule, or one for each term; their extra noises have a share of each lot.
         n: the declared number of records.
-        sample_rate: the probability with which each record takes part in a lot.
+        sample_rate: the probability with which each record takes part in a lot; or a schedule of it, pairs of a number of
+            steps and their rate, ``[(100, 0.01), (200, 0.02)]``.
         steps: the number of lots; None leaves it to be solved for.
         noise: the noise multiplier of a lot; None leaves it to be solved for.
+        noise_schedule: pairs of a number of steps and their noise relative to the others, ``[(150, 2.0), (150, 1.0)]``: one
+            factor on all of them is solved for, or is `noise`.
         share: the share of the plan's budget that the stage may use, where a plan has several stages; None for what the
             others leave, which one stage of a plan may have.
         embeddings: the further noises of `EmbeddingGradients`, and their shares.
         stage: the name of the stage.
-        strategy: that of correlated noise (`make_strategy`), for rules that draw no noise and whose bounds are known before
-            a step.
+        sampler: the law of the lots: ``poisson``, with independent records; or ``truncated_poisson``, where a lot of more
+            than `largest_lot` records is cut to so many, at a small part of delta; or that of the strategy.
+        largest_lot: the most records of a truncated lot.
+        at_most: for truncated lots, a number of records that no data set of this kind can pass: public and certain, as `n`
+            need not be.
+        strategy: that of correlated noise, or of records that take turns (`make_strategy`), for rules that draw no noise
+            and whose bounds are known before a step.
 
     Raises:
-        ValueError: for another clipping, n or sample_rate; if nothing is left for the gradient; if two noises have one
-            name; for a strategy with another rule, or further noises.
+        ValueError: for another clipping, n, sample_rate or schedule; for a sampler whose cost is not proved; if nothing is
+            left for the gradient; if two noises have one name; for a strategy with another rule, a schedule, or further
+            noises.
 
     Example:
         >>> from lightning_dpgen import DPNorm
@@ -52,7 +68,12 @@ def training_stage(
     if not (isinstance(rules, Sequence) and rules and all(isinstance(rule, ClippingRule) for rule in rules)):
         raise ValueError(f"clipping={clipping!r}: expected a rule of lightning_dpgen.clipping, or one for each term")
     n = read_whole("n", n, of=" of records")
-    check_number("sample_rate", sample_rate, lambda value: 0.0 < value <= 1.0, "above 0, up to 1")
+    truncation = _truncation(sampler, largest_lot, at_most, n)
+    steps = None if steps is None else read_whole("steps", steps)
+    segments: tuple[Segment, ...] = ()
+    if is_schedule(sample_rate) or noise_schedule is not None:
+        segments = read_segments(sample_rate, noise_schedule, steps)
+    rate = segments[0].sample_rate if segments else read_rate(sample_rate)
     pairs = [*(embeddings or {}).items(), *(pair for rule in rules for pair in rule.noise_shares.items())]
     extra = dict(pairs)
     if len(extra) < len(pairs):
@@ -62,23 +83,42 @@ def training_stage(
     left = 1.0 - sum(extra.values())
     if left <= 0.0:
         raise ValueError(f"shares {extra} of a lot's inverse squared noise leave nothing for the gradient")
-    if strategy is not None:
-        _check_correlated(rules, embeddings or {})
+    _check_strategy(strategy, sampler, segments, rules, embeddings or {})
     return StageSpec(
         stage,
         extra | {"gradient": left},
-        None if steps is None else read_whole("steps", steps),
+        steps,
         # The independent part of correlated noise is larger by the sensitivity.
-        max_noise=sample_rate * n / (1.0 if strategy is None else strategy.sensitivity),
-        sample_rate=sample_rate,
+        max_noise=n
+        * min((own.sample_rate / own.noise for own in segments), default=rate)
+        / (1.0 if strategy is None else strategy.sensitivity),
+        sample_rate=rate,
         share=share,
         noise=noise,
         n=n,
+        segments=segments,
+        truncation=truncation,
         strategy=strategy,
     )
 
 
-def _check_correlated(rules: Sequence[ClippingRule], embeddings: Mapping[str, float]) -> None:
+def _check_strategy(
+    strategy: Strategy | None,
+    sampler: str,
+    segments: tuple[Segment, ...],
+    rules: Sequence[ClippingRule],
+    embeddings: Mapping[str, float],
+) -> None:
+    if strategy is None:
+        if sampler in (CYCLIC, FIXED_ORDER):
+            raise ValueError(
+                f"sampler={sampler!r}: its steps are planned together: expected strategy=make_strategy({sampler!r}, ...)"
+            )
+        return
+    if sampler not in (POISSON, strategy.sampler):
+        raise ValueError(f"sampler={sampler!r} with a strategy of {strategy.sampler!r}: expected the same, or none")
+    if segments:
+        raise ValueError("a schedule of noise or rate with correlated noise: expected one rate, and equal noise")
     for rule in rules:
         if rule.noise_shares or rule.known(0) is None or rule.by_person:
             raise ValueError(
@@ -87,6 +127,28 @@ def _check_correlated(rules: Sequence[ClippingRule], embeddings: Mapping[str, fl
             )
     if embeddings:
         raise ValueError(f"embeddings {sorted(embeddings)} with correlated noise: expected none, since each draws its own")
+
+
+def _truncation(
+    sampler: str, largest_lot: SupportsIndex | None, at_most: SupportsIndex | None, n: int
+) -> Truncation | None:
+    check_sampler(sampler)
+    if sampler != TRUNCATED:
+        if largest_lot is not None or at_most is not None:
+            raise ValueError(
+                f"largest_lot={largest_lot}, at_most={at_most}: lots of sampler={sampler!r} are not cut: leave both out, "
+                f"or take sampler={TRUNCATED!r}"
+            )
+        return None
+    if largest_lot is None or at_most is None:
+        raise ValueError(
+            f"sampler={TRUNCATED!r}: expected largest_lot=..., the most records of a lot, and at_most=..., a number of "
+            f"records that no data set of this kind can pass; found largest_lot={largest_lot}, at_most={at_most}"
+        )
+    truncation = Truncation(read_whole("largest_lot", largest_lot), read_whole("at_most", at_most, of=" of records"))
+    if truncation.at_most < n:
+        raise ValueError(f"at_most={truncation.at_most}: is below the declared n={n}, and no data set may pass it")
+    return truncation
 
 
 def check_noises(plan: Plan, stage: str, rules: Sequence[ClippingRule], embeddings: Sequence[str]) -> None:

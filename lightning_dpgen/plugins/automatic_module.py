@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ from lightning_dpgen.plugins.several_optimizers import (
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import expected_lot_size
 from lightning_dpgen.sampling.lots import Lot, LotBlock
+
+# Far more than rounding moves a sum of rates, and far less than one of them.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,9 @@ class AutomaticModule:
         self._module, self._account, self._stage, self._engine = module, account, stage, engine
         options = options or StepOptions()
         self._options, self._after_last = options, after_last
-        self._parts = LotParts(options.micro_batch, expected_lot_size(account.plan, stage, None) / account.ranks.size)
+        starts = (0, *(start for start, _ in account.plan.stage(stage).later))
+        largest = max(expected_lot_size(account.plan, stage, None, start) for start in starts)
+        self._parts = LotParts(options.micro_batch, largest / account.ranks.size)
         trained = [p for p in module.parameters() if p.requires_grad]
         self.average = ParameterAverage(trained, options.averaging) if options.averaging else None
         self._own = type(module).training_step.__get__(module)
@@ -213,14 +219,16 @@ class AutomaticModule:
         done = self._account.done[self._stage]
         trainer: Any = self._module.trainer
         for config in trainer.lr_scheduler_configs:
-            lots = 1 if config.interval == "step" else self._lots_of_an_epoch
-            if done % (lots * config.frequency) == 0:
+            now, before = (done, done - 1) if config.interval == "step" else map(self._epochs, (done, done - 1))
+            if now // config.frequency > before // config.frequency:
                 config.scheduler.step()
 
-    @property
-    def _lots_of_an_epoch(self) -> int:
-        """The number of lots in which a record is expected once."""
-        return max(1, round(1.0 / self._account.plan.stage(self._stage).access.sample_rate))
+    def _epochs(self, done: int) -> int:
+        """Return how often a record was expected in so many lots, in whole numbers."""
+        stage = self._account.plan.stage(self._stage)
+        if stage.later:
+            return math.floor(stage.passes(done) + _ROUNDING)
+        return done // max(1, round(1.0 / stage.access.sample_rate))
 
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
         if self._values is not None:

@@ -21,7 +21,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.opacus_loader import AccountDataLoader
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.accountant_names import check_accountant
 
 # The modes that leave the gradient of each record in ``grad_sample``.
 _MODES = ("hooks", "functorch", "ew")
@@ -49,9 +49,10 @@ class AccountEngine(PrivacyEngine):
     Args:
         account: the plan, ledger and private stream.
         stage: the plan's stage that the steps belong to.
+        accountant: None, or the plan's (``make_plan(..., accountant="rdp")``), as a `PrivacyEngine` is given one.
 
     Raises:
-        ValueError: if the plan has no such stage.
+        ValueError: if the plan has no such stage or another accountant.
 
     Attributes:
         accountant: an Opacus accountant that answers from plan and ledger.
@@ -78,7 +79,14 @@ class AccountEngine(PrivacyEngine):
         True
     """
 
-    def __init__(self, account: Account, *, stage: str = "training") -> None:
+    def __init__(self, account: Account, *, stage: str = "training", accountant: str | None = None) -> None:
+        if accountant is not None:
+            check_accountant(accountant)
+            if accountant != account.plan.accountant:
+                raise ValueError(
+                    f"accountant={accountant!r}: the account's plan says {account.plan.accountant!r}: leave it out, or "
+                    f"make the plan with make_plan(..., accountant={accountant!r})"
+                )
         # The __init__ of PrivacyEngine makes an accountant, and warns of a generator of noise that is not used here.
         self.account, self.stage = account, account.plan.stage(stage).name
         if account.plan.stage(stage).access.strategy is not None:
@@ -135,7 +143,7 @@ class AccountEngine(PrivacyEngine):
             NoiseMissing: if noise of the planned size does not reach each parameter.
         """
         self._refuse(
-            noise_multiplier=(noise_multiplier, None, self.account.plan.stage(self.stage).access.multiplier),
+            noise_multiplier=(noise_multiplier, None, self.account.upcoming(self.stage).multiplier),
             poisson_sampling=(poisson_sampling, True),
             clipping=(clipping, "flat"),
             noise_generator=(noise_generator, None),
@@ -243,7 +251,7 @@ class LedgerAccountant(IAccountant):
         if not account.private:
             return math.inf
         events = [plan.event, account.event] if account.ledger.accesses else [plan.event]
-        return max(spent(event, delta, relation=plan.relation).epsilon for event in events)
+        return max(plan.cost_of(event, delta=delta).epsilon for event in events)
 
     def __len__(self) -> int:
         return sum(count for *_, count in self.history)

@@ -99,7 +99,7 @@ class _Pass:
         if not self._left:
             raise StopIteration
         self._left -= 1
-        lot = self._lots.draw()
+        lot = self._lots.draw(ahead=len(self._drawn))
         self._drawn.append(lot.draw)
         if not self._ahead:
             self.announce()

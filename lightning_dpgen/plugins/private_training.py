@@ -23,14 +23,17 @@ from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.automatic_module import StepOptions
 from lightning_dpgen.plugins.training_ledger import digest_of, open_account
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, ZERO_OUT
-from lightning_dpgen.privacy.samplers import POISSON, BandedNoise, BufferedNoise, make_strategy
+from lightning_dpgen.privacy.samplers import POISSON
+from lightning_dpgen.privacy.segments import Pieces, is_schedule
 from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.privacy.strategy import FIXED_ORDER
+from lightning_dpgen.privacy.strategy import CYCLIC, FIXED_ORDER
+from lightning_dpgen.privacy.strategy_choice import BandedNoise, BufferedNoise, make_strategy
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.weights import release_weights
 from lightning_dpgen.sampling.as_store import store_of
@@ -62,11 +65,18 @@ class PrivateTraining:
         n: the declared number of records, public; never ``len(records)``.
         epsilon: the budget; infinite for a fit without privacy, which no certificate calls private.
         delta: in (0, 1).
-        sample_rate: the probability with which each record takes part in a step.
-        steps: the number of steps.
+        sample_rate: the probability with which each record takes part in a step; or a schedule, pairs of a number of steps
+            and their rate, ``[(100, 0.01), (200, 0.02)]``. The divisor of a step is that of its own rate.
+        steps: the number of steps, which a schedule also says.
+        noise_schedule: pairs of a number of steps and their noise relative to the others, ``[(150, 2.0), (150, 1.0)]``;
+            None for equal noise. Schedules are public, and fixed before the first step.
+        largest_lot, at_most: for truncated lots, the most records of a lot, and a number of records that no data set of
+            this kind can pass. The certificate says both.
+        accountant: ``pld``, or ``rdp`` for Renyi moments, which are looser (`make_plan`).
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
-        sampler: ``poisson``: each record takes part in each step by a draw of its own. ``cyclic``: it belongs to one of
+        sampler: ``poisson``: each record takes part in each step by a draw of its own. ``truncated_poisson``: the same, and
+            a lot of more than `largest_lot` records is cut to so many (`training_stage`). ``cyclic``: it belongs to one of
             several groups, by a draw of its own, and takes part when it is their turn. ``fixed_order``: steps take the
             records in their order, so shuffle them before by a public seed; `n` is then their number, which is public,
             and the relation is a record replaced by nothing at its place (``zero_out``).
@@ -96,6 +106,7 @@ class PrivateTraining:
         ValueError: for a setting that is out of range, naming it; `BadRecords` for records that no lot can be drawn from.
         BudgetTooSmall: if the records cannot outweigh the noise.
         LedgerError: if the ledger holds a run with other settings.
+        PlanMismatch: for more records than `at_most`; nothing is begun then.
 
     Example:
         >>> import torch
@@ -119,10 +130,10 @@ class PrivateTraining:
         n: int,
         epsilon: float,
         delta: float,
-        sample_rate: float,
+        sample_rate: float | Pieces,
         steps: int,
         clipping: ClippingRule | Sequence[ClippingRule],
-        sampler: str = POISSON,
+        noise_schedule: Pieces | None = None,
         noise: BandedNoise | BufferedNoise | None = None,
         ledger: str | Path | None = None,
         persons: np.ndarray | None = None,
@@ -133,6 +144,10 @@ class PrivateTraining:
         multiplicity: int = 1,
         averaging: float = 0.0,
         share_private_logs: bool = False,
+        sampler: str = POISSON,
+        largest_lot: int | None = None,
+        at_most: int | None = None,
+        accountant: str = PLD,
         stream: PrivateStream | None = None,
         study: Study | None = None,
     ) -> None:
@@ -144,12 +159,26 @@ class PrivateTraining:
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
         options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging)
+        stage = _stage(
+            clipping,
+            sampler,
+            noise,
+            n=n,
+            sample_rate=sample_rate,
+            steps=steps,
+            noise_schedule=noise_schedule,
+            largest_lot=largest_lot,
+            at_most=at_most,
+            epsilon=epsilon,
+            delta=delta,
+        )
         plan = make_plan(
-            [_stage(clipping, sampler, noise, n=n, sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta)],
+            [stage],
             epsilon=epsilon,
             delta=delta,
             relation=ZERO_OUT if sampler == FIXED_ORDER else ADD_OR_REMOVE_ONE,
             max_rows=max_rows,
+            accountant=accountant,
         )
         store = _streamed(records, plan) if sampler == FIXED_ORDER and is_streamed(records) else store_of(records)
         check_finite(store)
@@ -159,9 +188,11 @@ class PrivateTraining:
             raise BadRecords(
                 f"n={n} with sampler={FIXED_ORDER!r}: the number of records is public there: expected exactly that number"
             )
-        if sampler != POISSON and persons is not None:
+        if stage.strategy is not None and persons is not None:
             raise ValueError(f"persons with sampler={sampler!r}: expected None, a record alone, or sampler={POISSON!r}")
-        persons_of(store, persons, max_rows)
+        person_of = persons_of(store, persons, max_rows)
+        if stage.truncation is not None:
+            stage.truncation.check(stage.stage, len(store) if person_of is None else len(np.unique(person_of)))
         _warn(plan, len(store))
         path = None if ledger is None else Path(ledger).resolve()
         begun = None if path is None else _BEGUN.get(path)
@@ -181,9 +212,11 @@ class PrivateTraining:
 
     def __repr__(self) -> str:
         stage, plan = self._stage, self.plan
+        rates = sorted({access.sample_rate for access, _ in stage.runs()})
+        rate = f"{rates[0]:g}" if len(rates) == 1 else f"{rates[0]:g} to {rates[-1]:g}"
         return (
             f"PrivateTraining(n={plan.n}, epsilon={plan.target_epsilon:g}, delta={plan.delta:g}, "
-            f"sample_rate={stage.access.sample_rate:g}, "
+            f"sample_rate={rate}, "
             f"{stage.count - self.account.remaining('training')} of {stage.count} steps made)"
         )
 
@@ -282,20 +315,34 @@ def _stage(
     sampler: str,
     noise: BandedNoise | BufferedNoise | None,
     *,
-    n: int,
-    sample_rate: float,
+    sample_rate: float | Pieces,
+    noise_schedule: Pieces | None,
     steps: int,
     epsilon: float,
     delta: float,
+    **others: Any,
 ) -> StageSpec:
     """Return the stage of the steps, with the strategy of its sampler and noise."""
-    stage = training_stage(clipping, n=n, sample_rate=sample_rate, steps=steps)
-    strategy = make_strategy(sampler, noise, sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta)
-    if strategy is None:
-        return stage
-    # A pass in a fixed order takes a whole number of steps.
-    rate = 1.0 / strategy.period if sampler == FIXED_ORDER else sample_rate
-    return training_stage(clipping, n=n, sample_rate=rate, steps=steps, strategy=strategy)
+    strategy = None
+    if sampler in (CYCLIC, FIXED_ORDER) or noise is not None:
+        if is_schedule(sample_rate) or noise_schedule is not None:
+            raise ValueError(
+                f"a schedule of noise or rate with sampler={sampler!r}, noise={noise}: expected one rate and equal noise, "
+                f"or sampler={POISSON!r}"
+            )
+        strategy = make_strategy(sampler, noise, sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta)
+    if strategy is not None and sampler == FIXED_ORDER:
+        # A pass in a fixed order takes a whole number of steps.
+        sample_rate = 1.0 / strategy.period
+    return training_stage(
+        clipping,
+        sample_rate=sample_rate,
+        noise_schedule=noise_schedule,
+        steps=steps,
+        sampler=sampler,
+        strategy=strategy,
+        **others,
+    )
 
 
 def _streamed(records: Any, plan: Plan) -> StreamedStore:

@@ -84,8 +84,8 @@ def _promises(ledger: Ledger, plan: Plan) -> bool:
         begun = Plan.from_json(ledger.promise or {})
     except ValueError:
         return False
-    same = (plan.delta, plan.relation, plan.max_rows, plan.n) == (begun.delta, begun.relation, begun.max_rows, begun.n)
-    return same and len(begun.stages) == 1 and plan.stages[0].draws_as(begun.stages[0])
+    ours, theirs = ((p.delta, p.relation, p.max_rows, p.n, p.accountant) for p in (plan, begun))
+    return ours == theirs and len(begun.stages) == 1 and plan.stages[0].draws_as(begun.stages[0])
 
 
 def digest_of(module: nn.Module) -> str:

@@ -16,6 +16,7 @@ from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
 from lightning_dpgen.privacy.strategy import CYCLIC, Strategy
 from lightning_dpgen.privacy.strict_json import check_shape, shape
+from lightning_dpgen.privacy.truncation import Truncation
 
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
 GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"
@@ -30,6 +31,7 @@ _SHAPE = shape(
     deltas_=_NUMBERS,
     trials_={"type": "array"},
     strategy_={"type": "object"},
+    truncation_={"type": "object"},
 )
 # Far more than rounding moves a product of a rate, and far less than a record.
 _ROUNDING = 1e-9
@@ -57,12 +59,14 @@ class Access:
             draws its number of trials and nothing else.
         strategy: how the noise of this access follows from that of the accesses before it, where it does; the noise is
             that of the gradient alone, and `multipliers` are of all steps together (`CorrelatedGaussianDpEvent`).
+        truncation: the cut of a lot that is too large; of sampled accesses alone.
 
     Raises:
         ValueError: for a rate outside (0, 1], no multiplier, one that is negative or not finite, an unknown kind, a delta
             that is no probability or belongs to no Gaussian noise, a sampled access with a delta or with noise that is
-            not Gaussian, for which there is no accountant, trials without the law of their number, or the reverse, or a
-            strategy with other noises than the gradient's, or another rate than its sampler has.
+            not Gaussian, for which there is no accountant, a full pass with a truncation, trials without the law of their
+            number, or the reverse, or a strategy with other noises than the gradient's, or another rate than its sampler
+            has.
 
     Example:
         >>> lot = Access("training", {"norms": 4.0, "gradient": 1.0}, sample_rate=0.01)
@@ -77,6 +81,7 @@ class Access:
     deltas: Mapping[str, float] = field(default_factory=dict)
     trials: tuple[dp_accounting.DpEvent, ...] = ()
     strategy: Strategy | None = None
+    truncation: Truncation | None = None
 
     def __post_init__(self) -> None:
         # Python floats only: the RDP accountant silently drops an event whose multiplier is an int or np.float32.
@@ -113,10 +118,14 @@ class Access:
             raise ValueError(
                 f"stage {self.stage!r}: an access with deltas is a full pass, found sample_rate={self.sample_rate:g}"
             )
+        if self.sample_rate == 1.0 and self.truncation is not None:
+            raise ValueError(f"stage {self.stage!r}: a full pass holds all records, so no lot of it is cut: sample_rate=1")
         if self.strategy is not None:
             self._check_strategy(self.strategy)
 
     def _check_strategy(self, strategy: Strategy) -> None:
+        if self.truncation is not None:
+            raise ValueError(f"stage {self.stage!r}: lots of records that take turns are not cut: expected no truncation")
         if set(self.multipliers) != {"gradient"} or self.kinds or self.deltas:
             raise ValueError(
                 f"stage {self.stage!r}: correlated noise is that of the gradient alone, found {sorted(self.multipliers)}: "
@@ -138,6 +147,7 @@ class Access:
             dict(self.deltas),
             self.trials,
             self.strategy,
+            self.truncation,
         )
 
     @property
@@ -209,7 +219,11 @@ class Access:
             events.append(dp_accounting.LaplaceDpEvent(dominating_laplace(1.0 / m) if dominated else m))
         events += [EpsilonDeltaDpEvent(0.0, self.deltas[name]) for name in sorted(self.deltas)]
         event = events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
-        return event if self.sample_rate == 1.0 else dp_accounting.PoissonSampledDpEvent(self.sample_rate, event)
+        if self.sample_rate == 1.0:
+            return event
+        sampled = dp_accounting.PoissonSampledDpEvent(self.sample_rate, event)
+        failure = 0.0 if self.truncation is None else self.truncation.failure(self.sample_rate)
+        return dp_accounting.ComposedDpEvent([sampled, EpsilonDeltaDpEvent(0.0, failure)]) if failure else sampled
 
     def as_json(self) -> dict[str, object]:
         """Return the fields as JSON."""
@@ -217,6 +231,7 @@ class Access:
         extra: dict[str, object] = {"kinds": dict(self.kinds), "deltas": dict(self.deltas)}
         extra["trials"] = [encode(trial) for trial in self.trials]
         extra["strategy"] = None if self.strategy is None else self.strategy.as_json()
+        extra["truncation"] = {} if self.truncation is None else self.truncation.as_json()
         return fields | {name: value for name, value in extra.items() if value}
 
     def as_line(self) -> dict[str, object]:
@@ -234,7 +249,8 @@ class Access:
         kinds, deltas = fields.get("kinds", {}), fields.get("deltas", {})
         trials = tuple(decode(trial) for trial in fields.get("trials", ()))
         strategy = Strategy.from_json(fields["strategy"]) if "strategy" in fields else None
-        return cls(fields["stage"], fields["multipliers"], fields["sample_rate"], kinds, deltas, trials, strategy)
+        cut = Truncation.from_json(fields["truncation"]) if "truncation" in fields else None
+        return cls(fields["stage"], fields["multipliers"], fields["sample_rate"], kinds, deltas, trials, strategy, cut)
 
 
 def dominating_laplace(epsilon: float) -> float:

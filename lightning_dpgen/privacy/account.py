@@ -30,9 +30,11 @@ from lightning_dpgen.privacy.pld import ZERO_OUT
 from lightning_dpgen.privacy.progress import Progress
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
 from lightning_dpgen.privacy.software import versions
+from lightning_dpgen.privacy.strategy import Strategy
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.privacy.study_entry import StudyEntry, check_relation, check_stream
 from lightning_dpgen.privacy.study_total import Total
+from lightning_dpgen.privacy.truncation import Truncation
 
 T = TypeVar("T")
 # Lines written ahead: so few that a crash costs at most a hundredth of a stage, so many that fsync is no burden.
@@ -298,10 +300,6 @@ class Account:
         self._progress.follow(state["progress"])
         self.plan = Plan.from_json(self.ledger.plan)
 
-    def next_step(self, stage: str) -> int:
-        """Return the number of the next access of a stage, from 0: that of all before it, lost ones among them."""
-        return self.plan.stage(stage).count - self.remaining(stage)
-
     def save_private_state(self) -> None:
         """Write the memory of correlated noise beside the ledger, as the state of the run is saved; it does not join it."""
         self._correlated.save()
@@ -311,7 +309,7 @@ class Account:
         stage: str,
         units: int,
         rows: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
-        step: int | None = None,
+        number: int | None = None,
     ) -> tuple[np.ndarray, LotId]:
         """Draw a lot as the plan says: a Poisson sample of all units, of the group whose turn it is, or the next in order.
 
@@ -322,23 +320,42 @@ class Account:
             units: the number of units: records, or persons.
             rows: a function from positions of units to the positions of their records, and the unit of each, counted from 0
                 among those; None where a unit is one record.
-            step: the number of the access that the lot is for; None for the next one. It matters where records take turns.
+            number: the number of accesses of the stage that come before the one that the lot is for; None for the next one.
 
         Returns:
             The sorted positions of the records, which are private, and the draw that one access may be opened against.
+
+        Raises:
+            PlanMismatch: for more units than a plan with truncated lots allows, or such lots in several processes.
         """
-        if self.plan.stage(stage).access.strategy is not None:
-            return self._sample_in_turn(stage, units, rows, self.next_step(stage) if step is None else step)
-        positions = self.stream.poisson_sample(units, self.plan.stage(stage).access.sample_rate)
+        number = self.made(stage) if number is None else number
+        planned = self.plan.stage(stage).access_at(number)
+        if planned.strategy is not None:
+            return self._sample_in_turn(planned, planned.strategy, units, rows, number)
+        self._check_units(stage, planned.truncation, units)
+        positions = self.stream.poisson_sample(units, planned.sample_rate)
+        if planned.truncation is not None:
+            positions = self.stream.subset(positions, planned.truncation.largest_lot)
         persons = None
         if rows is not None:
             positions, persons = rows(positions)
-        return positions, self._lots.issue(LotId(stage, len(positions), self.ranks.size, persons))
+        lot = LotId(stage, len(positions), self.ranks.size, persons, planned.sample_rate)
+        return positions, self._lots.issue(lot)
 
-    def _sample_in_turn(self, stage: str, units: int, rows: Callable | None, step: int) -> tuple[np.ndarray, LotId]:
+    def _check_units(self, stage: str, truncation: Truncation | None, units: int) -> None:
+        if truncation is None:
+            return
+        truncation.check(stage, units)
+        if self.ranks.size > 1:
+            raise PlanMismatch(
+                f"stage {stage!r}: a truncated lot is cut as a whole, and {self.ranks.size} processes have a part of it "
+                "each: train in one process, or with sampler='poisson'"
+            )
+
+    def _sample_in_turn(
+        self, access: Access, strategy: Strategy, units: int, rows: Callable | None, step: int
+    ) -> tuple[np.ndarray, LotId]:
         """Draw a lot of the records whose turn a step is."""
-        access = self.plan.stage(stage).access
-        assert access.strategy is not None, "records take turns by the strategy of an access"
         if rows is not None:
             raise LedgerError("correlated noise is proved for a unit of one record: expected no persons")
         if self.plan.relation == ZERO_OUT and units != self.plan.n:
@@ -346,9 +363,10 @@ class Account:
                 f"stage {access.stage!r}: in a fixed order the number of records is public: expected that of the plan, "
                 f"n={self.plan.n}"
             )
-        turn = self._correlated.turn(access, access.strategy, step, units)
+        turn = self._correlated.turn(access, strategy, step, units)
         positions = turn[self.stream.poisson_sample(len(turn), access.sampling_probability)]
-        return positions, self._lots.issue(LotId(access.stage, len(positions), self.ranks.size, step=step))
+        lot = LotId(access.stage, len(positions), self.ranks.size, rate=access.sample_rate, step=step)
+        return positions, self._lots.issue(lot)
 
     def check_draw(self, stage: str, draw: LotId) -> None:
         """Refuse records from which no access of a stage can be made.
@@ -358,9 +376,10 @@ class Account:
         they are under-reported.
 
         Raises:
-            LedgerError: if an access was made from this draw already, or this account has not issued it for this stage.
+            LedgerError: if an access was made from this draw already, or this account has not issued it for this stage, or
+                for a step of a schedule that has another rate than the next one.
         """
-        self._lots.check(self.plan, stage, draw)
+        self._lots.check(self.upcoming(stage), draw)
 
     @contextmanager
     def open(self, stage: str, *, draw: LotId | None = None, of: object | None = None) -> Iterator[OpenAccess]:
@@ -378,20 +397,20 @@ class Account:
         """
         self._check_open(stage, of)
         with self._lock:
-            access, remaining = self._next(stage)
+            access, alike = self._next(stage)
             if draw is not None or access.sample_rate < 1.0:
                 draw = draw or LotId()
                 self.check_draw(stage, draw)
-                self._lots.check_step(draw, self.next_step(stage))
+                self._lots.check_step(draw, self.made(stage))
                 self._lots.spend(draw)
             self._enter_study()
             if access.private:
                 block = min(_BLOCK, max(1, self.plan.stage(stage).count // _BLOCK_SHARE))
-                self._write(access, ahead=min(block, remaining))
+                self._write(access, ahead=min(block, alike))
             elif not self.ledger.accesses:
                 # One line says it all: the run is not private, whatever else is read.
                 self.ledger.write(access)
-            number, step = self._progress.done[stage], self.plan.stage(stage).count - remaining
+            number, step = self._progress.done[stage], self.made(stage)
             correlated = self._correlated.noise(access, step)
             opened = OpenAccess(
                 access, self.stream, self.plan.relation, number, self.plan.max_rows, self.ranks, correlated, step
@@ -434,10 +453,21 @@ class Account:
             self.ranks.compare()
             self.ranks.leader_first(lambda: self.ledger.write(access, ahead))
 
+    def made(self, stage: str) -> int:
+        """Return how many accesses of a stage were made; those that were lost in a crash count."""
+        return self.ledger.count(stage) if self.plan.private else self._progress.done[stage]
+
+    def upcoming(self, stage: str) -> Access:
+        """Return the access of a stage that is to be made next.
+
+        Raises:
+            ValueError: if the plan has no such stage.
+        """
+        return self.plan.stage(stage).access_at(self.made(stage))
+
     def remaining(self, stage: str) -> int:
         """Return how many accesses of a stage the plan still holds."""
-        made = self.ledger.count(stage) if self.plan.private else self._progress.done[stage]
-        return self.plan.stage(stage).count - made
+        return self.plan.stage(stage).count - self.made(stage)
 
     @property
     def finished(self) -> bool:
@@ -445,16 +475,17 @@ class Account:
         return not any(self.remaining(stage.name) for stage in self.plan.stages)
 
     def _next(self, stage: str) -> tuple[Access, int]:
+        """Return the next access of a stage, and how many are alike in a row with it."""
         planned = self.plan.stage(stage)
-        remaining = self.remaining(stage)
-        if remaining < 1 and self.plan.private:
+        made = self.made(stage)
+        if made >= planned.count and self.plan.private:
             raise PlanMismatch(f"stage {stage!r}: the plan has {planned.count} accesses, and that many have been made")
         for earlier in self.plan.stages:
             if earlier.name == stage:
                 break
             if self.plan.private and self.remaining(earlier.name):
                 raise PlanMismatch(f"stage {stage!r} was opened before stage {earlier.name!r} was complete")
-        return planned.access, remaining
+        return planned.access_at(made), sum(count for _, count in planned.runs(made)[:1])
 
     @property
     def private(self) -> bool:

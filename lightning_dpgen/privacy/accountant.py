@@ -15,6 +15,7 @@ import dp_accounting
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
 
+from lightning_dpgen.privacy.accountant_names import PLD, RDP, check_accountant
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.event_parts import Leaves, join_gaussians, leaves_of, without_failures
@@ -45,7 +46,7 @@ class Spent:
         epsilon: an upper bound on epsilon at the given delta; ``inf`` if the event is not private.
         interval: the discretisation interval of the privacy loss with which it was found; 0 where none was needed.
         method: ``pld`` (privacy loss distributions), ``closed form`` (one Gaussian, or pure Laplace noise), or ``rdp``
-            (Renyi moments: looser, but sound at any delta).
+            (Renyi moments: looser, but sound at any delta; asked for by name, or where delta is too small for the first).
     """
 
     epsilon: float
@@ -60,8 +61,9 @@ def spent(
     relation: str = ADD_OR_REMOVE_ONE,
     interval: float | None = None,
     beside: dp_accounting.DpEvent | None = None,
+    accountant: str = PLD,
 ) -> Spent:
-    """Compute epsilon of `event` at `delta`, by privacy loss distributions.
+    """Compute epsilon of `event` at `delta`, by privacy loss distributions or, if these are asked for, by Renyi moments.
 
     The interval starts at 1e-3 and is halved while the answer moves by more than 0.1 %, never below 5e-6. Every answer on
     the way is an upper bound (pessimistic rounding of losses), but for rounding in the FFT, which is small where delta is
@@ -77,9 +79,11 @@ def spent(
         interval: the only discretisation interval to use, for quick looks; None applies the rule.
         beside: the composition of which `event` is a stage, if accounts of all stages are made: the rule takes no interval
             at which these are too dear together.
+        accountant: ``pld``; or ``rdp`` for Renyi moments alone, which are looser, at a delta above 0.
 
     Raises:
-        ValueError: if delta is outside [0, 1), or 0 for an event that is not pure, or the relation is unknown.
+        ValueError: if delta is outside [0, 1), or 0 for an event that is not pure or by ``rdp``, or the relation or the
+            accountant is unknown.
         Unaccountable: if no sound account is known under this relation.
 
     Example:
@@ -91,6 +95,9 @@ def spent(
     if relation not in RELATIONS:
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     relation = ADD_OR_REMOVE_ONE if relation == ZERO_OUT else relation
+    check_accountant(accountant)
+    if accountant == RDP:
+        return _spent_by_moments(event, delta, relation)
     if delta == 0.0:
         return Spent(_pure(event), 0.0, "closed form")
     event, delta = without_failures(event, delta, relation)
@@ -129,6 +136,27 @@ def spent(
         if moved <= _SETTLED:
             return best
     return best
+
+
+def _spent_by_moments(event: dp_accounting.DpEvent, delta: float, relation: str) -> Spent:
+    if delta == 0.0:
+        raise ValueError(
+            f"accountant={RDP!r}: Renyi moments give no epsilon at delta=0, where epsilons add up: take {PLD!r}"
+        )
+    event, delta = without_failures(event, delta, relation)
+    flat = join_gaussians(event)
+    if flat is None or delta == 0.0:
+        return Spent(math.inf, 0.0)
+    leaves = tuple(leaves_of(flat, 1))
+    if relation == REPLACE_ONE:
+        if any(type(leaf) is not dp_accounting.GaussianDpEvent for leaf, _ in leaves):
+            raise Unaccountable(
+                f"accountant={RDP!r}: of a record replaced, Renyi moments are proved here for full passes with Gaussian "
+                f"noise alone: take {PLD!r}"
+            )
+        leaves = tuple((dp_accounting.GaussianDpEvent(leaf.noise_multiplier / 2.0), count) for leaf, count in leaves)
+    epsilon = by_rdp(leaves, delta, quick=False) if leaves else 0.0
+    return Spent(epsilon if epsilon <= LARGEST_EPSILON else math.inf, 0.0, "rdp")
 
 
 def intervals_for(event: dp_accounting.DpEvent, bound: float) -> Iterator[float]:

@@ -10,6 +10,7 @@ from typing import SupportsIndex
 import dp_accounting
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
+from lightning_dpgen.privacy.accountant_names import PLD, check_accountant
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.event_parts import gaussian_shift, without_failures
 from lightning_dpgen.privacy.events import composed, stage_events
@@ -22,6 +23,7 @@ from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.rounding import round_down, round_up
 from lightning_dpgen.privacy.solving import beside_given, event_of, stages_of, within
 from lightning_dpgen.privacy.stage_spec import StageSpec, check_specs, records_of, shares_of
+from lightning_dpgen.privacy.truncation import Truncation
 
 # The part of delta beside a reference, so that profiles need not be compared in their farthest tails.
 _FAILURE_PART = 20.0
@@ -36,6 +38,7 @@ def make_plan(
     delta: float,
     relation: str = ADD_OR_REMOVE_ONE,
     max_rows: SupportsIndex = 1,
+    accountant: str = PLD,
 ) -> Plan:
     """Make the plan with noise and steps for every stage, such that the whole run is (epsilon, delta)-private.
 
@@ -57,10 +60,13 @@ def make_plan(
         relation: ``add_or_remove_one``; ``replace_one``, for full passes that are all pure (delta 0) or all Gaussian; or
             ``zero_out``, a record replaced by nothing at its place, for steps that take the records in a fixed order.
         max_rows: the most records that the unit of privacy has: 1, or as many as a person has; see `Plan`.
+        accountant: ``pld`` (privacy loss distributions, the tightest); or ``rdp`` (Renyi moments, looser: more noise or
+            fewer steps), where a comparison with other work needs its number. The certificate states the same.
 
     Raises:
         ValueError: for an impossible epsilon, delta, share, noise, count or max_rows, more unknowns than can be solved
-            for, stages for different numbers of records, or deltas of the stages that leave nothing of the plan's.
+            for, stages for different numbers of records, deltas of the stages that leave nothing of the plan's, or an
+            accountant that gives no upper bound, saying why.
         BudgetTooSmall: if a stage would need more noise than its records can outweigh; the message says what would fit.
 
     Example:
@@ -72,16 +78,17 @@ def make_plan(
     """
     if delta != 0.0:
         check_delta(delta)
+    check_accountant(accountant)
     max_rows = read_whole("max_rows", max_rows)
     if relation == REPLACE_ONE:
         _check_replaceable(specs, delta)
-        return _replacing(make_plan(specs, epsilon=epsilon, delta=delta, max_rows=max_rows))
+        return _replacing(make_plan(specs, epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant))
     if relation not in (ADD_OR_REMOVE_ONE, ZERO_OUT):
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     # A multiplier is one of max_rows records at once, so its noise outweighs an access max_rows times as soon.
     specs = [replace(spec, max_noise=spec.max_noise / max_rows) for spec in specs]
     rest, n = next((spec.stage for spec in specs if spec.share is None), None), records_of(specs)
-    plan = _without_units(specs, epsilon, delta, relation)
+    plan = _without_units(specs, epsilon, delta, relation, accountant)
     return replace(plan, max_rows=max_rows, flexible=rest, n=n)
 
 
@@ -172,8 +179,10 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
         return replace(promise, n=records_of(specs, promise))
     shares, rest = shares_of(specs), specs[made:]
     check_specs(specs, promise.target_epsilon)
-    if any(spec.deltas for spec in rest):
-        raise ValueError("deltas of stages after the first pass: expected none, since no part of delta was set aside")
+    if any(spec.fails for spec in rest):
+        raise ValueError(
+            "deltas or truncated lots of stages after the first pass: expected none, since no part of delta was set aside"
+        )
     left = without_failures(promise.event, promise.delta)[1]
     limit = ReferenceLimit(promise.reference)
     stages = within(rest, shares[made:], promise.target_epsilon, left, limit)
@@ -183,16 +192,9 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
 
 def _keeps(stage: Stage, spec: StageSpec) -> bool:
     """Return whether a stage is one of this spec, whatever its noise."""
-    ours, own = stage.access, spec.access(stage.access.multiplier)
-    same = all(
-        getattr(ours, name) == getattr(own, name) for name in ("stage", "sample_rate", "kinds", "deltas", "strategy")
-    )
-    counted = spec.count is None or stage.count == spec.count
-    return (
-        same
-        and counted
-        and ours.multipliers.keys() == own.multipliers.keys()
-        and all(math.isclose(ours.multipliers[name], own.multipliers[name], rel_tol=1e-9) for name in own.multipliers)
+    relative = spec.segments[0].noise if spec.segments else 1.0
+    return stage.draws_as(replace(spec, count=stage.count).planned(stage.access.multiplier / relative)) and (
+        spec.count is None or stage.count == spec.count
     )
 
 
@@ -206,49 +208,84 @@ def _check_kept(promise: Plan, specs: Sequence[StageSpec]) -> None:
             )
 
 
-def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: float, relation: str) -> Plan:
+def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: float, relation: str, accountant: str) -> Plan:
     shares = shares_of(specs)
     check_specs(specs, epsilon)
-    if not any(spec.deltas for spec in specs):
-        return _solved(specs, shares, epsilon, delta, relation)
+    if not any(spec.fails for spec in specs):
+        return _solved(specs, shares, epsilon, delta, relation, accountant)
     # The delta that those of stages leave is the delta of all the noise, exactly.
     left = _left(specs, delta)
-    plan = _solved([replace(spec, deltas={}) for spec in specs], shares, epsilon, left, relation)
+    plain = [replace(spec, deltas={}, truncation=None) for spec in specs]
+    plan = _solved(plain, shares, epsilon, left, relation, accountant)
     solved = zip(plan.stages, specs, strict=True)
-    stages = tuple(replace(stage, access=replace(stage.access, deltas=spec.deltas)) for stage, spec in solved)
+    stages = tuple(_failing(stage, spec) for stage, spec in solved)
     return replace(plan, stages=stages, delta=delta)
+
+
+def _failing(stage: Stage, spec: StageSpec) -> Stage:
+    """Return a stage whose noise is solved for, with the failures of its spec."""
+
+    def failing(access: Access) -> Access:
+        return replace(access, deltas=spec.deltas, truncation=spec.truncation)
+
+    later = tuple((start, failing(access)) for start, access in stage.later)
+    return replace(stage, access=failing(stage.access), later=later)
 
 
 def _left(specs: Sequence[StageSpec], delta: float) -> float:
     """Return the delta that is left of a plan's when those of its stages are taken off."""
-    spending = [spec for spec in specs if spec.deltas]
+    spending = [spec for spec in specs if spec.fails]
     for spec in spending:
         if spec.count is None:
-            raise ValueError(f"stage {spec.stage!r}: deltas={dict(spec.deltas)} need a count: each access spends them")
+            said = f"deltas={dict(spec.deltas)}" if spec.deltas else "truncated lots"
+            raise ValueError(f"stage {spec.stage!r}: {said} need a count, since each access spends a part of delta")
     # The noise may be any: only the deltas matter here.
     left = without_failures(event_of(spending, [1.0] * len(spending), delta), delta)[1] if delta else 0.0
     if not left:
+        for spec in spending:
+            if spec.truncation is not None:
+                raise ValueError(_too_small_a_lot(spec, delta))
         named = {spec.stage: dict(spec.deltas) for spec in spending}
         raise ValueError(f"delta={delta:g} is used up by the deltas of stages, {named}: expected a sum well below it")
     return left
 
 
+def _too_small_a_lot(spec: StageSpec, delta: float) -> str:
+    """Return the message about lots whose cut uses up delta; it says which would take a hundredth of it at most."""
+    assert spec.truncation is not None, "asked for a stage with one"
+    low, high = spec.truncation.largest_lot, spec.truncation.at_most
+    while high - low > 1:
+        middle = (low + high) // 2
+        cut = replace(spec, truncation=Truncation(middle, spec.truncation.at_most)).planned(1.0)
+        fails = math.fsum(a.truncation.failure(a.sample_rate) * count for a, count in cut.runs() if a.truncation)
+        low, high = (middle, high) if fails > delta / 100.0 else (low, middle)
+    return (
+        f"largest_lot={spec.truncation.largest_lot}: of at_most={spec.truncation.at_most} records so many meet in a lot so "
+        f"often that nothing is left of delta={delta:g}: largest_lot={high} would take a hundredth of it"
+    )
+
+
 def _solved(
-    specs: Sequence[StageSpec], shares: Sequence[float], epsilon: float | None, delta: float, relation: str
+    specs: Sequence[StageSpec],
+    shares: Sequence[float],
+    epsilon: float | None,
+    delta: float,
+    relation: str,
+    accountant: str,
 ) -> Plan:
     if epsilon is not None and math.isinf(epsilon):
-        return Plan(stages_of(specs, shares, [0.0] * len(specs)), math.inf, delta, relation)
+        return Plan(stages_of(specs, shares, [0.0] * len(specs)), math.inf, delta, relation, accountant=accountant)
     if epsilon is None:
         multipliers = beside_given(specs, shares, delta)
-        plan = Plan(stages_of(specs, shares, multipliers), math.inf, delta, relation)
+        plan = Plan(stages_of(specs, shares, multipliers), math.inf, delta, relation, accountant=accountant)
         return replace(plan, target_epsilon=round_up(plan.epsilon))
-    stages = within(specs, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta))
-    return Plan(stages, float(epsilon), delta, relation)
+    stages = within(specs, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta, accountant))
+    return Plan(stages, float(epsilon), delta, relation, accountant=accountant)
 
 
 def _check_replaceable(specs: Sequence[StageSpec], delta: float) -> None:
     for spec in specs:
-        if spec.sample_rate < 1.0 or (delta and spec.kinds) or spec.deltas:
+        if spec.sample_rate < 1.0 or (delta and spec.kinds) or spec.fails:
             raise ValueError(
                 f"stage {spec.stage!r}: a plan under {REPLACE_ONE} holds full passes, all of them pure at delta 0 or all "
                 "of them Gaussian, without deltas"

@@ -9,7 +9,8 @@ from typing import Protocol
 
 import dp_accounting
 
-from lightning_dpgen.privacy.accountant import INTERVALS, spent
+from lightning_dpgen.privacy.accountant import INTERVALS, Spent, spent
+from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.reference import Reference
@@ -44,13 +45,16 @@ class Limit(Protocol):
 class EpsilonLimit:
     """The limit of epsilon `target` at `delta`, for a record added or removed; at delta 0 for pure noise."""
 
-    def __init__(self, target: float, delta: float) -> None:
-        self._target, self._delta = target, delta
+    def __init__(self, target: float, delta: float, accountant: str = PLD) -> None:
+        self._target, self._delta, self._accountant = target, delta, accountant
+
+    def _spent(self, event: dp_accounting.DpEvent, interval: float | None = None) -> Spent:
+        return spent(event, self._delta, interval=interval, accountant=self._accountant)
 
     def holds(self, event: dp_accounting.DpEvent, *, quick: bool = False) -> bool:
         # Renyi moments overstate, so an event that they allow is allowed.
         by_moments = quick and self._delta != 0.0
-        epsilon = spent_by_rdp(event, self._delta) if by_moments else spent(event, self._delta).epsilon
+        epsilon = spent_by_rdp(event, self._delta) if by_moments else self._spent(event).epsilon
         return epsilon <= self._target
 
     def solve(self, event_at: Callable[[float], dp_accounting.DpEvent], largest: float) -> float:
@@ -59,13 +63,13 @@ class EpsilonLimit:
         Coarse loss distributions come near and cost little. There the accountant settles on its interval, which the second
         one uses.
         """
-        target, delta = self._target, self._delta
+        target = self._target
 
         def at(interval: float | None) -> Callable[[float], float]:
-            return lambda multiplier: spent(event_at(multiplier), delta, interval=interval).epsilon
+            return lambda multiplier: self._spent(event_at(multiplier), interval).epsilon
 
         multiplier = root(at(INTERVALS[0]), target, largest)
-        settled = spent(event_at(multiplier), delta)
+        settled = self._spent(event_at(multiplier))
         if settled.epsilon < 0.999 * target:
             multiplier = root(at(settled.interval or None), 0.9997 * target, multiplier, start=multiplier)
             # The accountant's own choice of interval has the last word; it differs by its 0.1 % at most.
@@ -74,7 +78,7 @@ class EpsilonLimit:
         return min(multiplier, largest)
 
     def compare(self, event: dp_accounting.DpEvent) -> str:
-        cost = spent(event, self._delta).epsilon
+        cost = self._spent(event).epsilon
         return f"cost epsilon {cost:.4g} where {self._target:g} at delta={self._delta:g} may be spent"
 
 

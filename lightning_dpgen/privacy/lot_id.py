@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +22,7 @@ class LotId:
         size: the number of records; private.
         parts: the number of processes that have a part of the lot each.
         persons: (size,) the person of each record, counted from 0 within the lot; private. None where each is a unit alone.
+        rate: the rate at which it was drawn.
         step: the number of the step that it was drawn for, where records take turns; None for any.
     """
 
@@ -29,6 +30,7 @@ class LotId:
     size: int | None = field(default=None, repr=False)
     parts: int = 1
     persons: np.ndarray | None = field(default=None, repr=False)
+    rate: float | None = None
     step: int | None = None
 
     @property
@@ -49,16 +51,22 @@ class IssuedLots:
         self._issued.add(draw)
         return draw
 
-    def check(self, plan: Plan, stage: str, draw: LotId) -> None:
-        """Raise LedgerError unless a draw was issued for this stage and is not spent; see `Account.check_draw`."""
+    def check(self, access: Access, draw: LotId) -> None:
+        """Raise LedgerError unless a draw was issued for such an access and is not spent; see `Account.check_draw`."""
         if draw in self._spent:
             raise LedgerError(
                 "these records were used for an access already: draw a new lot for each step, and let one optimizer take "
                 "all that is computed from a lot"
             )
+        stage, planned = access.stage, access.sample_rate
         if draw in self._issued and draw.stage == stage:
-            return
-        planned = plan.stage(stage).access.sample_rate
+            if draw.rate == planned:
+                return
+            raise LedgerError(
+                f"stage {stage!r}: these records were drawn at a rate of {draw.rate:g}, and the plan's schedule says "
+                f"{planned:g} for the next step: take the lots in the order in which they are drawn, each for one step. "
+                "Nothing was charged"
+            )
         found = f"were drawn for stage {draw.stage!r}, or with another account," if draw.stage else "were not drawn at all,"
         raise LedgerError(
             f"stage {stage!r}: these records {found} so the plan's rate of {planned:g} says nothing about them: take "

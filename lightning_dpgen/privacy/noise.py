@@ -220,6 +220,13 @@ class PrivateStream:
         positions.sort()
         return positions
 
+    def subset(self, items: np.ndarray, largest: int) -> np.ndarray:
+        """Draw `largest` of the items, each set of so many alike, in their order; all where there are no more."""
+        if len(items) <= largest:
+            return items
+        # The items with the smallest random words: two equal words have a probability of 2^-64.
+        return items[np.sort(np.argpartition(self.words(len(items)), largest)[:largest])]
+
     def _box_muller(self, out: Tensor, deviation: float) -> None:
         """Add sqrt(-2 ln u) (cos t, sin t) to the two halves of `out`; u in (0, 1], t in (-pi, pi]."""
         half = (out.numel() + 1) // 2

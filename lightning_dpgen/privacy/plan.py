@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import INTERVALS, Spent, spent
+from lightning_dpgen.privacy.accountant_names import ACCOUNTANTS_BY_NAME, PLD, check_accountant
 from lightning_dpgen.privacy.cost import affordable
 from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
@@ -29,9 +31,14 @@ from lightning_dpgen.privacy.strict_json import check_shape, shape
 _ROUNDING = 1e-9
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**9}
 _NUMBER = {"type": "number"}
+_LATER = {"type": "array", "minItems": 1, "items": shape(**{"from": _COUNT}).schema}
 _REFERENCE = shape(multiplier=_NUMBER, failure=_NUMBER, after=_COUNT, replaceable={"type": "boolean"}).schema
 _SHAPE = shape(
-    stages={"type": "array", "minItems": 1, "items": shape(count=_COUNT, share=_NUMBER, multiple_=_COUNT).schema},
+    stages={
+        "type": "array",
+        "minItems": 1,
+        "items": shape(count=_COUNT, share=_NUMBER, multiple_=_COUNT, later_=_LATER).schema,
+    },
     target_epsilon={"type": ["number", "null"], "exclusiveMinimum": 0},
     delta={"type": "number", "minimum": 0, "exclusiveMaximum": 1},
     relation={"enum": list(RELATIONS)},
@@ -39,6 +46,7 @@ _SHAPE = shape(
     flexible={"type": ["string", "null"]},
     reference=_REFERENCE | {"type": ["object", "null"], "additionalProperties": False},
     n_={"type": "integer", "minimum": 1},
+    accountant_={"enum": list(ACCOUNTANTS_BY_NAME)},
 )
 
 # The most stages of a certificate, which lists them one by one.
@@ -47,12 +55,31 @@ MOST_STAGES = 1000
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a plan: `count` equal accesses, which make a difference by so many at a time (`multiple`)."""
+    """One stage of a plan: `count` accesses, which make a difference by so many at a time (`multiple`).
+
+    They are equal, or scheduled: each pair of `later` says from which number on, counted from 0, another access follows.
+    The last one goes on for as long as accesses are made.
+
+    Raises:
+        ValueError: for accesses that do not follow each other, are of another stage, or draw other noises than the first.
+    """
 
     access: Access
     count: int
     share: float
     multiple: int = 1
+    later: tuple[tuple[int, Access], ...] = ()
+
+    def __post_init__(self) -> None:
+        starts = [0, *(start for start, _ in self.later)]
+        if any(start <= before for before, start in itertools.pairwise(starts)):
+            raise ValueError(f"stage {self.name!r}: scheduled accesses begin at {starts[:9]}: expected each after the last")
+        first = (self.name, self.access.multipliers.keys(), self.access.private)
+        for _, access in self.later:
+            if (access.stage, access.multipliers.keys(), access.private) != first or access.kinds or self.access.kinds:
+                raise ValueError(f"stage {self.name!r}: scheduled accesses draw the same noises, all of them gaussian")
+            if access.strategy is not None or self.access.strategy is not None:
+                raise ValueError(f"stage {self.name!r}: a strategy is one for all steps, which are not scheduled")
 
     @property
     def name(self) -> str:
@@ -61,12 +88,38 @@ class Stage:
     def as_json(self) -> dict[str, Any]:
         """Return the stage as it stands in a ledger; a multiple of 1 is left out."""
         fields = self.access.as_json() | {"count": self.count, "share": self.share}
+        if self.later:
+            fields["later"] = [{"from": start} | access.as_json() for start, access in self.later]
         return fields if self.multiple == 1 else fields | {"multiple": self.multiple}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Stage:
         """Return the stage that `as_json` described, of a plan whose shape was checked."""
-        return cls(Access.from_json(fields), int(fields["count"]), fields["share"], int(fields.get("multiple", 1)))
+        later = tuple((int(own["from"]), Access.from_json(own)) for own in fields.get("later", ()))
+        return cls(Access.from_json(fields), int(fields["count"]), fields["share"], int(fields.get("multiple", 1)), later)
+
+    def access_at(self, number: int) -> Access:
+        """Return the access that follows on so many others of the stage."""
+        place = bisect.bisect_right(self.later, number, key=lambda pair: pair[0])
+        return self.later[place - 1][1] if place else self.access
+
+    def runs(self, start: int = 0, end: int | None = None) -> list[tuple[Access, int]]:
+        """Return the accesses, or those from one number to before another, run-length encoded.
+
+        Example:
+            >>> weak, strong = Access("a", {"x": 1.0}), Access("a", {"x": 2.0})
+            >>> [times for _, times in Stage(weak, 10, 1.0, later=((4, strong),)).runs(1)]
+            [3, 6]
+        """
+        end = self.count if end is None else end
+        accesses = [self.access, *(access for _, access in self.later)]
+        bounds = [0, *(first for first, _ in self.later), max(end, start)]
+        cut = [min(max(bound, start), max(end, start)) for bound in bounds]
+        return [(access, b - a) for access, (a, b) in zip(accesses, itertools.pairwise(cut), strict=True) if b > a]
+
+    def passes(self, count: int) -> float:
+        """Return how often a record is expected to be looked at in the first accesses."""
+        return math.fsum(access.sample_rate * times for access, times in self.runs(0, count))
 
     def draws_as(self, other: Stage) -> bool:
         """Return whether both stages draw the same, whichever way their numbers were computed.
@@ -74,22 +127,27 @@ class Stage:
         A share says how noise was found and not what is drawn, so shares are not compared. Fractions may differ in their
         last digits, since another sequence of operations, or another version of a library, rounds differently.
         """
-        ours, theirs = self.access, other.access
-        exact = [(a.stage, count, a.kinds, a.trials) for a, count in ((ours, self.count), (theirs, other.count))]
-        one, two = ours.strategy, theirs.strategy
-        alike = one == two or (one is not None and two is not None and one.is_close(two))
-        return (
-            exact[0] == exact[1]
-            and alike
-            and all(
-                one.keys() == two.keys() and all(math.isclose(one[name], two[name], rel_tol=_ROUNDING) for name in one)
-                for one, two in (
-                    ({"sample_rate": ours.sample_rate}, {"sample_rate": theirs.sample_rate}),
-                    (ours.multipliers, theirs.multipliers),
-                    (ours.deltas, theirs.deltas),
-                )
+        ours, theirs = self.runs(), other.runs()
+        return len(ours) == len(theirs) and all(map(_draw_the_same, ours, theirs))
+
+
+def _draw_the_same(first: tuple[Access, int], second: tuple[Access, int]) -> bool:
+    (ours, _), (theirs, _) = first, second
+    exact = [(access.stage, count, access.kinds, access.trials, access.truncation) for access, count in (first, second)]
+    one, two = ours.strategy, theirs.strategy
+    alike = one == two or (one is not None and two is not None and one.is_close(two))
+    return (
+        exact[0] == exact[1]
+        and alike
+        and all(
+            one.keys() == two.keys() and all(math.isclose(one[name], two[name], rel_tol=_ROUNDING) for name in one)
+            for one, two in (
+                ({"sample_rate": ours.sample_rate}, {"sample_rate": theirs.sample_rate}),
+                (ours.multipliers, theirs.multipliers),
+                (ours.deltas, theirs.deltas),
             )
         )
+    )
 
 
 @dataclass(frozen=True)
@@ -108,6 +166,8 @@ class Plan:
 
     In a plan that is made from what its first stages have released, `reference` stands for the stages after these: it was
     fixed before, dominates them, and takes their place in `event`.
+
+    `accountant` is the one that epsilon was calibrated with, and that a certificate states it by: ``pld`` or ``rdp``.
     """
 
     stages: tuple[Stage, ...]
@@ -118,8 +178,15 @@ class Plan:
     flexible: str | None = None
     reference: Reference | None = None
     n: int | None = None
+    accountant: str = PLD
 
     def __post_init__(self) -> None:
+        check_accountant(self.accountant)
+        if self.accountant != PLD and (self.delta == 0.0 or self.reference is not None):
+            raise ValueError(
+                f"accountant={self.accountant!r}: a plan at delta=0, or made from what its first stages release, takes "
+                f"{PLD!r} alone"
+            )
         object.__setattr__(self, "max_rows", read_whole("max_rows", self.max_rows))
         if self.n is not None:
             object.__setattr__(self, "n", read_whole("n", self.n, of=" of records"))
@@ -129,9 +196,10 @@ class Plan:
             self._check_correlated(stage)
         if sum(stage.access.strategy is not None for stage in self.stages) > MOST_STRATEGIES:
             raise ValueError(f"expected at most {MOST_STRATEGIES} stages with correlated noise")
-        if len(self.stages) > MOST_STAGES:
+        if (count := len(self.accesses)) > MOST_STAGES:
             raise ValueError(
-                f"{len(self.stages):,} stages: expected at most {MOST_STAGES:,}, so that others can verify their account"
+                f"{count:,} stages, and segments of stages: expected at most {MOST_STAGES:,}, so that others can verify "
+                "their account"
             )
         if self.delta and self.stages and not self._affordable:
             raise ValueError(
@@ -160,16 +228,16 @@ class Plan:
     @property
     def _affordable(self) -> bool:
         """True if others can verify the plan in seconds, or if its Renyi moments are infinite and so its only account."""
-        stages = composed([stage.access.event for stage in self.stages])
+        stages = composed([access.event for access, _ in self.accesses])
         return affordable(stages, INTERVALS[0]) or spent_by_rdp(self.event, self.delta) > LARGEST_EPSILON
 
     @cached_property
     def private(self) -> bool:
-        return all(stage.access.private for stage in self.stages)
+        return all(access.private for access, _ in self.accesses)
 
     @property
     def accesses(self) -> list[tuple[Access, int]]:
-        return [(stage.access, stage.count) for stage in self.stages]
+        return [run for stage in self.stages for run in stage.runs()]
 
     @property
     def stage_events(self) -> list[tuple[str, dp_accounting.DpEvent]]:
@@ -190,7 +258,12 @@ class Plan:
 
     @cached_property
     def spent(self) -> Spent:
-        return spent(self.event, self.delta, relation=self.relation)
+        return self.cost_of(self.event)
+
+    def cost_of(self, event: dp_accounting.DpEvent, *, delta: float | None = None, interval: float | None = None) -> Spent:
+        """Return epsilon of an event under the plan's relation, by its accountant, at its delta or another; see `spent`."""
+        delta = self.delta if delta is None else delta
+        return spent(event, delta, relation=self.relation, interval=interval, accountant=self.accountant)
 
     @property
     def epsilon(self) -> float:
@@ -208,7 +281,7 @@ class Plan:
         raise ValueError(f"stage={name!r}: the plan has the stages {[stage.name for stage in self.stages]}")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plan as it stands in a ledger; a target that is infinite is null, and an `n` of None is left out."""
+        """Return the plan as it stands in a ledger; a target that is infinite is null, and what is as ever is left out."""
         fields = {
             "stages": [stage.as_json() for stage in self.stages],
             "target_epsilon": self.target_epsilon if math.isfinite(self.target_epsilon) else None,
@@ -218,7 +291,8 @@ class Plan:
             "flexible": self.flexible,
             "reference": None if self.reference is None else self.reference.as_json(),
         }
-        return fields if self.n is None else fields | {"n": self.n}
+        extra = {"n": self.n, "accountant": None if self.accountant == PLD else self.accountant}
+        return fields | {name: value for name, value in extra.items() if value is not None}
 
     @classmethod
     def from_json(cls, fields: Any) -> Plan:
@@ -235,7 +309,8 @@ class Plan:
         target = math.inf if fields["target_epsilon"] is None else fields["target_epsilon"]
         reference = None if fields["reference"] is None else Reference(**fields["reference"])
         rows, n = int(fields["max_rows"]), int(fields["n"]) if "n" in fields else None
-        return cls(stages, target, fields["delta"], fields["relation"], rows, fields["flexible"], reference, n)
+        accountant = fields.get("accountant", PLD)
+        return cls(stages, target, fields["delta"], fields["relation"], rows, fields["flexible"], reference, n, accountant)
 
     def covers(self, accesses: Iterable[tuple[Access, int]]) -> bool:
         """Return whether accesses cost no more than the plan: its reference, where there is one, else its budget.
@@ -246,7 +321,7 @@ class Plan:
         events = stage_events(accesses, pure=self.delta == 0.0)
         if self.reference is None:
             event = composed([event for _, event in events])
-            return spent(event, self.delta, relation=self.relation).epsilon <= round_down(self.target_epsilon)
+            return self.cost_of(event).epsilon <= round_down(self.target_epsilon)
         after = self.reference.after
         if events[:after] != self.stage_events[:after]:
             return False
@@ -266,8 +341,8 @@ class Plan:
             )
         begun = self.stages[: len(first.stages)]
         alike = len(begun) == len(first.stages) and all(map(Stage.draws_as, begun, first.stages))
-        same = (self.relation, self.max_rows, self.reference) == (first.relation, first.max_rows, first.reference)
-        if not alike or not same:
+        ours, theirs = ((p.relation, p.max_rows, p.reference, p.accountant) for p in (self, first))
+        if not alike or ours != theirs:
             raise PlanMismatch(f"the plan does not begin with the stages {[s.name for s in first.stages]} that were drawn")
         return replace(self, stages=(*first.stages, *self.stages[len(begun) :]), n=n)
 
@@ -328,13 +403,13 @@ class Plan:
         for stage in self.stages:
             if stage.name == name:
                 break
-            before.append((stage.access, stage.count))
+            before += stage.runs()
         stage = self.stage(name)
         steps = sorted({max(1, round(stage.count * i / points)) for i in range(1, points + 1)})
         knots = []
         for count in steps:
-            event = self._up_to([*before, (stage.access, count)])
-            knots.append(spent(event, self.delta, relation=self.relation, interval=1e-3).epsilon)
+            event = self._up_to([*before, *stage.runs(0, count)])
+            knots.append(self.cost_of(event, interval=1e-3).epsilon)
         return Curve(tuple(steps), tuple(min(knot, self.epsilon) for knot in knots))
 
     def _up_to(self, accesses: list[tuple[Access, int]]) -> dp_accounting.DpEvent:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import Spent, spent
+from lightning_dpgen.privacy.accountant import Spent
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.plan import Plan
@@ -57,7 +57,7 @@ def certified(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> tuple[dp_ac
         if not plan.covers(accesses):
             raise PlanMismatch("what the ledger holds is not below the reference of the plan: nothing may be released")
         return plan.event, planned
-    drawn = spent(event, plan.delta, relation=plan.relation)
+    drawn = plan.cost_of(event)
     if drawn.epsilon > planned.epsilon:
         return event, drawn
     return plan.event, planned

@@ -53,13 +53,12 @@ def beside_given(specs: Sequence[StageSpec], shares: Sequence[float], delta: flo
 
 def stages_of(specs: Sequence[StageSpec], shares: Sequence[float], multipliers: Sequence[float]) -> tuple[Stage, ...]:
     """Return the stages of specs with these multipliers."""
-    stages = zip(specs, shares, multipliers, strict=True)
-    return tuple(Stage(spec.access(m), spec.known_count, share, spec.multiple) for spec, share, m in stages)
+    return tuple(spec.planned(m, share) for spec, share, m in zip(specs, shares, multipliers, strict=True))
 
 
 def event_of(specs: Sequence[StageSpec], multipliers: Sequence[float], delta: float) -> dp_accounting.DpEvent:
     """Return the composition of the accesses of specs with these multipliers."""
-    runs = [(d.access(m), d.known_count) for d, m in zip(specs, multipliers, strict=True)]
+    runs = [run for d, m in zip(specs, multipliers, strict=True) for run in d.planned(m).runs()]
     return composed([event for _, event in stage_events(runs, pure=delta == 0.0)])
 
 
@@ -71,7 +70,7 @@ def _own_multiplier(spec: StageSpec, share: float, epsilon: float, delta: float)
         # Pure epsilon is a sum of inverse multipliers.
         return spent(event_of([spec], [1.0], delta), 0.0).epsilon / (share * epsilon)
     mu = math.sqrt(share) * gaussian_mu(epsilon, delta)
-    if spec.sample_rate == 1.0 and not spec.kinds and spec.strategy is None:
+    if spec.closed:
         return math.sqrt(spec.known_count) / mu
     target = gaussian_epsilon(mu, delta)
 
@@ -148,7 +147,7 @@ def _worthwhile(spec: StageSpec, share: float, epsilon: float, delta: float) -> 
     """Return whether a stage can use its share with noise that its records outweigh."""
     if spec.noise is not None:
         return True
-    if (spec.sample_rate == 1.0 and not spec.kinds and spec.strategy is None) or delta == 0.0:
+    if spec.closed or delta == 0.0:
         return _own_multiplier(spec, share, epsilon, delta) <= spec.max_noise
     target = gaussian_epsilon(math.sqrt(share) * gaussian_mu(epsilon, delta), delta)
     if target == 0.0:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.epsilon_range import check_epsilon
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole
-from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.segments import Segment
 from lightning_dpgen.privacy.strategy import Strategy
+from lightning_dpgen.privacy.truncation import Truncation
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,14 @@ class StageSpec:
         n: the number of records that the numbers above were chosen for, kept in the plan; None where none of them depends
             on it.
         multiple: a count that is solved for, or shortened after a crash, is a multiple of this.
+        segments: the pieces of a schedule (`Segment`), whose rates take the place of `sample_rate`; the noise of an access
+            is the solved or given one times that of its segment. Noises are Gaussian then, and `count` is given.
+        truncation: the cut of lots that are too large (`Truncation`); its failures are taken off the plan's delta, too.
         strategy: that of correlated noise, for as many steps as `count` says; see `Access`.
 
     Raises:
-        ValueError: for a count, an n or a multiple that is no whole number, 1 or more, or another count than a strategy
-            has.
+        ValueError: for a count, an n or a multiple that is no whole number, 1 or more; for segments without a count, or
+            with other noise; for another count than a strategy has, or a strategy with segments.
     """
 
     stage: str
@@ -51,6 +57,8 @@ class StageSpec:
     deltas: Mapping[str, float] = field(default_factory=dict)
     n: int | None = None
     multiple: int = 1
+    segments: tuple[Segment, ...] = ()
+    truncation: Truncation | None = None
     strategy: Strategy | None = None
 
     def __post_init__(self) -> None:
@@ -58,6 +66,12 @@ class StageSpec:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, read_whole(f"stage {self.stage!r}: {name}", value, of=of))
         object.__setattr__(self, "kinds", {name: kind for name, kind in self.kinds.items() if kind != GAUSSIAN})
+        if self.segments:
+            object.__setattr__(self, "sample_rate", self.segments[0].sample_rate)
+            if self.count is None or self.kinds or self.deltas or self.strategy is not None:
+                raise ValueError(
+                    f"stage {self.stage!r}: segments are of a given count, of gaussian noise without deltas or strategy"
+                )
         if self.strategy is not None and self.count != self.strategy.steps:
             raise ValueError(
                 f"stage {self.stage!r}: count={self.count}, and its strategy is one of {self.strategy.steps} steps: "
@@ -75,11 +89,43 @@ class StageSpec:
             raise ValueError(f"stage {self.stage!r}: count=None: expected a number, since no finite epsilon says how many")
         return self.count
 
+    @property
+    def fails(self) -> bool:
+        """True if an access spends a part of delta of its own, beside its noise."""
+        return bool(self.deltas) or self.truncation is not None
+
+    @property
+    def closed(self) -> bool:
+        """True if the accesses together are one Gaussian, for which there is a closed form: equal full passes."""
+        return self.sample_rate == 1.0 and not self.kinds and not self.segments and self.strategy is None
+
     def access(self, multiplier: float) -> Access:
-        """Return the access whose noises cost as much as one of this multiplier, if all are Gaussian (0: no noise)."""
+        """Return the first access, whose noises cost as much as one of this multiplier, if all are Gaussian (0: no noise).
+
+        In a schedule, `multiplier` is that of relative noise 1.
+        """
         total = sum(self.noise_shares.values())
+        if self.segments:
+            multiplier *= self.segments[0].noise
         multipliers = {name: multiplier / math.sqrt(w / total) for name, w in self.noise_shares.items()}
-        return Access(self.stage, multipliers, self.sample_rate, self.kinds, self.deltas, strategy=self.strategy)
+        return Access(
+            self.stage,
+            multipliers,
+            self.sample_rate,
+            self.kinds,
+            self.deltas,
+            strategy=self.strategy,
+            truncation=self.truncation,
+        )
+
+    def planned(self, multiplier: float, share: float = 1.0) -> Stage:
+        """Return the stage with this multiplier of noise; see `access`."""
+        later, start = [], 0
+        for before, own in itertools.pairwise(self.segments):
+            start += before.count
+            alone = replace(self, segments=(own,))
+            later.append((start, alone.access(multiplier)))
+        return Stage(self.access(multiplier), self.known_count, share, self.multiple, tuple(later))
 
 
 def check_specs(specs: Sequence[StageSpec], epsilon: float | None) -> None:

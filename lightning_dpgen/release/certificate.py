@@ -15,6 +15,7 @@ import dp_accounting
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import INTERVALS, spent
+from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
 from lightning_dpgen.privacy.events import composed, encode, stage_events
@@ -38,6 +39,8 @@ from lightning_dpgen.release.text import printable
 FORMAT_VERSION = 1
 # The name, among what is declared, of the network that a training started from.
 INIT = "init"
+# The name, among what is declared, of the cut of lots, by stage.
+TRUNCATED_LOTS = "truncated_lots"
 
 # Deltas of the curve, as powers of ten.
 _EXPONENTS = range(3, 10)
@@ -87,7 +90,11 @@ def make_certificate(
     replaceable = reference is None or reference.replaceable
     named = stage_events(accesses, pure=plan.delta == 0.0)
     stages = [stage for _, stage in named]
-    epsilons = stage_epsilons(stages, plan.delta, interval, plan.relation) if plan.private else [None] * len(stages)
+    epsilons: list[float | None] = [None] * len(stages)
+    if plan.private:
+        epsilons = [*stage_epsilons(stages, plan.delta, interval, plan.relation, plan.accountant)]
+    cut = {stage.name: stage.access.truncation.as_json() for stage in plan.stages if stage.access.truncation is not None}
+    declared = declared | {TRUNCATED_LOTS: cut} if cut else declared
     certificate: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "private": private,
@@ -100,14 +107,15 @@ def make_certificate(
             "name": ACCOUNTANTS[spending.method],
             "version": version("dp-accounting"),
             "value_discretization_interval": spending.interval,
-        },
+        }
+        | ({} if plan.accountant == PLD else {"chosen": plan.accountant}),
         "event": encode(event),
         "stages": [
             {"name": name, "event": encode(stage), "epsilon": None if epsilon is None else round_up(epsilon)}
             for (name, stage), epsilon in zip(named, epsilons, strict=True)
         ],
         "also": (
-            also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation, replaceable)
+            also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation, replaceable, plan.accountant)
             if plan.private
             else None
         ),
@@ -126,7 +134,7 @@ def make_certificate(
 
 
 def stage_epsilons(
-    stages: Sequence[dp_accounting.DpEvent], delta: float, interval: float | None, relation: str
+    stages: Sequence[dp_accounting.DpEvent], delta: float, interval: float | None, relation: str, accountant: str = PLD
 ) -> list[float]:
     """Compute epsilon of each stage by itself, at the interval of the whole.
 
@@ -138,7 +146,10 @@ def stage_epsilons(
         dearest = max(spent_by_rdp(stage, delta) for stage in stages)
         finer = [at for at in INTERVALS if at >= interval and affordable(together, at) and dearest <= MOST_POINTS * at]
         interval = finer[-1] if finer else INTERVALS[0]
-    return [spent(stage, delta, relation=relation, interval=interval, beside=together).epsilon for stage in stages]
+    return [
+        spent(stage, delta, relation=relation, interval=interval, beside=together, accountant=accountant).epsilon
+        for stage in stages
+    ]
 
 
 def also(
@@ -148,6 +159,7 @@ def also(
     interval: float | None,
     relation: str,
     replaceable: bool = True,
+    accountant: str = PLD,
 ) -> dict[str, Any]:
     """State the same event in other ways: a record replaced, Gaussian-DP, and other deltas. Rounded up.
 
@@ -159,11 +171,15 @@ def also(
     if delta == 0.0:
         replaced = epsilon if relation == REPLACE_ONE else round_up(2.0 * epsilon)
         return {"replace_one_epsilon": replaced, "gaussian_mu": None, "curve": []}
+
+    def cost(delta: float, relation: str) -> float:
+        return round_up(spent(event, delta, relation=relation, interval=interval, accountant=accountant).epsilon)
+
     replaced = None
     if replaceable:
         with suppress(Unaccountable):
-            replaced = round_up(spent(event, delta, relation=REPLACE_ONE, interval=interval).epsilon)
-    curve = [[10.0**-e, round_up(spent(event, 10.0**-e, relation=relation, interval=interval).epsilon)] for e in _EXPONENTS]
+            replaced = cost(delta, REPLACE_ONE)
+    curve = [[10.0**-e, cost(10.0**-e, relation)] for e in _EXPONENTS]
     return {
         "replace_one_epsilon": replaced if replaced is not None and math.isfinite(replaced) else None,
         "gaussian_mu": round_up(gaussian_mu(epsilon, delta)),
@@ -216,7 +232,7 @@ def statement(certificate: dict[str, Any]) -> str:
         f"anybody, whatever else they know, and {reach}. It does not "
         f"promise that nothing can be learned about the population, or about a person from others. "
         f"{_several_records(declared)} {_chosen(certificate['selection'])}{_other_releases(certificate)} "
-        f"{_assumed(certificate)} {_independent(declared)}{_started(declared)}"
+        f"{_assumed(certificate)} {_bounded(declared)}{_independent(declared)}{_started(declared)}"
         f"{_randomness(certificate)} 'dpgen verify' "
         f"shows that this certificate is consistent with itself and with the files beside it; it cannot show that the run "
         f"took place as described."
@@ -319,6 +335,19 @@ def _assumed(certificate: dict[str, Any]) -> str:
     return (
         f"The following was assumed to be public knowledge and is not protected: {number}the description of a record"
         f"{apart}, and {settings}."
+    )
+
+
+def _bounded(declared: dict[str, Any]) -> str:
+    """Say on which bound of the number of records the cut of lots rests."""
+    cut = declared.get(TRUNCATED_LOTS)
+    bounds = [own.get("at_most") for own in cut.values() if isinstance(own, dict)] if isinstance(cut, dict) else []
+    if not bounds or any(type(bound) is not int for bound in bounds):
+        return ""
+    units = "records" if _rows_of_a_person(declared) is None else "persons"
+    return (
+        f"It is declared that no data of this kind can hold more than {min(bounds):,} {units}; the guarantee rests on "
+        "that, since lots were cut to a largest size. "
     )
 
 

@@ -178,6 +178,9 @@ def describe(tree: dict[str, Any]) -> str:
     if kind == "CorrelatedGaussianDpEvent":
         return _correlated(tree)
     if kind == "ComposedDpEvent":
+        if [event["type"] for event in tree["events"]] == ["PoissonSampledDpEvent", "EpsilonDeltaDpEvent"]:
+            lot, failure = tree["events"]
+            return f"{describe(lot)}; a cut of the lot tells of a record with probability at most {failure['delta']:.4g}"
         return "; ".join(describe(event) for event in tree["events"])
     if kind == "LaplaceDpEvent":
         # Other pure noise (spherical or discrete noise, a noisy maximum) is written so, too.

@@ -25,8 +25,10 @@ from opacus.accountants import RDPAccountant
 
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.privacy.accountant import INTERVALS, spent
+from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
+from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.event_parts import gaussian_history, without_failures
 from lightning_dpgen.privacy.events import UnknownEvent, check_size, composed, decode, encode
 from lightning_dpgen.privacy.folders import place_of
@@ -38,6 +40,7 @@ from lightning_dpgen.privacy.reference import Reference, read_reference
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.strategy import FIXED_ORDER
+from lightning_dpgen.privacy.truncation import Truncation
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
@@ -48,6 +51,7 @@ from lightning_dpgen.release.certificate import (
     INIT,
     SELECTION,
     STUDY_UNKNOWN,
+    TRUNCATED_LOTS,
     also,
     digest,
     stage_epsilons,
@@ -321,8 +325,10 @@ def _check_account(
             verdict.problems.append("the event tree is of more different noises than an account of it can be made of")
             return
     _check_selection(certificate["selection"], event, verdict)
+    _check_truncated(certificate, dict(zip((name for name, *_ in stages), events, strict=True)), verdict)
     before = len(verdict.problems)
-    spending = spent(event, delta, relation=relation, interval=interval or None)
+    accountant = certificate["accountant"].get("chosen", PLD)
+    spending = spent(event, delta, relation=relation, interval=interval or None, accountant=accountant)
     verdict.epsilon = spending.epsilon
     if (certificate["accountant"]["name"], interval) != (ACCOUNTANTS[spending.method], spending.interval):
         verdict.problems.append(
@@ -333,7 +339,7 @@ def _check_account(
     # The cost of stages says nothing of an event that is not made of them, or whose account is another one.
     if not fit or len(verdict.problems) > before:
         return
-    found = stage_epsilons(events, delta, interval or None, relation)
+    found = stage_epsilons(events, delta, interval or None, relation, accountant)
     for (name, _, stated), cost in zip(stages, found, strict=True):
         _compare(f"epsilon of stage {name!r}", stated, cost, verdict)
     if len(verdict.problems) > before:
@@ -343,7 +349,7 @@ def _check_account(
     if certificate["study"] != STUDY_UNKNOWN:
         _check_study(certificate["study"], event, relation, certificate["declared"]["n"], verdict)
     replaceable = reference is None or reference.replaceable
-    if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation, replaceable)):
+    if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation, replaceable, accountant)):
         verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
     if len(verdict.problems) == before:
         declared = certificate["declared"]
@@ -415,6 +421,45 @@ def _check_selection(selection: dict | str, event: dp_accounting.DpEvent, verdic
         verdict.problems.append("selection: what was chosen is none of what there was to choose from")
     if chosen is None and selection["law"] != "poisson":
         verdict.problems.append(f"selection: under the {selection['law']} law there is always a trial")
+
+
+def _check_truncated(certificate: dict, events: dict[str, dp_accounting.DpEvent], verdict: Verdict) -> None:
+    """Check that lots are cut where the certificate says so, and that each fails as often as its numbers say."""
+    stated = certificate["declared"].get(TRUNCATED_LOTS, {})
+    try:
+        cuts = {name: Truncation.from_json(fields) for name, fields in stated.items()}
+    except (ValueError, AttributeError):
+        verdict.problems.append(f"declared.{TRUNCATED_LOTS}: expected largest_lot and at_most of each stage with such lots")
+        return
+    for name in sorted(set(cuts) - set(events)):
+        verdict.problems.append(f"declared.{TRUNCATED_LOTS}: {name[:80]!r} is no stage")
+    for name, event in events.items():
+        cut = cuts.get(name)
+        for rate, failure in _lots(event):
+            if failure < (0.0 if cut is None else cut.failure(rate)) * (1.0 - _TOLERANCE):
+                verdict.problems.append(f"stage {name[:80]!r}: its cut lots fail more often than its event says")
+                break
+            if cut is None and failure:
+                verdict.problems.append(f"stage {name[:80]!r}: declared.{TRUNCATED_LOTS} does not say why its lots fail")
+                break
+    if cuts:
+        most = min(cut.at_most for cut in cuts.values())
+        verdict.notes.append(f"it rests on the declaration that such data never hold more than {most:,} records or persons")
+
+
+def _lots(event: dp_accounting.DpEvent) -> Iterator[tuple[float, float]]:
+    """Yield the rate of each kind of lot in the event of a stage, and the failure beside it: 0 where there is none."""
+    if isinstance(event, dp_accounting.SelfComposedDpEvent):
+        yield from _lots(event.event)
+    elif isinstance(event, dp_accounting.PoissonSampledDpEvent):
+        yield event.sampling_probability, 0.0
+    elif isinstance(event, dp_accounting.ComposedDpEvent):
+        match event.events:
+            case [dp_accounting.PoissonSampledDpEvent() as lot, EpsilonDeltaDpEvent() as failure]:
+                yield lot.sampling_probability, failure.delta
+            case parts:
+                for part in parts:
+                    yield from _lots(part)
 
 
 def _check_study(study: dict, event: dp_accounting.DpEvent, relation: str, n: int, verdict: Verdict) -> None:

@@ -17,6 +17,7 @@ from lightning_dpgen.data.tables.open_columns import BOUNDS
 from lightning_dpgen.data.value_tree import find_values
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.calibration import make_first_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -80,6 +81,11 @@ def first_plan(spec: RunSpec, source: Source) -> Plan:
     if follows_from_settings(spec):
         # A number of records that was only assumed is not promised.
         return replace(settings.plan(), n=spec.data.n)
+    if privacy.accountant != PLD:
+        raise UsageError(
+            f"privacy.accountant={privacy.accountant}: the first pass buys what the plan is made from, and such a plan "
+            f"takes {PLD} alone: leave it out, or declare what is bought (data.n in place of data.n_share)"
+        )
     steps = None
     if getattr(model, "noise", None) is None:
         steps = getattr(model, "steps", None) or MOST_STEPS

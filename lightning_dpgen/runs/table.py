@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from lightning_dpgen.data.value_grid import without_level
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
-from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
@@ -35,7 +34,7 @@ def budget_table(plan: Plan, *, of_person: bool = False) -> str:
         noises = _noises(access.multipliers)
         kinds = "/".join(dict.fromkeys(_KINDS[access.kind(name)] for name in access.multipliers))
         sampled = f"{kinds}, Poisson q = {access.sample_rate:.3g}" if access.sample_rate < 1 else f"{kinds}, full pass"
-        epsilon = spent(events[stage.name], plan.delta, relation=plan.relation).epsilon if plan.private else 0.0
+        epsilon = plan.cost_of(events[stage.name]).epsilon if plan.private else 0.0
         alone = f"{round_up(epsilon, 4):g}" if plan.private else "none"
         rows.append(
             (stage.name, sampled, noises if plan.private else "none", f"{stage.count:,}", f"{stage.share:.0%}", alone)

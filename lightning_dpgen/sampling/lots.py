@@ -306,9 +306,17 @@ class PoissonLots:
         """The records of an empty lot: their shapes and types, which are public."""
         return self._store.take(np.zeros(0, dtype=np.int64))
 
-    def draw(self) -> Lot:
-        """Draw one Poisson lot, or this process's part of it."""
-        return self._of(*self._sampled())
+    def draw(self, ahead: int = 0) -> Lot:
+        """Draw one Poisson lot, or this process's part of it.
+
+        Args:
+            ahead: the number of lots that were drawn before, and whose steps are still to come: a schedule may have another
+                rate then.
+
+        Raises:
+            PlanMismatch: for more records than a plan with truncated lots allows; nothing is charged.
+        """
+        return self._of(*self._sampled(self._account.made(self._stage) + ahead))
 
     def _of(self, positions: np.ndarray, offsets: tuple[int, ...], draw: LotId) -> Lot:
         if isinstance(self._store, StreamedStore):
@@ -319,26 +327,26 @@ class PoissonLots:
     def draws(self, count: int, workers: int = 0) -> Iterator[Lot]:
         """Yield so many lots, whose records are fetched by processes of their own before they are asked for.
 
-        Lots are drawn here. A lot that is drawn ahead and not used costs nothing, since no access is opened for it.
+        Lots are drawn here, for the steps that follow one after the other. A lot that is drawn ahead and not used costs
+        nothing, since no access is opened for it.
 
         Args:
             count: the number of lots.
             workers: the number of processes, each of which fetches whole lots; 0 for none, and lots that are fetched when
                 their records are asked for (`StoredLot`).
         """
-        # Records that take turns are drawn for steps to come.
-        start = self._account.next_step(self._stage)
+        # Lots are drawn for steps to come, which may have another rate, or be the turn of other records.
+        made = self._account.made(self._stage)
         if workers and isinstance(self._store, StreamedStore):
             raise ValueError(f"workers={workers} with a stream, which one process reads in its order: expected 0")
         if not workers:
-            for step in range(start, start + count):
-                yield self._of(*self._sampled(step))
+            yield from (self._of(*self._sampled(number)) for number in range(made, made + count))
             return
         waiting: deque[tuple[tuple[int, ...], LotId]] = deque()
 
         def positions() -> Iterator[np.ndarray]:
-            for step in range(start, start + count):
-                taken, offsets, draw = self._sampled(step)
+            for number in range(made, made + count):
+                taken, offsets, draw = self._sampled(number)
                 waiting.append((offsets, draw))
                 yield taken
 
@@ -346,15 +354,15 @@ class PoissonLots:
             offsets, draw = waiting.popleft()
             yield Lot(records, offsets, draw, _persons(draw))
 
-    def _sampled(self, step: int | None = None) -> tuple[np.ndarray, tuple[int, ...], LotId]:
-        """Draw a lot: the positions of its records, where components begin and end among them, and its identity."""
+    def _sampled(self, number: int) -> tuple[np.ndarray, tuple[int, ...], LotId]:
+        """Draw a lot for a step: the positions of its records, where components begin and end, and its identity."""
         if not self._divided:
             self._divide()
         if self._persons is None:
             population = len(self._store) if self._order is None else len(self._order)
-            taken, draw = self._account.sample(self._stage, population, step=step)
+            taken, draw = self._account.sample(self._stage, population, number=number)
         else:
-            taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records)
+            taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records, number)
         offsets = tuple(taken.searchsorted(self._bounds).tolist())
         return taken if self._order is None else self._order[taken], offsets, draw
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from lightning_dpgen.privacy.accountant_names import PLD, check_accountant
 from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON, SMALLEST_EPSILON, check_epsilon
 from lightning_dpgen.specs.spec import Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
@@ -53,6 +54,7 @@ class PrivacySpec(_Privacy):
     """One record added or removed."""
 
     noise: Literal["standard", "secure"] = setting(_NOISE, "standard")
+    accountant: Text = setting("by which epsilon is computed: pld, or rdp (Renyi moments), which is looser", PLD)
     fidelity_share: float | None = setting(
         "the share of the budget for a public figure of how close the synthetic records are", gt=0, lt=0.5
     )
@@ -62,6 +64,15 @@ class PrivacySpec(_Privacy):
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
+        try:
+            check_accountant(self.accountant)
+        except ValueError as error:
+            raise UsageError(f"privacy.{error}") from None
+        if self.selection is not None and self.accountant != PLD:
+            raise UsageError(
+                f"privacy.accountant={self.accountant}: privacy.selection is accounted for by Renyi moments in any case: "
+                "leave the accountant out"
+            )
         for name in ("selection_mean", "selection_score"):
             value = getattr(self, name)
             if value is not None and self.selection is None:
@@ -74,6 +85,7 @@ class OffSpec(_Privacy):
     """The non-private twin: the same path without noise and bound. Its release is labelled, and verify refuses it."""
 
     noise: Literal["off"] = setting("no noise", "off")
+    accountant: None = setting("privacy=off draws no noise, and there is nothing to account for")
     fidelity_share: None = setting("privacy=off draws no noise, and buys nothing")
     selection: None = setting("privacy=off draws no noise: dpgen train -m compares as many runs as you like")
 

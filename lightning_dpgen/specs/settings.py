@@ -23,6 +23,7 @@ from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.metrics.fidelity import fidelity_stage
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows
@@ -132,7 +133,13 @@ class Settings:
             if promise is not None:
                 return make_rest(promise, specs)
             privacy = self.spec.privacy
-            return make_plan(specs, epsilon=privacy.target, delta=privacy.delta, max_rows=self.spec.data.most_rows)
+            return make_plan(
+                specs,
+                epsilon=privacy.target,
+                delta=privacy.delta,
+                max_rows=self.spec.data.most_rows,
+                accountant=privacy.accountant or PLD,
+            )
         except ValueError as error:
             raise UsageError(str(error)) from None
 
@@ -192,8 +199,10 @@ class Settings:
     def asked(self) -> dict[str, Any]:
         """Return what a run must be asked for again when it goes on."""
         privacy = self.spec.privacy
+        named = {} if privacy.accountant in (None, PLD) else {"accountant": privacy.accountant}
+        budget = {"epsilon": privacy.epsilon, "delta": privacy.delta, "study": privacy.study, "unit": self.unit}
         return self.declared() | {
-            "privacy": {"epsilon": privacy.epsilon, "delta": privacy.delta, "study": privacy.study, "unit": self.unit},
+            "privacy": budget | named,
             "debug": {"private_seed": self.spec.debug.private_seed},
         }
 

@@ -78,6 +78,7 @@ from contracts.laws.steps import (
     a_lot_is_spent_once,
     a_lot_that_was_not_drawn_is_refused,
     a_rehearsal_notices_noise_of_another_size,
+    a_schedule_is_followed_step_by_step,
     a_step_is_one_access,
     a_step_takes_no_more_records_than_were_drawn,
     without_privacy_it_is_descent_on_the_sum_over_the_expected_lot,
@@ -129,7 +130,7 @@ class Broken:
 
 
 DPNORM = RULES["dpnorm"]
-WRITE = "self._write(access, ahead=min(block, remaining))"
+WRITE = "self._write(access, ahead=min(block, alike))"
 
 lot_costs = no_record_costs_more_than_the_access
 lot_costs_with_a_histogram = functools.partial(no_record_costs_more_than_the_access, DPNORM)
@@ -232,7 +233,7 @@ BROKEN = {
     ),
     "records of a person drawn one by one": Broken(
         PoissonLots._sampled,
-        {"sample(self._stage, len(self._persons), self._persons.records)": "sample(self._stage, len(self._store))"},
+        {"sample(self._stage, len(self._persons), self._persons.records, number)": "sample(self._stage, len(self._store))"},
         (a_person_is_in_a_lot_with_all_records_or_none,),
     ),
     "noise half as large in float32": Broken(
@@ -327,7 +328,7 @@ BROKEN = {
     ),
     "rate inferred from the length of the data": Broken(
         Account.sample,
-        {"self.plan.stage(stage).access.sample_rate)": "min(1.0, 8.0 / units))"},
+        {"poisson_sample(units, planned.sample_rate)": "poisson_sample(units, min(1.0, 8.0 / units))"},
         (planned_rate,),
     ),
     "shared stream, numbers by position": Broken(
@@ -439,13 +440,24 @@ BROKEN = {
     ),
     "lot that was not drawn believed": Broken(
         IssuedLots.check,
-        {"draw in self._issued and draw.stage == stage": "True"},
+        {"draw in self._issued and draw.stage == stage": "True", "draw.rate == planned": "True"},
         (a_lot_that_was_not_drawn_is_refused,),
     ),
     "lot of another stage believed": Broken(
         IssuedLots.check,
         {"draw in self._issued and draw.stage == stage": "draw in self._issued"},
         (a_lot_that_was_not_drawn_is_refused,),
+    ),
+    "lot for another step of a schedule believed": Broken(
+        IssuedLots.check, {"draw.rate == planned": "True"}, (a_schedule_is_followed_step_by_step,)
+    ),
+    "lots of a schedule drawn at its first rate": Broken(
+        Account.sample,
+        {"planned = self.plan.stage(stage).access_at(": "planned = self.plan.stage(stage).access_at(0 and "},
+        (a_schedule_is_followed_step_by_step,),
+    ),
+    "divisor of a schedule that stays the first one": Broken(
+        PrivateOptimizer.pre_step, {"if self._scheduled:": "if False:"}, (a_schedule_is_followed_step_by_step,)
     ),
     "sampled access opened without a lot": Broken(
         Account.open,

@@ -19,7 +19,7 @@ from lightning_dpgen import AccountEngine, DPNorm, Fixed, PrivateOptimizer, Priv
 from lightning_dpgen.privacy.correlated_noise import CorrelatedNoise
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.samplers import BandedNoise, BufferedNoise
+from lightning_dpgen.privacy.strategy_choice import BandedNoise, BufferedNoise
 from lightning_dpgen.sampling.errors import BadRecords
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -17,9 +17,9 @@ from lightning_dpgen.privacy.event_parts import gaussian_history
 from lightning_dpgen.privacy.events import UnknownEvent, decode, encode, stage_events
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT
-from lightning_dpgen.privacy.samplers import BandedNoise, BufferedNoise, make_strategy
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.strategy import CYCLIC, FIXED_ORDER, Strategy
+from lightning_dpgen.privacy.strategy_choice import BandedNoise, BufferedNoise, make_strategy
 from lightning_dpgen.privacy.strategy_search import banded_strategy, buffered_strategy, prefix_error
 
 GOLDEN = json.loads(Path(__file__).with_name("jax_privacy_strategies.json").read_text())

@@ -18,11 +18,13 @@ from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.sampling.lots import Lot
 
@@ -92,6 +94,30 @@ def a_lot_is_spent_once(again="the same lot") -> None:
 def _two_stages() -> Account:
     plan = Plan(tuple(Stage(Access(name, {"gradient": 1.0}), 5, 0.5) for name in ("training", "tuning")), 50.0, 1e-5)
     return Account(plan)
+
+
+def a_schedule_is_followed_step_by_step() -> None:
+    """Check rate, divisor and refusals without noise: all records in a lot of rate 1, each for its own step."""
+    weight, units = nn.Parameter(torch.zeros(1)), 64
+    spec = training_stage(Fixed(1.0), n=units, sample_rate=[(2, 0.25), (3, 1.0)], steps=5)
+    account = Account(make_plan([spec], epsilon=math.inf, delta=1e-5), stream=PrivateStream(seed=3))
+    optimizer = PrivateOptimizer(torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0))
+    ahead = account.sample("training", units, number=2)[1]
+    sizes = []
+    for expected in (16.0, 16.0, 64.0, 64.0, 64.0):
+        if expected == 16.0:
+            optimizer.set_gradients(materialised({weight: torch.ones(ahead.size, 1)}, ahead))
+            with pytest.raises(LedgerError, match="order in which they are drawn"):
+                optimizer.step()
+        positions, draw = account.sample("training", units)
+        sizes.append(len(positions))
+        assert draw.rate == expected / units
+        weight.data.zero_()
+        optimizer.set_gradients(materialised({weight: torch.ones(len(positions), 1)}, draw))
+        optimizer.step()
+        assert -weight.item() == pytest.approx(len(positions) / expected)
+    # Binomial (64, 1/4): a false alarm has probability 1e-9 at most, and the seed is fixed.
+    assert sizes[2:] == [units] * 3 and max(sizes[:2]) < 45
 
 
 def a_lot_that_was_not_drawn_is_refused() -> None:
