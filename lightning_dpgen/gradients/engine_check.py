@@ -18,7 +18,7 @@ from lightning_dpgen.gradients.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.shards import has_shards
-from lightning_dpgen.gradients.terms import PerGroup, PerRecord
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord, check_losses
 from lightning_dpgen.privacy.precision import whole_products
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
@@ -276,7 +276,7 @@ def _compare_pairs(term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor, tole
 
     def of_two(records: Any, own: Tensor) -> Tensor:
         losses = term.loss(Lot(records, (0, 2)), own)
-        return losses if losses.dim() == 0 else term.losses(Lot(records, (0, 2)), own)
+        return losses if isinstance(losses, Tensor) and losses.dim() == 0 else check_losses(losses, 2)
 
     with torch.no_grad():
         pairs = Isolation(len(lot)).run(of_two, tree_map(paired, lot.records), paired(noise)).double()

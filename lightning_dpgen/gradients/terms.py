@@ -79,13 +79,22 @@ class PerRecord:
         # The mean over one record, or the sum, is its own loss.
         if isinstance(losses, Tensor) and losses.dim() == 0 and len(lot) == 1:
             return losses[None]
-        if not isinstance(losses, Tensor) or losses.shape != (len(lot),):
-            found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise ValueError(
-                f"a per-record loss must be one value a record, of shape (B,), or a scalar: it is called with a lot of "
-                f"{len(lot)}, and returned {found}. Take the mean or the sum over everything but the record"
-            )
-        return losses
+        return check_losses(losses, len(lot))
+
+
+def check_losses(losses: Any, size: int) -> Tensor:
+    """Return the losses (B,) of a lot of B records.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if not isinstance(losses, Tensor) or losses.shape != (size,):
+        found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise ValueError(
+            f"a per-record loss must be one value a record, of shape (B,), or a scalar: it is called with a lot of {size}, "
+            f"and returned {found}. Take the mean or the sum over everything but the record"
+        )
+    return losses
 
 
 @dataclass(frozen=True)

@@ -282,7 +282,7 @@ BROKEN = {
     ),
     "clip by a norm without the bias": Broken(
         records._squares,
-        {"factors.norms().double() for": "factors.norms().double() * (factors.materialise().dim() > 3) for"},
+        {"else factors.norms()).double()": "else factors.norms()).double() * (factors.materialise().dim() > 3)"},
         (a_norm_is_that_of_what_the_record_adds,),
     ),
     "clip by a norm of one factor of two": Broken(
