@@ -7,7 +7,7 @@
 Networks are small, with random weights; nothing is downloaded. Those of transformers, diffusers, timm and torchvision are
 left out where the package is not installed. Dropout is what each network has by default. A private step is that of
 steps.py with a fixed bound. Plain steps and Opacus draw a batch of fixed size. All have the fused Adam. Memory is the most
-that the state of a contender and three steps take, beyond weights and records, as a multiple of the plain step's.
+that a network, the state of its optimizer and three steps take, beyond records, as a multiple of the plain step's.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ def timed(steps: dict[str, Step], *, quick: bool) -> Result:
 
 
 def memory(make: Callable[[], Step]) -> int:
-    """Return the most bytes that the state of a contender and three steps take."""
+    """Return the most bytes that the network and the state of a contender and three steps take."""
 
     def run() -> None:
         step = make()

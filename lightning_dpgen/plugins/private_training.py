@@ -30,7 +30,7 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, ZERO_OUT
 from lightning_dpgen.privacy.samplers import POISSON
-from lightning_dpgen.privacy.segments import Pieces, is_schedule
+from lightning_dpgen.privacy.segments import Pieces, is_schedule, read_rate
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.strategy import CYCLIC, FIXED_ORDER
 from lightning_dpgen.privacy.strategy_choice import BandedNoise, BufferedNoise, make_strategy
@@ -330,7 +330,8 @@ def _stage(
                 f"a schedule of noise or rate with sampler={sampler!r}, noise={noise}: expected one rate and equal noise, "
                 f"or sampler={POISSON!r}"
             )
-        strategy = make_strategy(sampler, noise, sample_rate=sample_rate, steps=steps, epsilon=epsilon, delta=delta)
+        rate = read_rate(sample_rate)
+        strategy = make_strategy(sampler, noise, sample_rate=rate, steps=steps, epsilon=epsilon, delta=delta)
     if strategy is not None and sampler == FIXED_ORDER:
         # A pass in a fixed order takes a whole number of steps.
         sample_rate = 1.0 / strategy.period

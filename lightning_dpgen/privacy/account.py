@@ -398,10 +398,11 @@ class Account:
         self._check_open(stage, of)
         with self._lock:
             access, alike = self._next(stage)
+            step = self.made(stage)
             if draw is not None or access.sample_rate < 1.0:
                 draw = draw or LotId()
                 self.check_draw(stage, draw)
-                self._lots.check_step(draw, self.made(stage))
+                self._lots.check_step(draw, step)
                 self._lots.spend(draw)
             self._enter_study()
             if access.private:
@@ -410,7 +411,7 @@ class Account:
             elif not self.ledger.accesses:
                 # One line says it all: the run is not private, whatever else is read.
                 self.ledger.write(access)
-            number, step = self._progress.done[stage], self.made(stage)
+            number = self._progress.done[stage]
             correlated = self._correlated.noise(access, step)
             opened = OpenAccess(
                 access, self.stream, self.plan.relation, number, self.plan.max_rows, self.ranks, correlated, step

@@ -174,7 +174,7 @@ def test_a_run_goes_on_with_its_memory_and_its_groups_at_no_further_cost(tmp_pat
     # A state that is saved before the first step keeps the memory.
     again.sample("training", 12)
     again.save_private_state()
-    assert again.plan == account.plan and again.next_step("training") == 3 + lost
+    assert again.plan == account.plan and again.made("training") == 3 + lost
     for step in range(3 + lost, 8):
         rows[step] = _step(again).numpy()
     drawn = np.stack([*stream.drawn[:3], *np.zeros((lost, 3)), *other.drawn])
