@@ -45,7 +45,7 @@ def _composed(plan):
     )
 
 
-@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize("accountant", [pytest.param("pld", marks=pytest.mark.slow), "rdp"])
 def test_a_schedule_costs_what_dp_accounting_says_of_its_segments(accountant):
     plan = _plan(accountant=accountant)
     assert encode(plan.event) == encode(_composed(plan))

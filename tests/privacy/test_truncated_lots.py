@@ -114,6 +114,7 @@ def test_the_failure_in_the_far_tail_and_where_there_is_none():
     assert whole.event == Access("a", {"x": 1.0}, 0.1).event
 
 
+@pytest.mark.slow
 def test_it_costs_no_less_than_the_event_that_dp_accounting_has_for_it():
     """A record that takes the place of another one is accounted for there; here it is a failure, which costs more."""
     plan = _plan("pld")
