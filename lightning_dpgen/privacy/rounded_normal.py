@@ -40,7 +40,7 @@ def rounded_normals(words: Words, count: int, sigma: float) -> np.ndarray:
     result. It has the same guarantee, and no digits below the point that could tell more.
 
     Args:
-        words: a function that makes as many independent, uniform uint64 as it is asked for.
+        words: a function that makes as many independent, uniform uint64 as it is asked for, such as `PrivateStream.words`.
         count: the number of draws. Each takes a word, and another with a probability below (sigma + 1) / 2^58.
         sigma: the standard deviation before rounding, from 2^-20 to 2^45.
 
