@@ -59,7 +59,9 @@ def rounded_normals(words: Words, count: int, sigma: float) -> np.ndarray:
         >>> rounded_normals(lambda size: np.full(size, 2**62, np.uint64), 2, 1000.0).tolist()
         [674, 674]
     """
-    check_number("sigma", sigma, lambda own: 2.0**-20 <= own <= 2.0**45, "from 2^-20 to 2^45 steps of the grid")
+    check_number(
+        "sigma", sigma, lambda own: 2.0**-20 <= own <= 2.0**45, "from 2^-20 to 2^45 steps of the grid: choose another grid"
+    )
     count, sigma = read_whole("count", count, least=0), float(sigma)
     out = np.empty(count, np.int64)
     table = quantiles.read_table()
