@@ -1,10 +1,10 @@
-"""Cost of a normal, and reach of its tail: torch's own, the standard private stream and the secure one.
+"""Cost of a normal, and reach of its tail: torch's own, the standard private stream, the secure one, and whole numbers.
 
     python benchmarks/noise.py                 ns per value (the same number is ms per million values)
     python benchmarks/noise.py --tail 1e9      draws beyond 3, 4, 5, ... sigma against the exact expectation
 
-One thread is timed by its processor time. The rounds of the three are interleaved, so that other work of the machine
-affects all alike; medians are compared.
+One thread is timed by its processor time. The rounds of all are interleaved, so that other work of the machine affects
+all alike; medians are compared. Whole numbers are exact roundings of sigma Z (`rounded_normals`), and are converted here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from scipy import stats
 from torch import Tensor
 
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.rounded_normal import rounded_normals
 
 SIGMAS = (3.0, 4.0, 5.0, 5.77, 6.0, 6.5)
+# The standard deviation of whole numbers, in units of their grid.
+_SIGMA = 2.0**20
 # Pieces of the tail check: large enough to hide the cost of a call, small enough to be counted from the cache.
 _PIECE = 1 << 20
 
@@ -29,7 +32,12 @@ _PIECE = 1 << 20
 def sources() -> dict[str, Callable[[Tensor], Tensor]]:
     """Return functions that fill a tensor with standard normals, by name."""
     standard, secure = PrivateStream(), PrivateStream(secure=True)
-    return {"torch.Tensor.normal_": Tensor.normal_, "standard": standard.normal_, "secure": secure.normal_}
+
+    def fill_rounded(out: Tensor) -> Tensor:
+        return out.copy_(torch.from_numpy(rounded_normals(standard.words, out.numel(), _SIGMA))).mul_(1.0 / _SIGMA)
+
+    normals = {"torch.Tensor.normal_": Tensor.normal_, "standard": standard.normal_, "secure": secure.normal_}
+    return {**normals, "rounded": fill_rounded}
 
 
 def price(size: int, rounds: int, dtype: torch.dtype) -> None:

@@ -83,6 +83,25 @@ def geometric(octets: Octets, count: int, scale: float) -> np.ndarray:
     return total
 
 
+def rounded_laplace(octets: Octets, count: int, scale: float) -> np.ndarray:
+    """Draw `count` whole numbers with the law of round(scale L), L standard Laplace, exact but for 1e-100.
+
+    |scale L| is exponential, so it is beyond 1/2 with probability exp(-1 / (2 scale)), and beyond each further whole number
+    and a half with exp(-1 / scale) of the probability before: the size is 0, or 1 and a geometric number.
+
+    Example:
+        >>> rounded_laplace(lambda size: np.zeros(size, np.uint8), 2, 0.5).tolist()
+        [-128, -128]
+    """
+    sizes = 1 + geometric(octets, count, scale)
+    sizes[heads(octets, count, digits(Fraction(1, 2)))] *= -1
+    chance = _PRECISE.exp(_PRECISE.divide(Decimal("-0.5"), Decimal(scale)))
+    beyond = heads(octets, count, digits(Fraction(chance), _PLACES))
+    drawn = np.zeros(count, np.int64)
+    drawn[beyond] = sizes[beyond]
+    return drawn
+
+
 @functools.lru_cache(maxsize=64)
 def _of_float(probability: float) -> tuple[int, ...]:
     return digits(Fraction(probability))
