@@ -25,6 +25,8 @@ from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 
 # The number of records that are compared. Groups need more, so that some differ in size.
 _RECORDS, _IN_GROUPS = 3, 12
+# The part of the largest loss that rounding in whole float32 may move a mean of two.
+_ROUNDING = 1e-5
 # The part of its length by which the gradient of a record may differ at least.
 _KINK = 0.01
 # The part of its size by which a parameter is moved, and the least size.
@@ -39,13 +41,12 @@ def check_exact(
     noise: Tensor,
     groups: Groups | None = None,
 ) -> Any:
-    """Compare the gradients that an engine finds for the first records of a lot with those of plain autograd for one record
-    at a time, and the losses of these records with the losses that they have beside another record.
+    """Compare the gradients that an engine finds for made-up records with those of plain autograd for one record at a time,
+    and the losses of these records with the losses that they have beside another record.
 
     The first comparison tests the engine, and finds parameters whose use it does not see. The second finds losses that are
     meant to compare records: each record is alone here, so they would learn something else. Privacy rests on neither.
-    Probe records take the place of the lot's where there are too few or all are alike. The loss is called with probe
-    records in any case, so the number of its calls is public.
+    No record of the lot is looked at, since a refusal is not charged.
 
     Args:
         engine: an engine such as `ghost_gradients`.
@@ -57,12 +58,10 @@ def check_exact(
         ValueError: if they differ, or if the loss takes no probe record. The message tells nothing about the records.
     """
     count = _RECORDS if groups is None else _IN_GROUPS
-    few = _first(lot, noise, groups, count)
-    enough = len(lot) >= count and _tell_apart(few[0], few[2])
     made, error = _suited(engine, network, term, lot, noise, groups, count)
     # Plain autograd does not compute the groups of a mixture, and would need sharded parameters to be whole all at once.
-    if (groups is None or len(lot.offsets) == 2) and not has_shards(network) and (enough or made is not None):
-        _check(engine, network, term, *(few if enough else made))
+    if (groups is None or len(lot.offsets) == 2) and not has_shards(network) and made is not None:
+        _check(engine, network, term, *made)
     if made is None and term.example is not None:
         raise ValueError(f"the loss does not take its example ({type(error).__name__}: {error})") from error
     if made is None:
@@ -91,12 +90,23 @@ def _suited(
     for whole in WHOLE if several else WHOLE[:1]:
         made = probe_lot(lot, noise, count, groups, whole=whole, example=term.example)
         try:
-            with _unchanged(network), randomness_of_their_own():
-                engine(network, term, *made)
-            return made, None
+            _try(engine, network, term, made)
         except UNSUITED as error:
             first = first or error
+            continue
+        # Records that differ tell more, where the loss takes them.
+        apart = probe_lot(lot, noise, count, groups, whole=whole, varied=True) if several else made
+        try:
+            _try(engine, network, term, apart)
+        except UNSUITED:
+            apart = made
+        return apart, None
     return None, first
+
+
+def _try(engine: Callable, network: nn.Module, term: PerRecord | PerGroup, made: tuple) -> None:
+    with _unchanged(network), randomness_of_their_own():
+        engine(network, term, *made)
 
 
 def _check_example(term: PerRecord | PerGroup, lot: Lot) -> None:
@@ -289,6 +299,8 @@ def _compare_pairs(term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor, tole
     else:
         beside = torch.stack([pairs[:, 0], pairs[:, 1].roll(1, dims=0)])
         mixed = bool((((beside - alone).abs() > allowed) & torch.isfinite(alone)).any())
+    # A deviation over one record, say.
+    mixed = mixed or (not bool(torch.isfinite(alone).any()) and bool(torch.isfinite(pairs).all()))
     if mixed:
         raise ValueError(
             "the loss of a record is another when a second record is beside it (a norm over the lot, pairs of records, "
@@ -316,23 +328,31 @@ def _mixed_scalars(pairs: Tensor, copies: Tensor, alone: Tensor, allowed: Tensor
     low, high = torch.minimum(alone, after) - allowed, torch.maximum(alone, after) + allowed
     if bool(((copies - alone).abs() > allowed).any() or ((pairs < low) | (pairs > high)).any()):
         return True
-    if bool(((pairs - 0.5 * (alone + after)).abs() > allowed).any()):
-        warnings.warn(
-            "the loss of two records is a weighted mean of theirs (class weights, or padding that is left out). A record "
-            "alone has no weight, so all count alike: to weigh them, give one loss a record (reduction='none')",
-            stacklevel=2,
-        )
+    if bool(((pairs - 0.5 * (alone + after)).abs() <= allowed).all()):
+        return False
+    if not _weigh_records(pairs, alone, after, torch.minimum(allowed, _ROUNDING * alone.abs().amax())):
+        return True
+    warnings.warn(
+        "the loss of two records is a weighted mean of theirs (class weights, padding that is left out, or a reduction of "
+        "its own). A record alone has no weight, so all count alike: to weigh them, give one loss a record "
+        "(reduction='none')",
+        stacklevel=2,
+    )
     return False
 
 
-def _first(lot: Lot, noise: Tensor, groups: Groups | None, count: int) -> tuple[Lot, Tensor, Groups | None]:
-    """Cut a lot to its first records."""
-    few = lot.mapped(lambda x: x[:count].clone(), tuple(min(end, count) for end in lot.offsets))
-    return few, noise[:count], None if groups is None else Groups(groups.index[:count], groups.count, groups.places)
+def _weigh_records(pairs: Tensor, alone: Tensor, after: Tensor, allowed: Tensor) -> bool:
+    """Return whether scalars are weighted means with a weight for each record: ratios of weights in a circle multiply to 1.
 
-
-def _tell_apart(lot: Lot, groups: Groups | None) -> bool:
-    """Return False for records that are all alike, or groups of one size, which would hide a difference."""
-    if groups is not None and len(torch.bincount(groups.index, minlength=groups.count).unique()) < 2:
+    A maximum, or a mean of powers, lies between two losses, too, and its weights follow from both.
+    """
+    apart = alone - after
+    error = allowed / apart.abs().clamp(min=1e-300)
+    # Losses that are alike show no weights.
+    if bool((error > 0.02).any()):
+        return True
+    share = (pairs - after) / apart
+    if bool(((share <= 2.0 * error) | (share >= 1.0 - 2.0 * error)).any()):
         return False
-    return any(bool((x[1:] != x[:1]).any()) for x in lot.tensors)
+    uncertain = (4.0 * error / (share * (1.0 - share))).sum()
+    return bool((share / (1.0 - share)).log().sum().abs() <= uncertain + 1e-3)

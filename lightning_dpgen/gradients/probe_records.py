@@ -21,7 +21,14 @@ WHOLE = (0, 1, 2, 3)
 
 
 def probe_lot(
-    lot: Lot, noise: Tensor, count: int = 1, groups: Groups | None = None, *, whole: int = 0, example: Any = None
+    lot: Lot,
+    noise: Tensor,
+    count: int = 1,
+    groups: Groups | None = None,
+    *,
+    whole: int = 0,
+    varied: bool = False,
+    example: Any = None,
 ) -> tuple[Lot, Tensor, Groups | None]:
     """Make a lot of probe records, with the noise and the groups that an engine takes beside it.
 
@@ -32,6 +39,7 @@ def probe_lot(
         lot: a lot with the shapes, types and components of records; it may be empty.
         noise: (B, term.noise), as for an engine.
         whole: the value of whole numbers; all other numbers are larger by it.
+        varied: whether whole numbers are larger by 1 in two of three records, so that some differ and some do not.
         example: a public record (1, ...), of which all are then copies.
 
     Example:
@@ -45,7 +53,8 @@ def probe_lot(
         shape = (count, *x.shape[1:])
         if x.is_floating_point():
             return (whole + torch.rand(shape, generator=generator, dtype=x.dtype)).to(noise)
-        return torch.full(shape, whole, dtype=x.dtype, device=noise.device)
+        more = (torch.arange(count, device=noise.device) % 3 > 0) & varied
+        return (whole + more).to(x.dtype).view(-1, *(1,) * (x.dim() - 1)).expand(shape).clone()
 
     if example is None:
         records = tree_map(of, lot.records)

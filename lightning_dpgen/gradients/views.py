@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -46,10 +47,11 @@ class Views:
             raise ValueError(f"multiplicity={self.count!r}: expected a whole number of views (int), 1 or more")
 
     def losses(self, loss: Callable[[Any], Any], records: Any) -> Tensor:
-        """Return the mean (B,) over the views of each record; a scalar where the loss takes the mean itself.
+        """Return the mean (B,) over the views of each record.
 
         Args:
-            loss: takes a batch of V views and returns their losses (V,), or the mean over them, a scalar.
+            loss: takes a batch of V views and returns their losses (V,); one that returns a scalar is called with each
+                view alone, which takes longer.
             records: B records, a tree of tensors (B, ...).
 
         Raises:
@@ -62,7 +64,9 @@ class Views:
             raise ValueError(f"augment returned batches of {_told(sizes)}: expected {rows} views, one for each row it got")
         found = loss(views)
         if isinstance(found, Tensor) and found.dim() == 0:
-            return found
+            # A mean over the views, or their sum: each alone has the same loss under both.
+            alone = [loss(tree_map(lambda x, i=i: x[i : i + 1], views)) for i in range(rows)]
+            found = torch.stack([x.reshape(()) for x in alone])
         if not isinstance(found, Tensor) or found.shape != (rows,):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(

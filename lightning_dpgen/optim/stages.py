@@ -48,9 +48,9 @@ def training_stage(
         stage: the name of the stage.
         sampler: the law of the lots: ``poisson``, with independent records; or ``truncated_poisson``, where a lot of more
             than `largest_lot` records is cut to so many, at a small part of delta; or that of the strategy.
-        largest_lot: the most records of a truncated lot.
-        at_most: for truncated lots, a number of records that no data set of this kind can pass: public and certain, as `n`
-            need not be.
+        largest_lot: the most units (records, or persons with all of theirs) in a truncated lot.
+        at_most: for truncated lots, a number of units that no data set of this kind can pass. It is public, and it must be
+            certain, which the declared `n` need not be.
         strategy: that of correlated noise, or of records that take turns (`make_strategy`), for rules that draw no noise
             and whose bounds are known before a step.
 
@@ -68,7 +68,7 @@ def training_stage(
     if not (isinstance(rules, Sequence) and rules and all(isinstance(rule, ClippingRule) for rule in rules)):
         raise ValueError(f"clipping={clipping!r}: expected a rule of lightning_dpgen.clipping, or one for each term")
     n = read_whole("n", n, of=" of records")
-    truncation = _truncation(sampler, largest_lot, at_most, n)
+    truncation = _truncation(sampler, largest_lot, at_most)
     steps = None if steps is None else read_whole("steps", steps)
     segments: tuple[Segment, ...] = ()
     if is_schedule(sample_rate) or noise_schedule is not None:
@@ -129,9 +129,7 @@ def _check_strategy(
         raise ValueError(f"embeddings {sorted(embeddings)} with correlated noise: expected none, since each draws its own")
 
 
-def _truncation(
-    sampler: str, largest_lot: SupportsIndex | None, at_most: SupportsIndex | None, n: int
-) -> Truncation | None:
+def _truncation(sampler: str, largest_lot: SupportsIndex | None, at_most: SupportsIndex | None) -> Truncation | None:
     check_sampler(sampler)
     if sampler != TRUNCATED:
         if largest_lot is not None or at_most is not None:
@@ -145,10 +143,7 @@ def _truncation(
             f"sampler={TRUNCATED!r}: expected largest_lot=..., the most records of a lot, and at_most=..., a number of "
             f"records that no data set of this kind can pass; found largest_lot={largest_lot}, at_most={at_most}"
         )
-    truncation = Truncation(read_whole("largest_lot", largest_lot), read_whole("at_most", at_most, of=" of records"))
-    if truncation.at_most < n:
-        raise ValueError(f"at_most={truncation.at_most}: is below the declared n={n}, and no data set may pass it")
-    return truncation
+    return Truncation(read_whole("largest_lot", largest_lot), read_whole("at_most", at_most, of=" of records"))
 
 
 def check_noises(plan: Plan, stage: str, rules: Sequence[ClippingRule], embeddings: Sequence[str]) -> None:

@@ -114,9 +114,7 @@ class AutomaticModule:
         self._module, self._account, self._stage, self._engine = module, account, stage, engine
         options = options or StepOptions()
         self._options, self._after_last = options, after_last
-        starts = (0, *(start for start, _ in account.plan.stage(stage).later))
-        largest = max(expected_lot_size(account.plan, stage, None, start) for start in starts)
-        self._parts = LotParts(options.micro_batch, largest / account.ranks.size)
+        self._parts = LotParts(options.micro_batch, 1.0 if options.micro_batch is None else self._largest_lot)
         trained = [p for p in module.parameters() if p.requires_grad]
         self.average = ParameterAverage(trained, options.averaging) if options.averaging else None
         self._own = type(module).training_step.__get__(module)
@@ -211,6 +209,13 @@ class AutomaticModule:
         return [sees_records(terms) for terms in terms_of_each(given, len(self._optimizers))]
 
     @property
+    def _largest_lot(self) -> float:
+        """The largest expected number of records of a lot in this process."""
+        starts = (0, *(start for start, _ in self._account.plan.stage(self._stage).later))
+        largest = max(expected_lot_size(self._account.plan, self._stage, None, start) for start in starts)
+        return largest / self._account.ranks.size
+
+    @property
     def _optimizers(self) -> list:
         return self._module.trainer.optimizers
 
@@ -260,7 +265,7 @@ class AutomaticModule:
     def rehearse(self, empty: Any) -> None:
         """Check on made-up records that the engine understands the training step; see `check_exact`.
 
-        A module that takes no made-up record gets a warning, and the check of its first lot alone.
+        A module that takes no made-up record gets a warning, and is tried once more before its first step.
         """
         some = next(self._module.parameters())
         self._values = {}
@@ -285,8 +290,8 @@ class AutomaticModule:
                     f"{error}), so its memory is not known: give the number of records"
                 ) from error
             warnings.warn(
-                f"training_step could not be tried on made-up records ({type(error).__name__}: {error}): its gradients "
-                "will be checked at the first lot alone",
+                f"training_step could not be tried on made-up records ({type(error).__name__}: {error}): this is "
+                "tried once more before the first step",
                 stacklevel=2,
             )
         finally:

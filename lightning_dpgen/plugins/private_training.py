@@ -70,8 +70,8 @@ class PrivateTraining:
         steps: the number of steps, which a schedule also says.
         noise_schedule: pairs of a number of steps and their noise relative to the others, ``[(150, 2.0), (150, 1.0)]``;
             None for equal noise. Schedules are public, and fixed before the first step.
-        largest_lot, at_most: for truncated lots, the most records of a lot, and a number of records that no data set of
-            this kind can pass. The certificate says both.
+        largest_lot, at_most: for truncated lots, the most units (records, or persons) of a lot, and a number of them that
+            no data set of this kind can pass. The certificate says both.
         accountant: ``pld``, or ``rdp`` for Renyi moments, which are looser (`make_plan`).
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
@@ -79,7 +79,8 @@ class PrivateTraining:
             a lot of more than `largest_lot` records is cut to so many (`training_stage`). ``cyclic``: it belongs to one of
             several groups, by a draw of its own, and takes part when it is their turn. ``fixed_order``: steps take the
             records in their order, so shuffle them before by a public seed; `n` is then their number, which is public,
-            and the relation is a record replaced by nothing at its place (``zero_out``).
+            and the relation is a record replaced by nothing at its place (``zero_out``). A pass takes the whole number of
+            steps that is nearest to 1 / sample_rate.
         noise: `BandedNoise` or `BufferedNoise`, which is correlated: later steps take back a part of the noise of earlier
             ones. None is independent noise, and banded noise with cyclic sampling.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
@@ -445,6 +446,11 @@ class _Accountant(MomentsAccountant):
             raise MisconfigurationException(
                 "training_step gave DataFree terms alone, which see no record: nothing of this training is private, and a "
                 "Trainer without its callback fits the module"
+            )
+        if sum(private) > 1 and self.account.plan.stage("training").access.strategy is not None:
+            raise MisconfigurationException(
+                f"training_step gives {sum(private)} optimizers terms that see records, and noise is correlated over the "
+                "steps of one: expected one of them, or sampler='poisson'"
             )
         return [self._private(o) if sees else o for o, sees in zip(optimizers, private, strict=True)]
 

@@ -127,7 +127,7 @@ def make_first_plan(
     max_rows = read_whole("max_rows", max_rows)
     check_delta(delta)
     check_specs([spec], epsilon)
-    if spec.noise is None or spec.kinds or spec.sample_rate < 1.0 or spec.count is None:
+    if spec.noise is None or spec.kinds or spec.segments or spec.sample_rate < 1.0 or spec.count is None:
         raise ValueError(f"stage {spec.stage!r}: expected full passes, so many and with so much Gaussian noise")
     failure = 0.0 if sampled == 0 and not pure else delta / _FAILURE_PART
     stage = Stage(spec.access(spec.noise), spec.count, 1.0 if spec.share is None else spec.share)
@@ -163,7 +163,14 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
     """
     made = len(promise.stages)
     if not promise.private:
-        plan = make_plan(specs, epsilon=math.inf, delta=promise.delta, max_rows=promise.max_rows)
+        plan = make_plan(
+            specs,
+            epsilon=math.inf,
+            delta=promise.delta,
+            relation=promise.relation,
+            max_rows=promise.max_rows,
+            accountant=promise.accountant,
+        )
         return replace(plan, stages=promise.stages + plan.stages[made:], n=records_of(specs, promise))
     specs = [replace(spec, max_noise=spec.max_noise / promise.max_rows) for spec in specs]
     # A reference leaves open how many stages follow.
@@ -285,7 +292,8 @@ def _solved(
 
 def _check_replaceable(specs: Sequence[StageSpec], delta: float) -> None:
     for spec in specs:
-        if spec.sample_rate < 1.0 or (delta and spec.kinds) or spec.fails:
+        sampled = spec.sample_rate < 1.0 or any(own.sample_rate < 1.0 for own in spec.segments)
+        if sampled or (delta and spec.kinds) or spec.fails:
             raise ValueError(
                 f"stage {spec.stage!r}: a plan under {REPLACE_ONE} holds full passes, all of them pure at delta 0 or all "
                 "of them Gaussian, without deltas"
@@ -303,5 +311,8 @@ def _replacing(plan: Plan) -> Plan:
         noises = {name: m * (2.0 if access.kind(name) == GAUSSIAN else 1.0) for name, m in access.multipliers.items()}
         return replace(access, multipliers=noises)
 
-    stages = tuple(replace(stage, access=doubled(stage.access)) for stage in plan.stages)
-    return replace(plan, stages=stages, relation=REPLACE_ONE)
+    def twice(stage: Stage) -> Stage:
+        later = tuple((start, doubled(access)) for start, access in stage.later)
+        return replace(stage, access=doubled(stage.access), later=later)
+
+    return replace(plan, stages=tuple(map(twice, plan.stages)), relation=REPLACE_ONE)

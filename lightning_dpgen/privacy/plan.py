@@ -194,6 +194,13 @@ class Plan:
             raise ValueError(f"relation={self.relation!r}: a reference is one under {ADD_OR_REMOVE_ONE}")
         for stage in self.stages:
             self._check_correlated(stage)
+            self._check_truncated(stage)
+        ordered = any(s.access.strategy is not None and s.access.strategy.sampler == FIXED_ORDER for s in self.stages)
+        if self.relation == ZERO_OUT and self.stages and not ordered:
+            raise ValueError(
+                f"relation={ZERO_OUT!r}: expected a stage that takes the records in a fixed order "
+                f"(make_strategy({FIXED_ORDER!r}, ...)); the relation of all others is {ADD_OR_REMOVE_ONE!r}"
+            )
         if sum(stage.access.strategy is not None for stage in self.stages) > MOST_STRATEGIES:
             raise ValueError(f"expected at most {MOST_STRATEGIES} stages with correlated noise")
         if (count := len(self.accesses)) > MOST_STAGES:
@@ -205,6 +212,15 @@ class Plan:
             raise ValueError(
                 f"{len(self.stages):,} stages: an account of their noises takes minutes; expected fewer stages that are "
                 "sampled or have Laplace noise, the same noise in more of them, or more noise"
+            )
+
+    def _check_truncated(self, stage: Stage) -> None:
+        """Refuse lots whose bound of n is below the declared number of records."""
+        cut = stage.access.truncation
+        if cut is not None and self.n is not None and cut.at_most * self.max_rows < self.n:
+            raise ValueError(
+                f"at_most={cut.at_most}: so many units of at most {self.max_rows} records each are fewer than the declared "
+                f"n={self.n} records: give a number that no data of this kind can pass"
             )
 
     def _check_correlated(self, stage: Stage) -> None:

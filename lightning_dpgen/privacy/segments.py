@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole, show
 
 # The most segments: an account of more would take its reader minutes.
-_MOST = 100
+_MOST = 40
 # Pairs of a number of steps and the value that they have.
 Pieces: TypeAlias = Sequence[tuple[int, float]]
 

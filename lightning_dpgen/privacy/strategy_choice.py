@@ -67,7 +67,7 @@ class BufferedNoise:
     buffers: int = 3
 
     def __post_init__(self) -> None:
-        _check_most("buffers", self.buffers, MOST_BUFFERS)
+        _check_most("buffers", read_whole("buffers", self.buffers), MOST_BUFFERS)
 
 
 def _check_most(name: str, value: int | None, most: int) -> None:

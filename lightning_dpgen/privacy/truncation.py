@@ -14,7 +14,8 @@ from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 # Far more than the incomplete beta function is off.
 _ROUNDING = 1e-9
-_WHOLE = {"type": "integer", "minimum": 1, "maximum": 10**12}
+_LARGEST = 10**12
+_WHOLE = {"type": "integer", "minimum": 1, "maximum": _LARGEST}
 _SHAPE = shape(largest_lot=_WHOLE, at_most=_WHOLE)
 
 
@@ -31,7 +32,7 @@ class Truncation:
         at_most: the most units that any data set of this kind can hold: public, and certain.
 
     Raises:
-        ValueError: for numbers that are no whole ones, 1 or more.
+        ValueError: for numbers that are no whole ones, from 1 to 10^12.
 
     Example:
         >>> 1e-12 < Truncation(160, at_most=1000).failure(0.1) < 1e-8
@@ -44,6 +45,9 @@ class Truncation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "largest_lot", read_whole("largest_lot", self.largest_lot))
         object.__setattr__(self, "at_most", read_whole("at_most", self.at_most, of=" of records"))
+        for name in ("largest_lot", "at_most"):
+            if getattr(self, name) > _LARGEST:
+                raise ValueError(f"{name}={getattr(self, name)}: expected a whole number from 1 to {_LARGEST:,}")
 
     def failure(self, sample_rate: float) -> float:
         """Return an upper bound of the probability that a record meets a full lot: that of as many others in it.

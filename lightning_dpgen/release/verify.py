@@ -278,7 +278,7 @@ def _check_correlated(certificate: dict, events: list[dp_accounting.DpEvent], ve
     relation = certificate["relation"]
     found = {event for each in events for event in _parts(each) if isinstance(event, CorrelatedGaussianDpEvent)}
     ordered = any(event.strategy.sampler == FIXED_ORDER for event in found)
-    if found and (relation == REPLACE_ONE or certificate["declared"].get("max_rows", 1) != 1):
+    if found and (relation == REPLACE_ONE or "max_rows" in certificate["declared"]):
         verdict.problems.append("correlated noise is proved for one record added, removed or replaced by nothing alone")
     elif ordered != (relation == ZERO_OUT):
         verdict.problems.append(
@@ -443,7 +443,11 @@ def _check_truncated(certificate: dict, events: dict[str, dp_accounting.DpEvent]
                 verdict.problems.append(f"stage {name[:80]!r}: declared.{TRUNCATED_LOTS} does not say why its lots fail")
                 break
     if cuts:
-        most = min(cut.at_most for cut in cuts.values())
+        most, declared = min(cut.at_most for cut in cuts.values()), certificate["declared"]
+        if most * declared.get("max_rows", 1) < declared["n"]:
+            verdict.problems.append(
+                f"declared.{TRUNCATED_LOTS}: at_most={most:,} is below what declared.n={declared['n']:,} records need"
+            )
         verdict.notes.append(f"it rests on the declaration that such data never hold more than {most:,} records or persons")
 
 

@@ -230,7 +230,7 @@ def item_of(dataset: Dataset, position: int) -> Any:
     Raises:
         BadRecords: if that fails.
     """
-    return _fetched(lambda: _items(dataset, [position])[0])
+    return fetch_quietly(lambda: _items(dataset, [position])[0])
 
 
 def collated(dataset: Dataset, positions: np.ndarray) -> Any:
@@ -239,7 +239,7 @@ def collated(dataset: Dataset, positions: np.ndarray) -> Any:
     Raises:
         BadRecords: if that fails.
     """
-    return _fetched(lambda: default_collate(_items(dataset, positions.tolist())))
+    return fetch_quietly(lambda: default_collate(_items(dataset, positions.tolist())))
 
 
 def _items(dataset: Dataset, rows: list[int]) -> list:
@@ -247,7 +247,12 @@ def _items(dataset: Dataset, rows: list[int]) -> list:
     return [dataset[i] for i in rows] if many is None else many(rows)
 
 
-def _fetched(fetch: Callable[[], Any]) -> Any:
+def fetch_quietly(fetch: Callable[[], Any]) -> Any:
+    """Return what a function fetches of a data set; its randomness is its own, and its errors tell nothing of records.
+
+    Raises:
+        BadRecords: if it fails.
+    """
     with randomness_of_their_own():
         try:
             return fetch()

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from lightning_dpgen.sampling.as_store import empty_form
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.stores import DatasetStore
+from lightning_dpgen.sampling.stores import DatasetStore, fetch_quietly
 
 
 def is_streamed(records: Any) -> bool:
@@ -43,7 +43,7 @@ class StreamedStore(DatasetStore):
 
     def __init__(self, source: Any, n: int) -> None:
         items = iter(source)
-        first = list(itertools.islice(items, 1))
+        first = fetch_quietly(lambda: list(itertools.islice(items, 1)))
         if not first:
             raise BadRecords(f"records is a {type(source).__name__} without items: expected at least one")
         super().__init__(_Reader(itertools.chain(first, items), n), empty_form(first, type(source).__name__))

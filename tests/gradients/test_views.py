@@ -47,7 +47,7 @@ def _rows(found, network):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_gradient_is_the_mean_of_those_of_views(engine, reduction):
     network, (x, y) = _network(), _records()

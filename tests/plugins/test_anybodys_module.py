@@ -164,6 +164,18 @@ class Normed(Stranger):
         return (losses / (losses.norm() + 1.0)).mean()
 
 
+class Hardest(Stranger):
+    def training_step(self, batch, batch_idx):
+        return self.losses(batch).max()
+
+
+class Standardised(Stranger):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        deviation = (x - x.mean(dim=0)).square().sum(dim=0) / (len(x) - 1)
+        return self.losses(((x - x.mean(dim=0)) / deviation.sqrt(), y)).mean()
+
+
 class Decorrelated(Stranger):
     def training_step(self, batch, batch_idx):
         shares = self.net(batch[0]).softmax(dim=1)
@@ -181,6 +193,8 @@ class ByPosition(Stranger):
         (Mixing, "beside it"),
         (ByPosition, "beside it"),
         (Normed, "beside it"),
+        (Hardest, "beside it"),
+        (Standardised, "beside it"),
         (Decorrelated, "beside it"),
         (Matrix, "one value a record"),
         (Wrong, "training_step gave dict"),
@@ -224,10 +238,34 @@ class Weighted(Stranger):
         return nn.functional.cross_entropy(self.net(x), y, weight=torch.tensor([1.0, 2.0, 5.0]))
 
 
-def test_class_weights_in_a_mean_are_warned_of():
+class LogMean(Stranger):
+    def training_step(self, batch, batch_idx):
+        return self.losses(batch).exp().mean().log()
+
+
+@pytest.mark.parametrize("kind", [Weighted, LogMean])
+def test_weights_in_a_mean_are_warned_of(kind):
     account = _account()
     with pytest.warns(UserWarning, match="weighted mean"):
-        _trainer(account).fit(Weighted(account), poisson_loader(_records(), account))
+        _trainer(account).fit(kind(account), poisson_loader(_records(), account))
+
+
+class Outliers(Stranger):
+    """Weighs a record by the number of outliers beside it, of which made-up records have none."""
+
+    def training_step(self, batch, batch_idx):
+        return (self.losses(batch) * (1.0 + (batch[0].flatten(1).amax(dim=1) > 5.0).sum())).mean()
+
+
+def test_whether_a_loss_is_refused_does_not_depend_on_the_records():
+    """A refusal at the first lot is not charged, and would tell of an outlier in it."""
+    x, y = _records()
+    disturbed = x.clone()
+    disturbed[0] = 10.0
+    for records in (x, disturbed):
+        account = _account()
+        _trainer(account).fit(Outliers(account), poisson_loader((records, y), account))
+        assert account.remaining("training") == 0
 
 
 class FrozenNorm(Stranger):
@@ -582,7 +620,7 @@ def test_terms_that_cannot_be_asked_for_with_made_up_records_are_refused():
     account = _account()
     with (
         pytest.warns(UserWarning, match="could not be tried"),
-        pytest.raises(ValueError, match="make terms without looking at the batch"),
+        pytest.raises(ValueError, match="takes no made-up record"),
     ):
         _trainer(account).fit(Untried(account), poisson_loader(_from(9), account))
     assert not account.ledger.accesses

@@ -102,7 +102,7 @@ def test_a_schedule_that_is_not_fixed_before_the_first_step_is_refused_in_one_li
 
 
 def test_a_schedule_that_another_library_could_not_verify_is_refused():
-    with pytest.raises(ValueError, match="300 segments of equal steps: expected 100 at most"):
+    with pytest.raises(ValueError, match="300 segments of equal steps: expected 40 at most"):
         _plan(noises=[(1, 1.0 + i / 1e3) for i in range(300)], rates=0.01)
     later = tuple((i, Access("a", {"x": 1.0 + i / 1e4})) for i in range(1, 1001))
     with pytest.raises(ValueError, match="and segments of stages: expected at most 1,000"):
@@ -241,3 +241,15 @@ def test_a_fit_with_a_schedule_is_certified_and_verified(tmp_path):
     certificate = private.release(model, tmp_path / "release")
     assert [run["count"] for run in certificate["event"]["events"]] == [4, 2, 2]
     assert verify(tmp_path / "release").good
+
+
+def test_under_replace_one_all_segments_have_twice_the_noise():
+    stage = training_stage(Fixed(1.0), n=1000, sample_rate=1.0, steps=20, noise_schedule=[(5, 1.0), (15, 2.0)])
+    plans = [
+        make_plan([stage], epsilon=4.0, delta=1e-5, relation=relation) for relation in ("add_or_remove_one", "replace_one")
+    ]
+    noises = [[access.multiplier for access, _ in plan.accesses] for plan in plans]
+    assert noises[1] == pytest.approx([2.0 * noise for noise in noises[0]]) and plans[1].epsilon <= 4.0
+    sampled = training_stage(Fixed(1.0), n=1000, sample_rate=[(5, 1.0), (15, 0.1)], steps=20)
+    with pytest.raises(ValueError, match="full passes"):
+        make_plan([sampled], epsilon=4.0, delta=1e-5, relation="replace_one")

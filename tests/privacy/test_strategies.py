@@ -288,3 +288,9 @@ def test_combinations_without_a_proof_are_refused_by_name(sampler, noise, messag
     for wrong in ({"bands": 0}, {"bands": 5000}, {"bands": 2.5}):
         with pytest.raises(ValueError, match="bands="):
             BandedNoise(**wrong)
+
+
+def test_zero_out_is_the_relation_of_a_fixed_order_alone():
+    stage = StageSpec("training", {"gradient": 1.0}, 10, max_noise=20.0, sample_rate=0.1)
+    with pytest.raises(ValueError, match=r"zero_out.*fixed order"):
+        make_plan([stage], epsilon=4.0, delta=1e-5, relation="zero_out")

@@ -136,7 +136,7 @@ def test_it_costs_no_less_than_the_event_that_dp_accounting_has_for_it():
 WRONG = {
     "no bound of records": ({"at_most": None}, "expected largest_lot"),
     "no bound of lots": ({"largest_lot": None}, "expected largest_lot"),
-    "a bound below n": ({"at_most": 999}, "below the declared n=1000"),
+    "a bound below n": ({"at_most": 999}, "fewer than the declared n=1000"),
     "a lot that is too small": ({"largest_lot": 60}, r"largest_lot=1\d\d would take a hundredth"),
     "no lot": ({"largest_lot": 0}, "largest_lot=0"),
     "another sampler": ({"sampler": "poisson"}, "sampler='poisson' are not cut"),
