@@ -393,9 +393,10 @@ class CentredRankOne(GradientFactors):
     def norms(self) -> Tensor:
         lefts, rights = self.own.left @ self.left.T, self.own.right @ self.right.T
         cross = lefts.mul_(rights).sum(dim=1, dtype=torch.float64)
-        # The lengths of all rows of a side at once: its own ones, and behind them the shared ones.
+        # The lengths of all rows of a side in one tensor: its own ones, and behind them the shared ones.
         left, right = (
-            lengths(torch.cat(pair)).double() for pair in ((self.own.left, self.left), (self.own.right, self.right))
+            torch.cat([lengths(x) for x in pair]).double()
+            for pair in ((self.own.left, self.left), (self.own.right, self.right))
         )
         count = len(self.own.left)
         each = left * right

@@ -18,6 +18,8 @@ from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.outputs import draw_groups, means
 from lightning_dpgen.sampling.lots import Lot
 
+_HALF = torch.tensor(0.5)
+
 
 class StackedRBM(nn.Module):
     """k machines of binary visible and hidden units (DPGM, TKDE, section 5.2), trained by persistent contrastive divergence
@@ -157,5 +159,7 @@ def _drawn(mean: Tensor, generator: torch.Generator) -> Tensor:
     # Each draw takes half a word of 64 bits, in half the time of `torch.rand`.
     count = mean.numel()
     words = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    numbers = words.view(torch.int32)[:count].view(mean.shape).to(mean.dtype).mul_(2.0**-32).add_(0.5).to(mean.device)
+    numbers = words.view(torch.int32)[:count].view(mean.shape).to(mean.dtype)
+    # 1/2 + 2^-32 x, in one pass.
+    numbers = torch.add(_HALF.to(mean.dtype), numbers, alpha=2.0**-32, out=numbers).to(mean.device)
     return torch.lt(numbers, mean, out=numbers)

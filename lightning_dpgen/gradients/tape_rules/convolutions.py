@@ -15,8 +15,9 @@ from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_
 
 # Channels from which pictures are held with the channels behind the places.
 _BEHIND = 6
-# Numbers of such copies that are held at a time: more than 32 MiB would be mapped anew by glibc at each call.
-_AT_ONCE = 1 << 22
+# Numbers of what a kernel sees that are copied at a time: on a processor 1 MiB, which is still in its cache when it is
+# multiplied; on a device each piece costs several calls.
+_AT_ONCE, _AT_ONCE_ON_DEVICE = 1 << 18, 1 << 22
 
 
 def _pair(x, dimensions: int) -> list[int]:
@@ -124,7 +125,8 @@ def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding,
         a, b = left.unflatten(2, (groups, -1)), seen(0, size).unflatten(2, (groups, -1))
         return Dense(torch.einsum("brgo,brgn->bgon", a, b).reshape(size, *shape))
     if dense and terms > 1:
-        products, at_once = left.new_empty(size, o, width), max(1, _AT_ONCE // (terms * width))
+        most = _AT_ONCE if left.device.type == "cpu" else _AT_ONCE_ON_DEVICE
+        products, at_once = left.new_empty(size, o, width), max(1, most // (terms * width))
         for start in range(0, size, at_once):
             end = min(start + at_once, size)
             torch.bmm(left[start:end].transpose(1, 2), seen(start, end), out=products[start:end])
