@@ -17,7 +17,7 @@ from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.shards import has_shards
+from lightning_dpgen.gradients.shards import has_shards, reshard
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, check_losses
 from lightning_dpgen.privacy.precision import whole_products
 from lightning_dpgen.sampling.lots import Lot
@@ -254,6 +254,8 @@ def _moved(parameters: list[nn.Parameter]) -> Iterator[None]:
 @contextmanager
 def _unchanged(network: nn.Module) -> Iterator[None]:
     """Put counters, buffers and frozen parameters back after this context: a loss that is tried takes no step."""
+    # The engine divides parameters again that are whole, and frees the memory of those.
+    reshard(network)
     frozen = [p for p in network.parameters() if not p.requires_grad]
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     # Frozen parameters that outnumber the trained ones by far are a pretrained network: nothing updates it, and a copy

@@ -173,6 +173,18 @@ def check_policies(network: nn.Module) -> None:
                 )
 
 
+def reshard(network: nn.Module) -> None:
+    """Divide parameters over ranks again that a forward pass has left whole.
+
+    FSDP2 leaves those of the outermost module whole after a forward pass without a backward one. Until they are divided,
+    the network holds other parameters than its optimizer, and their memory is freed once they are.
+    """
+    if has_shards(network):
+        for module in modules_of(network):
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+
 @contextmanager
 def without_own_hooks(network: nn.Module) -> Iterator[None]:
     """Leave out the hooks of `fully_shard` inside this context, with all parameters as shards.
@@ -181,11 +193,9 @@ def without_own_hooks(network: nn.Module) -> Iterator[None]:
     noised.
     """
     kept: list[tuple[dict, dict]] = []
+    reshard(network)
     try:
         for module in modules_of(network):
-            if isinstance(module, FSDPModule):
-                # An evaluation leaves the parameters of the outermost module whole.
-                module.reshard()
             for hooks in (module._forward_pre_hooks, module._forward_hooks):
                 own = [key for key, hook in hooks.items() if _is_of_fsdp(hook)]
                 if own:

@@ -20,7 +20,7 @@ from lightning_dpgen.gradients.isolation import private_mean
 from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch
 from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.shards import own_part
+from lightning_dpgen.gradients.shards import own_part, reshard
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.gradients.views import Views
 from lightning_dpgen.optim.averaging import ParameterAverage
@@ -308,6 +308,9 @@ class AutomaticModule:
             except UNSUITED:
                 if whole == WHOLE[-1]:
                     raise
+            finally:
+                # It was a forward pass by FSDP itself.
+                reshard(self._module)
         raise AssertionError("the loop returns or raises")
 
     def _each(self, given: Any, lot: Lot) -> list[tuple[Any, list]]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from lightning_dpgen.gradients.shards import reshard
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
 
@@ -85,6 +86,8 @@ def whose_turn(optimizers: Sequence[Optimizer], number: int) -> int:
 @contextmanager
 def training_alone(module: nn.Module, optimizer: Optimizer) -> Iterator[None]:
     """Freeze all parameters of a module but those of an optimizer within the block, as Lightning's toggle does."""
+    # After an evaluation the network may hold other parameters, whole ones, than its optimizers.
+    reshard(module)
     mine = {id(p) for p in parameters_of(optimizer)}
     others = [p for p in module.parameters() if p.requires_grad and id(p) not in mine]
     try:

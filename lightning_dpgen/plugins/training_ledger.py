@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lightning_dpgen.gradients.shards import gathered
+from lightning_dpgen.gradients.shards import gathered, reshard
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.ledger import Ledger
@@ -93,6 +93,8 @@ def digest_of(module: nn.Module) -> str:
 
     Sharded parameters are gathered one by one, so all ranks call it.
     """
+    # numpy holds on to the memory that it is shown, and FSDP2 frees that of parameters that an evaluation has left whole.
+    reshard(module)
     digest = hashlib.blake2b(digest_size=16)
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:

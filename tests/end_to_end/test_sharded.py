@@ -34,10 +34,11 @@ def _released(folder, ranks):
     assert json.loads((folder / "release/model.json").read_text())["architecture"].endswith(".Plain")
     whole = safetensors.torch.load_file(folder / "release/model.safetensors")
     assert list(whole) and {name: tuple(x.shape) for name, x in whole.items()} == {
-        "net.0.weight": (9, 8), "net.0.bias": (9,), "net.2.weight": (1, 9), "net.2.bias": (1,),
+        "net.0.weight": (9, 8), "net.0.bias": (9,), "net.1.weight": (9,), "net.1.bias": (9,), "net.2.weight": (1, 9),
+        "net.2.bias": (1,),
     }  # fmt: skip
     shards = zip(*(rank["end"]["shards"] for rank in ranks), strict=True)
-    by_name = ["net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias"]
+    by_name = [f"net.{layer}.{name}" for layer in range(3) for name in ("weight", "bias")]
     for name, parts in zip(by_name, shards, strict=True):
         assert torch.equal(whole[name].flatten(), torch.tensor([x for part in parts for x in part])), name
 
@@ -46,7 +47,7 @@ def test_a_fit_at_once(tmp_path):
     ranks = _fit(tmp_path)
     _released(tmp_path, ranks)
     assert ranks[0]["end"]["digest"] == ranks[1]["end"]["digest"] != ranks[0]["start"]["digest"]
-    assert [sum(map(len, rank["end"]["shards"])) for rank in ranks] == [55, 36], "each rank has its shards alone"
+    assert [sum(map(len, rank["end"]["shards"])) for rank in ranks] == [65, 44], "each rank has its shards alone"
 
 
 def test_a_fit_that_goes_on_from_a_checkpoint(tmp_path):

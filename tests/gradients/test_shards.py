@@ -15,6 +15,7 @@ from lightning_dpgen.gradients.gathered import GatheredParameters
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.isolation import Isolation
 from lightning_dpgen.gradients.privatize import GradientBuffer
+from lightning_dpgen.gradients.shards import is_sharded
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.plugins.training_ledger import digest_of
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -91,8 +92,32 @@ def test_an_evaluation_between_steps_is_by_fsdp_itself(mesh):
     assert torch.equal(network(torch.ones(1, 4)), before)
 
 
+def test_frozen_parameters_that_an_evaluation_left_whole_are_divided_first(mesh):
+    """Their memory is freed when they are divided: the first lot must not write what it keeps of them there."""
+    found = []
+    for sharded in (False, True):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4).requires_grad_(False))
+        if sharded:
+            fully_shard(network[0], mesh=mesh)
+            fully_shard(network, mesh=mesh)
+        with torch.no_grad():
+            network(torch.ones(1, 4))
+        term = PerRecord(lambda lot, noise, network=network: network(lot.records).square().mean(dim=1))
+        lot = Lot(torch.arange(12.0).reshape(3, 4).sin(), (0, 3))
+        found.append(term_gradients(network, term, lot, PrivateStream()).norms())
+    assert is_sharded(network[1].weight)
+    torch.testing.assert_close(*found)
+
+
 def test_a_digest_is_that_of_whole_parameters(mesh):
-    assert digest_of(Network().sharded(mesh)) == digest_of(Network())
+    network = Network().sharded(mesh)
+    assert digest_of(network) == digest_of(Network())
+    with torch.no_grad():
+        network(shard_steps.RECORDS)
+    assert digest_of(network) == digest_of(Network())
+    # numpy would hold on to the memory that FSDP2 frees here.
+    network.state_dict()
 
 
 def test_half_precision_computes_layers_as_without_shards(mesh):

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from lightning_dpgen import Fixed, PrivateTraining
+from lightning_dpgen.plugins.several_optimizers import training_alone
 from lightning_dpgen.plugins.trainer_checks import _check_strategy, check_sharded
 
 
@@ -48,6 +49,17 @@ def test_reduction_in_low_precision_is_refused(mesh):
     network = fully_shard(nn.Linear(2, 1), mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
     with pytest.raises(MisconfigurationException, match="leave mp_policy out"):
         check_sharded(SimpleNamespace(strategy=_strategy()), network)
+
+
+def test_an_optimizer_trains_alone_after_an_evaluation(mesh):
+    """FSDP2 leaves the parameters of the outermost module whole, and the optimizer has their shards."""
+    network = fully_shard(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), mesh=mesh)
+    optimizer = torch.optim.SGD(network[0].parameters(), lr=0.1)
+    with torch.no_grad():
+        network(torch.ones(1, 2))
+    with training_alone(network, optimizer):
+        assert [p.requires_grad for p in network.parameters()] == [True, True, False, False]
+    assert all(p.requires_grad for p in network.parameters())
 
 
 @pytest.mark.filterwarnings("ignore")
