@@ -13,6 +13,7 @@ from scipy import stats
 from lightning_dpgen import Account, Fixed, PoissonLots, PrivateTraining, make_plan, training_stage, verify
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.calibration import make_first_plan, make_rest
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.events import composed, encode
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -253,3 +254,15 @@ def test_under_replace_one_all_segments_have_twice_the_noise():
     sampled = training_stage(Fixed(1.0), n=1000, sample_rate=[(5, 1.0), (15, 0.1)], steps=20)
     with pytest.raises(ValueError, match="full passes"):
         make_plan([sampled], epsilon=4.0, delta=1e-5, relation="replace_one")
+
+
+def test_a_schedule_is_not_bought_first():
+    spec = training_stage(Fixed(1.0), n=1000, sample_rate=1.0, steps=4, noise=24.0, noise_schedule=[(2, 1.0), (2, 2.0)])
+    with pytest.raises(ValueError, match="expected full passes"):
+        make_first_plan(spec, epsilon=2.0, delta=1e-5)
+
+
+def test_the_rest_of_a_twin_keeps_its_accountant():
+    specs = [training_stage(Fixed(1.0), n=1000, sample_rate=0.1, steps=4)]
+    twin = make_plan(specs, epsilon=math.inf, delta=1e-5, accountant="rdp")
+    assert make_rest(twin, specs).accountant == "rdp"

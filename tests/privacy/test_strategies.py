@@ -294,3 +294,9 @@ def test_zero_out_is_the_relation_of_a_fixed_order_alone():
     stage = StageSpec("training", {"gradient": 1.0}, 10, max_noise=20.0, sample_rate=0.1)
     with pytest.raises(ValueError, match=r"zero_out.*fixed order"):
         make_plan([stage], epsilon=4.0, delta=1e-5, relation="zero_out")
+
+
+@pytest.mark.parametrize("made", [lambda: BufferedNoise(None), lambda: BandedNoise(0)])
+def test_a_number_of_buffers_or_bands_is_a_number(made):
+    with pytest.raises(ValueError, match=r"buffers=None|bands=0"):
+        made()

@@ -231,6 +231,7 @@ def test_a_certificate_says_the_bound_that_it_rests_on_and_verify_computes_the_f
         "more records": {"training": {"largest_lot": 36, "at_most": 90}},
         "smaller lots": {"training": {"largest_lot": 35, "at_most": 70}},
         "another stage": {"training": {"largest_lot": 36, "at_most": 70}, "other": {"largest_lot": 36, "at_most": 70}},
+        "fewer than declared": {"training": {"largest_lot": 36, "at_most": 36}},
         "no numbers": {"training": {"largest_lot": "36", "at_most": 70}},
         "no cut": None,
     }
@@ -248,3 +249,8 @@ def test_deltas_and_cuts_are_both_taken_off_the_delta_of_a_plan():
     plan = make_plan([keys, _stage()], epsilon=3.0, delta=DELTA, accountant="rdp")
     assert plan.stage("keys").access.deltas == {"counts": 1e-6} and 2.99 < plan.epsilon <= 3.0
     assert plan.stage("training").access.truncation == Truncation(110, 1200)
+
+
+def test_a_number_that_no_reader_takes_is_refused():
+    with pytest.raises(ValueError, match="at_most=10000000000000: expected"):
+        Truncation(10**12, 10**13)

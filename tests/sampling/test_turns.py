@@ -160,3 +160,15 @@ def test_streams_that_do_not_fit_are_refused():
     with pytest.raises(BadRecords, match="expected a map-style Dataset"):
         PrivateTraining(Stream(), steps=10, sampler="cyclic", **settings)
     assert PrivateTraining(Stream(), steps=10, sampler="fixed_order", **settings).loader().empty[0].shape == (0,)
+
+
+class Failing(IterableDataset):
+    def __iter__(self):
+        raise KeyError("patient Smith")
+        yield
+
+
+def test_the_first_error_of_a_stream_tells_nothing_of_its_records():
+    with pytest.raises(BadRecords) as refused:
+        StreamedStore(Failing(), 10)
+    assert "Smith" not in str(refused.value) and refused.value.__cause__ is None
