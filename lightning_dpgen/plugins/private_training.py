@@ -70,8 +70,6 @@ class PrivateTraining:
         steps: the number of steps, which a schedule also says.
         noise_schedule: pairs of a number of steps and their noise relative to the others, ``[(150, 2.0), (150, 1.0)]``;
             None for equal noise. Schedules are public, and fixed before the first step.
-        largest_lot, at_most: for truncated lots, the most units (records, or persons) of a lot, and a number of them that
-            no data set of this kind can pass. The certificate says both.
         accountant: ``pld``, or ``rdp`` for Renyi moments, which are looser (`make_plan`).
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
@@ -81,6 +79,8 @@ class PrivateTraining:
             records in their order, so shuffle them before by a public seed; `n` is then their number, which is public,
             and the relation is a record replaced by nothing at its place (``zero_out``). A pass takes the whole number of
             steps that is nearest to 1 / sample_rate.
+        largest_lot, at_most: for truncated lots, the most units (records, or persons) of a lot, and a number of them that
+            no data set of this kind can pass. The certificate says both.
         noise: `BandedNoise` or `BufferedNoise`, which is correlated: later steps take back a part of the noise of earlier
             ones. None is independent noise, and banded noise with cyclic sampling.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
