@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,9 @@ class Blocks(Protocol):
 
     schema: Schema
     keys: Sequence[str]
+
+    def __len__(self) -> int:
+        """Return the number of records; private."""
 
     def read(self, key: str) -> Records:
         """Return the records of a block, which are the same each time.
@@ -72,6 +75,9 @@ class Slices:
         """The names of the blocks, by their places."""
         return [f"slice {i}" for i in range(-(-len(self.records) // self.rows))]
 
+    def __len__(self) -> int:
+        return len(self.records)
+
     def read(self, key: str) -> Records:
         """Return the records of a block."""
         start = int(key.removeprefix("slice ")) * self.rows
@@ -79,8 +85,3 @@ class Slices:
         persons = None if own.persons is None else own.persons[rows]
         values = None if own.values is None else own.values[rows]
         return Records(own.schema, own.encoded[rows], persons, values)
-
-
-def each(blocks: Blocks) -> Iterator[Records]:
-    """Yield the records of each block, in the order of the keys."""
-    return map(blocks.read, blocks.keys)
