@@ -26,6 +26,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
     from lightning_dpgen.data.records import Records
+    from lightning_dpgen.passes.kept_blocks import KeptBlocks
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,22 @@ class Source(ABC):
         counted = dict(reading.counted) | ({"records: more than max_rows of a person": left_out} if left_out else {})
         by_values = None if by_values is None else by_values[kept]
         return Records(schema, reading.encoded[kept], reading.persons[kept], by_values), counted
+
+    @property
+    def in_blocks(self) -> bool:
+        """True where the files are so large that they are read in blocks; it follows from their size."""
+        return False
+
+    def blocks(self, schema: Any, folder: Path, *, values: bool = False) -> KeptBlocks:
+        """Return the records in blocks, none of which is read yet; see `KeptBlocks`.
+
+        Args:
+            folder: where they are kept once they are encoded, in a private place.
+
+        Raises:
+            UsageError, MissingData, BadRecords: as `records`.
+        """
+        raise UsageError(f"data={self.spec.source}: is read into memory: expected a table in files for blocks")
 
     def _read_values(self, schema: Any, held_out: bool) -> Reading:
         """Read the same, and keep the values of a table where they are known."""
