@@ -1,0 +1,127 @@
+"""Partial sums by the workers of a Ray cluster: tasks over blocks, few at a time, and retried where a worker is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from lightning_dpgen.passes.executor import PartialSums
+
+# Tasks that wait or run, for each core of the cluster: enough that no core waits for the driver.
+_AHEAD = 2
+# Ray itself computes a block again so many times whose worker was lost.
+_RETRIES = 5
+# Seconds without a result after which the cluster is asked if it still has cores, and for which it may have none.
+_ASKED, _PATIENCE = 10.0, 60.0
+
+
+class OnRay:
+    """A Ray cluster computes partial sums: tasks read a block where they run, and return its sums to this process.
+
+    Noise and ledger stay in this process. A task returns errors as values, so that no message about a record reaches the
+    logs of the cluster. Partial sums are private: they wait in the memory of the cluster's machines until this process
+    takes them, few at a time. A cluster whose object store is full would write them to its own disk, so give it more room
+    than two results a core. All machines need to read the files of the blocks by the same paths.
+
+    Args:
+        address: of a running cluster, ``auto`` for the one of this machine or of ``RAY_ADDRESS``; ``local`` to start one on
+            this machine, which ends with this process.
+        cores: of a ``local`` one; None for all of this machine.
+
+    Raises:
+        ValueError: for cores of a cluster that runs already, or fewer than 1.
+
+    Example:
+        >>> OnRay("local", cores=2).address
+        'local'
+    """
+
+    def __init__(self, address: str = "auto", *, cores: int | None = None) -> None:
+        if cores is not None and (address != "local" or type(cores) is not int or cores < 1):
+            raise ValueError(f"cores={cores!r}: expected None, or a whole number from 1 where address='local'")
+        self.address, self.cores = address, cores
+
+    def map(self, task: Callable[[str], PartialSums], keys: Sequence[str]) -> Iterator[tuple[str, PartialSums]]:
+        """Yield each key with what the task returns for it, as results come.
+
+        Raises:
+            ImportError: if Ray is not installed.
+            OSError: if there is no such cluster, or it loses all its workers.
+            BadRecords, ValueError: as the task raises them.
+        """
+        ray = _connected(self.address, self.cores)
+        compute = ray.remote(_attempt).options(num_cpus=1, max_retries=_RETRIES)
+        shared, waiting, left = ray.put(task), dict[Any, str](), list(reversed(keys))
+        heard = time.monotonic()
+        try:
+            while left or waiting:
+                while left and len(waiting) < _AHEAD * max(1, _cores(ray)):
+                    key = left.pop()
+                    waiting[compute.remote(shared, key)] = key
+                done, _ = ray.wait(list(waiting), num_returns=1, timeout=_ASKED)
+                if done or _cores(ray) > 0:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > _PATIENCE:
+                    raise OSError(
+                        f"compute.address={self.address}: the Ray cluster has had no worker for {_PATIENCE:.0f} s"
+                    )
+                for reference in done:
+                    yield waiting.pop(reference), _result(ray, reference, self.address)
+        finally:
+            for reference in waiting:
+                ray.cancel(reference, force=True)
+
+
+def _attempt(task: Callable[[str], PartialSums], key: str) -> PartialSums | Exception:
+    """Return the partial sums of a block, or the error that it raised: Ray would write one that is raised to a log."""
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        return dict(task(key))
+    except Exception as error:  # it is raised where it is taken
+        return error.with_traceback(None)
+
+
+def _result(ray: Any, reference: Any, address: str) -> PartialSums:
+    try:
+        found = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        why = str(error).strip().partition("\n")[0]
+        raise OSError(f"compute.address={address}: the Ray cluster has lost a block {_RETRIES} times ({why})") from None
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _cores(ray: Any) -> int:
+    return int(ray.cluster_resources().get("CPU", 0))
+
+
+def _connected(address: str, cores: int | None) -> Any:
+    """Return Ray, connected to a cluster."""
+    # Nothing about a run leaves the machines.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise ImportError("compute=ray needs Ray: pip install 'lightning_dpgen[ray]'") from None
+    if not ray.is_initialized():
+        quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": False}
+        try:
+            if address == "local":
+                ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+            else:
+                ray.init(address=address, **quiet)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            why = str(error).strip().partition("\n")[0]
+            raise OSError(
+                f"compute.address={address}: found no Ray cluster there ({why}); start one by 'ray start --head', or take "
+                "compute.address=local"
+            ) from None
+    return ray

@@ -1,0 +1,104 @@
+"""Partial sums by a Ray cluster: those of one process to the last bit, also where a worker is killed."""
+
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.passes.blocks import Slices
+from lightning_dpgen.passes.on_ray import OnRay, _attempt
+from lightning_dpgen.passes.reduce import reduce
+from lightning_dpgen.sampling.errors import BadRecords
+
+SCHEMA = ImageSchema(3, 2, levels=255)
+
+
+class Squares:
+    """Sums of products of units, in a process that may have to die first."""
+
+    def __init__(self, victim=None):
+        self.shapes, self._victim = {"squares": (6, 6), "size": (1,)}, victim
+
+    def __call__(self, records):
+        if self._victim is not None and not self._victim.exists():
+            self._victim.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        units = torch.from_numpy(records.encoded.units.astype(np.int64))
+        return {"squares": units.T @ units, "size": torch.tensor([len(units)])}
+
+
+class Unreadable(Slices):
+    def read(self, key):
+        if key == "slice 3":
+            raise BadRecords("part-3.parquet, row group 0: cannot be read")
+        return super().read(key)
+
+
+def some_records():
+    random = np.random.default_rng(0)
+    return Records(SCHEMA, Encoded(random.integers(0, 256, (101, 6)).astype(np.uint8), np.zeros((101, 0), np.uint8)))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        # Workers import this file by its name.
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        yield OnRay("local", cores=2)
+        import ray
+
+        ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_sums_are_those_of_one_process_and_errors_arrive(cluster, tmp_path):
+    records = some_records()
+    expected = reduce(Slices(records, rows=101), Squares())
+    for function in (Squares(), Squares(tmp_path / "killed")):
+        found = reduce(Slices(records, rows=9), function, cluster)
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert (tmp_path / "killed").exists()
+    with pytest.raises(BadRecords, match=r"part-3\.parquet, row group 0: cannot be read"):
+        reduce(Unreadable(records, rows=9), Squares(), cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_block_whose_workers_all_die_ends_in_one_line(cluster):
+    with pytest.raises(OSError, match="the Ray cluster has lost a block 5 times") as raised:
+        list(cluster.map(_die, ["a"]))
+    assert "\n" not in str(raised.value)
+
+
+def _die(key):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_an_error_of_a_task_is_a_value():
+    """Ray would write one that is raised, with all that its message tells, to a log of the cluster."""
+
+    def task(key):
+        raise BadRecords(f"{key}: column 'income': 'x' is no number")
+
+    found = _attempt(task, "block 1")
+    assert isinstance(found, BadRecords) and "income" in str(found) and found.__traceback__ is None
+
+
+@pytest.mark.parametrize("given", [{"cores": 2}, {"address": "local", "cores": 0}, {"address": "local", "cores": 2.0}])
+def test_cores_are_those_of_a_cluster_that_is_started(given):
+    with pytest.raises(ValueError, match="expected None, or a whole number from 1 where address='local'"):
+        OnRay(**given)
+
+
+def test_without_ray_it_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"compute=ray needs Ray: pip install 'lightning_dpgen\[ray\]'"):
+        list(OnRay("local").map(len, ["a"]))
