@@ -253,6 +253,8 @@ class GaussianLosses(GaussianPrivacyLoss):
     """The losses of a Gaussian, sampled or not: dp-accounting's, without the law as an object, which is slow to make."""
 
     def __init__(self, multiplier: float, rate: float, adjacency: AdjacencyType) -> None:
+        if not multiplier > 0.0:
+            raise ValueError(f"multiplier={multiplier}: expected a number above 0")
         AdditiveNoisePrivacyLoss.__init__(self, 1.0, False, rate, adjacency)
         self._standard_deviation = multiplier
 

@@ -96,6 +96,12 @@ def test_bounds_of_losses_are_those_of_dp_accounting(adjacency, rate, multiplier
     assert GaussianLosses(multiplier, rate, adjacency).connect_dots_bounds() == stock.connect_dots_bounds()
 
 
+@pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan])
+def test_a_gaussian_without_noise_has_no_losses(multiplier):
+    with pytest.raises(ValueError, match=r"multiplier=.*: expected a number above 0"):
+        GaussianLosses(multiplier, 0.5, AdjacencyType.REMOVE)
+
+
 @pytest.mark.parametrize(("loss", "infinite"), [(800.0, 0.0), (-800.0, 0.0), (0.0, 0.0), (1.0, 0.2), (-3.0, 1e-3)])
 def test_epsilon_of_one_loss_is_that_of_dp_accounting(loss, infinite):
     """A loss of 800 has e^-loss = 0; one of -800 is above no epsilon."""
