@@ -166,6 +166,23 @@ def loss_distribution(
     raise Unaccountable(f"{type(event).__name__} of {type(noise).__name__} under {relation}: no sound account is known")
 
 
+def in_arrays(distribution: pld.PrivacyLossDistribution) -> pld.PrivacyLossDistribution:
+    """Return the same distribution as a `DenseLoss` in each direction: dp-accounting composes losses of one class alone."""
+    directions = [distribution._pmf_remove] + ([] if distribution._symmetric else [distribution._pmf_add])
+    found = []
+    for losses in (own.to_dense_pmf() for own in directions):
+        found.append(
+            DenseLoss(
+                losses._discretization,
+                losses._lower_loss,
+                losses._probs,
+                losses._infinity_mass,
+                losses._pessimistic_estimate,
+            )
+        )
+    return pld.PrivacyLossDistribution(*found)
+
+
 def epsilon_at(distribution: pld.PrivacyLossDistribution, delta: float) -> float:
     """Return the smallest epsilon at which both directions are within delta, as dp-accounting's search point by point."""
     found = [_epsilon_of(distribution._pmf_remove.to_dense_pmf(), delta)]
