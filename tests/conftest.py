@@ -11,6 +11,9 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Nothing that collection makes is garbage, and looking for some takes a quarter of its time.
+gc.disable()
+
 # Nothing of the package is imported here: the process that only hands tests to the workers needs none of it.
 pytest.register_assert_rewrite("contracts")
 
@@ -20,9 +23,11 @@ settings.load_profile("tests")
 
 
 def pytest_collection_finish(session):
-    """Leave what is imported out of each collection of garbage."""
+    """Leave what is imported out of each collection of garbage, and make these few."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(5_000)
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,6 +20,8 @@ CELL = 800
 OPENINGS = re.compile(r"(of|what|that|who|whose|whether|how|which)\b", re.IGNORECASE)
 MAY_OPEN = re.compile(rf"[#\"'][#:\s]*{OPENINGS.pattern}", re.IGNORECASE)
 WORDS = re.compile(r"\b(somebody|whoever|nobody|com(e|es|ing) of|came of|amiss|as far as)\b", re.IGNORECASE)
+# The parts of a statement that hold others.
+BODIES = ("body", "orelse", "handlers", "finalbody", "cases")
 # Openings that are no verb, however a sentence goes on.
 NO_VERBS = {
     "a", "all", "an", "and", "any", "as", "at", "both", "but", "by", "each", "either", "every", "for", "from", "here",
@@ -35,10 +37,13 @@ def _files(place: str) -> list[Path]:
 
 
 def _docstrings(path: Path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    nodes = [ast.parse(path.read_text(encoding="utf-8"))]
+    for node in nodes:
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if documented and (text := ast.get_docstring(node)):
             yield node, text
+        # Only statements hold statements: expressions, which are most of a tree, are not visited.
+        nodes += [own for name in BODIES for own in getattr(node, name, ())]
 
 
 def _comments(path: Path):
@@ -86,6 +91,19 @@ def test_such_openings_are_found(tmp_path, text):
     path.write_text(text)
     assert MAY_OPEN.search(text)
     assert [own for _, own in [*_comments(path), *_docstrings(path)] if OPENINGS.match(own)]
+
+
+def test_docstrings_are_found_wherever_a_statement_may_stand(tmp_path):
+    kinds = (
+        "if x:", "else:", "for x in y:", "else:", "while x:", "else:", "try:", "except E:", "else:", "finally:", "with x:",
+        "match x:\n case 1:", "class C:", "def f():", "async def f():",
+    )  # fmt: skip
+    path, text = tmp_path / "written.py", ""
+    for kind in kinds:
+        depth = 2 if "case" in kind else 1
+        text += f"{kind}\n{' ' * depth}def own():\n{' ' * (depth + 1)}'Of one.'\n"
+    path.write_text(text)
+    assert [own for _, own in _docstrings(path)] == ["Of one."] * len(kinds)
 
 
 @pytest.mark.parametrize("place", PLACES)

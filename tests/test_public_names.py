@@ -84,13 +84,20 @@ def _defined():
     return trees, {node.name for tree in trees.values() for node in tree.body if isinstance(node, kinds)}
 
 
+def _raised(tree):
+    """Yield each statement that raises: only statements hold statements, so expressions are not visited."""
+    nodes = [tree]
+    for node in nodes:
+        if isinstance(node, ast.Raise):
+            yield node
+        nodes += [own for name in ("body", "orelse", "handlers", "finalbody", "cases") for own in getattr(node, name, ())]
+
+
 def test_every_name_that_an_error_speaks_of_can_be_imported():
     trees, defined = _defined()
     missing = {}
     for path, tree in trees.items():
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Raise):
-                continue
+        for node in _raised(tree):
             words = " ".join(x.value for x in ast.walk(node) if isinstance(x, ast.Constant) and isinstance(x.value, str))
             # A method that is named after a dot belongs to an object that the reader has.
             for name, called in re.findall(r"(?<![\w.])([A-Za-z]\w+)(\(?)", words):

@@ -77,11 +77,10 @@ def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, confi
 
 
 def _chance(canaries: int, guesses: int, right: int, delta: float, epsilon: float) -> float:
-    law = binom(guesses, 1.0 / (1.0 + math.exp(-epsilon)))
-    i = np.arange(1, right + 1)
-    # P[Bin >= v - i] less P[Bin >= v].
-    at_least = law.sf(right - 1)
-    fewer = (law.sf(right - i - 1) - at_least) / i
+    # P[Bin >= v], and P[Bin >= v - i] for each i. A law that is made first, as an object, takes as long as all of them.
+    i = np.arange(right + 1)
+    at_least, *less = binom.sf(right - i - 1, guesses, 1.0 / (1.0 + math.exp(-epsilon)))
+    fewer = (np.array(less) - at_least) / i[1:]
     return float(at_least + 2.0 * canaries * delta * (fewer.max() if right else 0.0))
 
 

@@ -27,6 +27,7 @@ from lightning_dpgen.privacy.pld import (
     ZERO_OUT,
     Unaccountable,
     epsilon_at,
+    in_arrays,
     loss_distribution,
 )
 from lightning_dpgen.privacy.renyi import by_rdp, profile_by_rdp
@@ -223,7 +224,7 @@ def _by_pld(leaves: Leaves, delta: float, interval: float, relation: str) -> flo
 
 @functools.lru_cache(maxsize=4)  # asked for at several deltas in a row
 def _composition(leaves: Leaves, interval: float, relation: str) -> pld.PrivacyLossDistribution:
-    parts = [loss_distribution(leaf, interval, relation).self_compose(count) for leaf, count in leaves]
+    parts = [in_arrays(loss_distribution(leaf, interval, relation).self_compose(count)) for leaf, count in leaves]
     return functools.reduce(pld.PrivacyLossDistribution.compose, parts or [pld.identity(interval)])
 
 

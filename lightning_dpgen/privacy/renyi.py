@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import dp_accounting
 import numpy as np
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
+from scipy.special import gammaln
 
 from lightning_dpgen.privacy.event_parts import Leaves, join_gaussians, leaves_of, without_failures
 from lightning_dpgen.privacy.private_selection import OneOfDpEvent, selected_moments
@@ -81,4 +82,35 @@ def moments_of(event: dp_accounting.DpEvent, orders: tuple[int, ...]) -> np.ndar
         return np.max([moments_of(one, orders) for one in event.events], axis=0)
     if isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent):
         return selected_moments(moments_of(event.event, orders), orders, event.mean, event.shape)
+    if isinstance(event, dp_accounting.PoissonSampledDpEvent) and isinstance(event.event, dp_accounting.GaussianDpEvent):
+        rate, multiplier = float(event.sampling_probability), float(event.event.noise_multiplier)
+        if 0.0 < rate < 1.0 and multiplier > 0.0 and all(type(order) is int for order in orders):
+            return sampled_moments(rate, multiplier, orders)
     return RdpAccountant(orders=list(orders)).compose(event).rdp
+
+
+def sampled_moments(rate: float, multiplier: float, orders: Sequence[int]) -> np.ndarray:
+    """Return the (orders,) Renyi moments of a Gaussian on a Poisson sample (Mironov, Talwar and Zhang 2019, Section 3.3).
+
+    They are those of dp-accounting, which adds the terms of each order one by one in Python, but also right in each digit
+    where they are as small as rounding.
+
+    Args:
+        rate: in (0, 1).
+        multiplier: above 0.
+        orders: whole numbers from 2.
+
+    Example:
+        >>> sampled_moments(0.1, 1.0, [2, 8]).round(4).tolist()
+        [0.017, 1.3784]
+    """
+    moments = np.empty(len(orders))
+    for place, order in enumerate(orders):
+        i = np.arange(2.0, order + 1.0)
+        chosen = gammaln(order + 1.0) - gammaln(i + 1.0) - gammaln(order - i + 1.0)
+        grown = (i * i - i) / (2.0 * multiplier**2)
+        # The sum less 1, which rounding beside 1 would hide: shares add up to 1, and each grows by e^grown - 1.
+        logs = chosen + i * math.log(rate) + (order - i) * math.log1p(-rate) + grown + np.log(-np.expm1(-grown))
+        largest = logs.max()
+        moments[place] = np.logaddexp(0.0, largest + math.log(np.exp(logs - largest).sum())) / (order - 1.0)
+    return moments

@@ -1,6 +1,7 @@
 """`fit` does from Python what `dpgen train data=table` does; a wrong argument gets one line and costs nothing."""
 
 import inspect
+import io
 import json
 import logging
 import re
@@ -86,14 +87,25 @@ def test_it_is_what_the_command_does(dpgen, tmp_path):
     assert all(found.equals(expected) for found in made.values())
 
 
-def test_persons_and_a_bought_number(tmp_path, caplog):
+@pytest.fixture
+def logged():
+    """Return the stream that the package logs to."""
+    logger, stream = logging.getLogger("lightning_dpgen"), io.StringIO()
+    handler, level = logging.StreamHandler(stream), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield stream
+    logger.setLevel(level)
+    logger.removeHandler(handler)
+
+
+def test_persons_and_a_bought_number(tmp_path, logged):
     frame = frame_of().assign(who=np.arange(300) // 5)
-    with caplog.at_level(logging.INFO, "lightning_dpgen"):
-        fitted = fit(
-            frame, SCHEMA, epsilon=8.0, n_share=0.1, person="who", max_rows=2, run_dir=tmp_path / "r",
-            overrides=[*SHORT, "clipping.per_person=true"], progress=False,
-        )  # fmt: skip
-    assert "counted, with noise" in caplog.text and "more than max_rows of a person: 180" in caplog.text
+    fitted = fit(
+        frame, SCHEMA, epsilon=8.0, n_share=0.1, person="who", max_rows=2, run_dir=tmp_path / "r",
+        overrides=[*SHORT, "clipping.per_person=true"], progress=False,
+    )  # fmt: skip
+    assert "counted, with noise" in logged.getvalue() and "more than max_rows of a person: 180" in logged.getvalue()
     declared = fitted.certificate["declared"]
     assert declared["clipping"]["rule"] == "PerPerson" and declared["clipping"]["of"]["rule"] == "DPNorm"
     assert declared["n_share"] == 0.1 and declared["max_rows"] == 2 and "2 records" in fitted.certificate["unit"]

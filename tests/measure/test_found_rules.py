@@ -76,8 +76,9 @@ def test_a_rule_that_records_break_is_none():
     assert ((0, 0), (1, 5)) not in rules_of(encoded, 1.0, 1)
 
 
-def test_rows_keep_what_was_found_and_columns_stay_as_they_are():
+def test_rows_keep_what_was_found_and_columns_stay_as_they_are(fits_of):
     """Shares of choices of the release are those of the records, but for chance: 5 deviations, 1 false alarm in 10^5."""
+    fits_of(400)
     encoded = records(2, True)
     recipe, found = measured(encoded, 8.0, 2)
     mixture = recipe.fitted({"tables": [found]})

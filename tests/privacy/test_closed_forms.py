@@ -3,6 +3,7 @@
 import math
 
 import dp_accounting
+import mpmath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.plan import Curve, Plan, Stage
-from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.renyi import moments_of, sampled_moments, spent_by_rdp
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 
@@ -128,3 +129,22 @@ def test_impossible_shares_are_refused(shares):
 def test_an_impossible_count_is_refused():
     with pytest.raises(ValueError, match="count=0"):
         make_plan([StageSpec("a", {"x": 1.0}, 0, max_noise=100)], epsilon=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize("multiplier", [0.3, 1.0, 1e4])
+@pytest.mark.parametrize("rate", [1e-9, 0.01, 0.999])
+def test_moments_of_sampled_noise_are_right_in_each_digit(rate, multiplier):
+    """The sum itself, in sixty digits: moments may be as small as 1e-26, and are then composed a million times."""
+    event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(multiplier))
+    with mpmath.workdps(60):
+        q = mpmath.mpf(rate)
+        for order, found in zip((2, 3, 64, 512), moments_of(event, (2, 3, 64, 512)), strict=True):
+            terms = (
+                mpmath.binomial(order, i)
+                * (1 - q) ** (order - i)
+                * q**i
+                * mpmath.exp((i * i - i) / mpmath.mpf(multiplier) ** 2 / 2)
+                for i in range(order + 1)
+            )
+            assert float(found / (mpmath.log(mpmath.fsum(terms)) / (order - 1)) - 1) == pytest.approx(0.0, abs=2e-12)
+    assert (sampled_moments(rate, 1.001 * multiplier, [2]) < sampled_moments(rate, multiplier, [2]) * (1 - 1e-4)).all()

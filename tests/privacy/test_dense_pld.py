@@ -9,7 +9,14 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
 from lightning_dpgen.privacy.accountant import _ROUNDING
-from lightning_dpgen.privacy.pld import DenseLoss, addition_profile, epsilon_at, removal_profile, replacement_profile
+from lightning_dpgen.privacy.pld import (
+    DenseLoss,
+    GaussianLosses,
+    addition_profile,
+    epsilon_at,
+    removal_profile,
+    replacement_profile,
+)
 
 PROFILES = {
     "removed": (removal_profile, AdjacencyType.REMOVE),
@@ -51,7 +58,7 @@ def test_is_what_dp_accounting_makes_and_composes(dots, rate, multiplier, count,
     bounds = common.compute_self_convolve_bounds(stock._probs, count, 1e-15)
     assert np.abs(np.subtract(ours._bounds(count, 1e-15), bounds)).max() <= 1
     stock, ours = stock.self_compose(count), ours.self_compose(count)
-    assert type(ours) is pld_pmf.DensePLDPmf and ours._infinity_mass == stock._infinity_mass
+    assert ours._infinity_mass == stock._infinity_mass
     # Both are off by rounding, which grows with the count; the accountant leaves it ten times as much room.
     rounding = 0.1 * _ROUNDING * count
     epsilons = np.linspace(0.0, interval * (stock._lower_loss + stock.size), 40)
@@ -68,6 +75,31 @@ def test_epsilon_is_that_of_dp_accounting(dots, rate, multiplier, count, interva
         both = pld.PrivacyLossDistribution(removed, added)
         expected = both.get_epsilon_for_delta(delta)
         assert epsilon_at(both, delta) == pytest.approx(expected, rel=1e-9, abs=1e-12), (expected, delta)
+
+
+@pytest.mark.parametrize("tail", [0.0, 1e-15, 1e-3, 0.5])
+def test_two_in_a_row_are_those_of_dp_accounting(dots, tail):
+    first, second = (dots(*setting)[1] for setting in ((0.01, 1.0, 1e-3), (0.3, 0.6, 1e-3)))
+    stock = [pld_pmf.DensePLDPmf(1e-3, own._lower_loss, own._probs, own._infinity_mass, True) for own in (first, second)]
+    expected, found = stock[0].compose(stock[1], tail), first.compose(second, tail)
+    assert found._lower_loss == expected._lower_loss and np.array_equal(found._probs, expected._probs)
+    assert found._infinity_mass == expected._infinity_mass
+    for epsilon in (-1.0, 0.0, 0.5, 0.5001, 2.0, 1e3):
+        delta = found.get_delta_for_epsilon(epsilon)
+        assert delta == pytest.approx(expected.get_delta_for_epsilon(epsilon), rel=1e-12, abs=1e-18)
+
+
+@pytest.mark.parametrize("adjacency", AdjacencyType)
+@pytest.mark.parametrize(("rate", "multiplier"), [(1e-4, 0.3), (0.3, 1.0), (1.0, 20.0)])
+def test_bounds_of_losses_are_those_of_dp_accounting(adjacency, rate, multiplier):
+    stock = GaussianPrivacyLoss(multiplier, sampling_prob=rate, adjacency_type=adjacency)
+    assert GaussianLosses(multiplier, rate, adjacency).connect_dots_bounds() == stock.connect_dots_bounds()
+
+
+@pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan])
+def test_a_gaussian_without_noise_has_no_losses(multiplier):
+    with pytest.raises(ValueError, match=r"multiplier=.*: expected a number above 0"):
+        GaussianLosses(multiplier, 0.5, AdjacencyType.REMOVE)
 
 
 @pytest.mark.parametrize(("loss", "infinite"), [(800.0, 0.0), (-800.0, 0.0), (0.0, 0.0), (1.0, 0.2), (-3.0, 1e-3)])
