@@ -50,8 +50,8 @@ _FLOOR = 0.03
 _ROOM = 3.0
 # The bound of a gradient, in units of the root of the number of directions, which is about how long a record is.
 _BOUND = 0.4
-# Weights have so many bits that products with features of up to 2^29 units are exact.
-_WEIGHT_BITS = 23
+# Weights have so many bits that products with features of up to 2^30 units are exact.
+_WEIGHT_BITS = 22
 # The step of the descent with so many gradients or more, and its momentum; steps of the second half fall to 0.
 _STEP, _GRADIENTS, _MOMENTUM = 6.0, 25, 0.8
 # Draws the first weights to 0.
@@ -129,7 +129,7 @@ class Directions:
 
 def scaled(coordinates: Tensor, scale: Tensor) -> Tensor:
     """Return coordinates (B, d) times a scale, and a 1, as whole features (B, d + 1) of usual length sqrt(d), int32."""
-    return whole_features(_with_one(coordinates * scale), math.sqrt(len(scale))).to(torch.int32)
+    return whole_features(_with_one(coordinates * scale), math.sqrt(len(scale)))
 
 
 class Spreads(Statistic):
@@ -173,7 +173,7 @@ class DescribedGradient(Statistic):
         check_radius(bound, "bound")
         self.layout, self.bound, self.unit, self._directions = directions.layout, bound, gradient_unit(bound), directions
         self._scale, self._length, self.shape = scale, math.sqrt(len(scale)), tuple(weights.shape)
-        # No column of so many weights of at most this size is longer than 2^23.
+        # No column of so many weights of at most this size is longer than 2^22.
         unit = unit_of(max(float(weights.abs().max()), 1e-100), _WEIGHT_BITS - 1 - math.ceil(math.log2(len(weights)) / 2))
         self._whole, self._unit = (weights / unit).round_().nan_to_num_(0.0, 0.0, 0.0), unit * feature_unit(self._length)
 

@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import product, unit_of, whole_rows
+from lightning_dpgen.clustering.fixed_point import product, unit_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.statistics import Statistic, check_radius
 from lightning_dpgen.measure.whole_shares import SHARE_BITS, whole_shares
@@ -31,8 +31,8 @@ _KEPT = 0.9
 # The largest weight with which labels follow their components, and its prior mean.
 _CLOSEST, _EXPECTED = 8.0, 4.0
 # Bits of the bound of a gradient, and of the length of usual features, so that both factors of a gradient have about as
-# many; and so many times as long as usual are features at most.
-_GRADIENT_BITS, _FEATURE_BITS, _LONGEST = 30, 15, 2.0**13
+# many; features are shorter than 2^30 units.
+_GRADIENT_BITS, _FEATURE_BITS, _LONGEST = 30, 15, 2.0**29
 # Records whose gradients, of fewer than 2^31 units, are added up exactly in float64.
 _AT_ONCE = 1 << 20
 
@@ -181,8 +181,9 @@ def feature_unit(length: float) -> float:
 
 
 def whole_features(u: Tensor, length: float) -> Tensor:
-    """Round features (B, d), in float64, to multiples of `feature_unit`, int64; rows 2^13 times as long are shortened."""
-    return whole_rows(u, _LONGEST * length, feature_unit(length))
+    """Round features (B, d), in float64, to multiples of `feature_unit`, int32, no longer than 2^30; NaN counts as 0."""
+    most = _LONGEST / math.sqrt(max(u.shape[1], 1))
+    return (u * (1.0 / feature_unit(length))).nan_to_num_(nan=0.0).clamp_(-most, most).round_().to(torch.int32)
 
 
 def summed_gradients(u: Tensor, shares: Tensor, labels: Tensor, bound: float, length: float) -> Tensor:
@@ -192,7 +193,7 @@ def summed_gradients(u: Tensor, shares: Tensor, labels: Tensor, bound: float, le
     computed in whole numbers, and a gradient that is too long nevertheless becomes 0. A sum of such products is exact.
 
     Args:
-        u: (B, d) features of records (`whole_features`), int64 or int32.
+        u: (B, d) features of records (`whole_features`), int32.
         shares: (B, labels) what weights give to labels (`whole_shares`).
         labels: (B,) the records' own labels, int64.
         bound: the length to which each gradient is shortened.
