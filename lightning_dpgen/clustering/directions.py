@@ -8,26 +8,27 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.features import LARGEST, Features, KeptFeatures
+from lightning_dpgen.clustering.features import COARSER, LARGEST, Features, KeptFeatures
 from lightning_dpgen.clustering.fixed_point import DOUBLE, Rows, product
 from lightning_dpgen.sampling.stores import Store
 
 # Features are cut to 8 bits: a float32 sum of 2^8 products of two of them is exact.
-_COARSER, _ROWS = 2**5, 2**8
+_ROWS = 2**8
 
 
 def feature_moments(kept: KeptFeatures) -> dict[str, Tensor]:
-    """Sum z and z z^T over the features z of all records, as ``sum`` (d,) and ``moments`` (d, d), in float64, exact.
+    """Sum z and z z^T over the features z of all records, as ``sum`` (d,) and ``moments`` (d, d), int64.
 
-    For the moments, features are first cut to 8 bits, towards 0, so that a record's part does not grow by it.
+    They are multiples of ``kept.unit`` and ``kept.unit_of_moments``. For the moments, features are first cut to 8 bits,
+    towards 0, so that a record's part does not grow by it.
     """
     total = torch.zeros(kept.d, dtype=torch.float64)
     moments = torch.zeros(kept.d, kept.d, dtype=torch.float64)
     for _, block in kept:
         total += block.sum(dim=0)
-        for rows in (block / _COARSER).trunc_().split(_ROWS):
+        for rows in (block / COARSER).trunc_().split(_ROWS):
             moments += rows.T @ rows
-    return {"sum": total * kept.unit, "moments": moments * (_COARSER * kept.unit) ** 2}
+    return {"sum": total.to(torch.int64), "moments": moments.to(torch.int64)}
 
 
 def leading(mean: Tensor, moments: Tensor, dimensions: int) -> Tensor:

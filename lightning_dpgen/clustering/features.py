@@ -19,6 +19,8 @@ FEATURE_NORM = 1.0 + 1e-5
 KERNELS = ("rbf", "laplacian")
 # A feature is a whole number of at most 13 bits times a unit, so the float32 sum of 2^11 of them is exact.
 LARGEST, BLOCK = 2**13, 2**11
+# Second moments are those of multiples of so many units.
+COARSER = 2**5
 _ROWS = 2**8
 # A kernel sees records as multiples of 2^-12 up to 1024; they are encoded between 0 and 1.
 _GRID = Grid(2.0**-12, bits=22)
@@ -208,6 +210,11 @@ class KeptFeatures:
         kind = torch.float32 if 4 * numbers <= room else torch.int16 if 2 * numbers <= room else None
         self._kept = None if kind is None else torch.empty(len(store), features.d, dtype=kind)
         self._filled = False
+
+    @property
+    def unit_of_moments(self) -> float:
+        """The number that a multiple of 1 stands for in second moments (`feature_moments`)."""
+        return (COARSER * self.unit) ** 2
 
     def __len__(self) -> int:
         return len(self._store)

@@ -26,9 +26,10 @@ from lightning_dpgen.clustering.settings import FINAL, LLOYD, MOMENTS, SplitSett
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
+from lightning_dpgen.privacy.mechanisms import noisy_histogram, rounded_gaussian
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.precision import full_precision
+from lightning_dpgen.privacy.whole_sums import check_steps
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
@@ -126,7 +127,8 @@ def private_split(
 
     Guarantee:
         Add or remove one record: it changes one count by 1, one feature sum by a vector of norm 1, the second moments by
-        its outer product of Frobenius norm 1, and one sum of records by at most the radius. Assignments use directions and
+        its outer product of Frobenius norm 1, and one sum of records by at most the radius. All of these are whole numbers,
+        whose sums are exact, and so is their noise (`mechanisms.rounded_gaussian`). Assignments use directions and
         centres that are public already. A person changes them by as many times that as they have records.
 
     Raises:
@@ -157,10 +159,13 @@ def private_split(
     # Long computations are done before an access is opened, since an interrupt would lose it.
     if state.iterations < 0 and (settings.projects or settings.start == "mean"):
         exact = feature_moments(kept) if settings.projects else {"sum": feature_sums(kept)}
+        steps = {"sum": FEATURE_NORM / kept.unit, "moments": FEATURE_NORM**2 / kept.unit_of_moments}
+        _check_noise(account, MOMENTS, steps)
         with account.open(MOMENTS) as access:
-            mean = gaussian(access, "sum", exact["sum"], sensitivity=FEATURE_NORM) / n
+            mean = rounded_gaussian(access, "sum", exact["sum"], sensitivity=steps["sum"]) * (kept.unit / n)
             if settings.projects:
-                moments = gaussian(access, "moments", exact["moments"], sensitivity=FEATURE_NORM**2) / n
+                moments = rounded_gaussian(access, "moments", exact["moments"], sensitivity=steps["moments"])
+                moments *= kept.unit_of_moments / n
                 state = replace(state, directions=leading(mean, moments, settings.dimensions))
         if settings.start == "mean":
             # Directions are measured from the mean, so there it is the origin.
@@ -173,9 +178,11 @@ def private_split(
         state = reached(iterations=0, centres=starts)
     while state.iterations < settings.iterations:
         clusters, exact = lloyd(kept, state.centres)
+        longest = FEATURE_NORM / kept.unit
+        _check_noise(account, LLOYD, {"sums": longest})
         with account.open(LLOYD) as access:
             counts = noisy_histogram(access, "counts", clusters, settings.k)
-            sums = gaussian(access, "sums", exact, sensitivity=FEATURE_NORM)
+            sums = rounded_gaussian(access, "sums", exact, sensitivity=longest) * kept.unit
         # A count that two standard deviations of noise explain is an empty cluster: it starts again beside the largest one.
         # So does the smallest while there is time: often it shares a group with another, and the largest holds two. This
         # decision and the division use noisy numbers only.
@@ -191,11 +198,12 @@ def private_split(
     deviation = multipliers.get("means", 0.0) * radius * account.plan.max_rows
     if not len(state.counts):
         means = torch.zeros(0)
-        exact = clipped_sums(store, radius, clusters, settings.k) if "means" in multipliers else None
+        exact, unit = clipped_sums(store, radius, clusters, settings.k) if "means" in multipliers else (None, radius)
+        _check_noise(account, FINAL, {"means": radius / unit})
         with account.open(FINAL) as access:
             counts = noisy_histogram(access, "counts", clusters, settings.k).float().clamp(min=1.0)
             if exact is not None:
-                sums = gaussian(access, "means", exact, sensitivity=radius)
+                sums = rounded_gaussian(access, "means", exact, sensitivity=radius / unit) * unit
                 means = shrunk_means(sums.float(), counts, deviation)
         state = reached(counts=counts, means=means)
     return Split(clusters, state.counts, state.means, deviation / state.counts)
@@ -240,6 +248,12 @@ def check_split(settings: SplitSettings, n: int, account: Account, state: SplitS
                 )
 
 
+def _check_noise(account: Account, stage: str, steps: Mapping[str, float]) -> None:
+    """Refuse noise of more steps than whole numbers are drawn for, before its access is opened; see `check_steps`."""
+    for name, multiplier in account.plan.stage(stage).access.multipliers.items():
+        check_steps(name, multiplier * steps.get(name, 1.0) * account.plan.max_rows)
+
+
 def _check_rows(store: Store, m: int) -> None:
     none = store.take(np.zeros(0, np.int64))
     if not isinstance(none, Tensor) or none.dim() != 2 or none.shape[1] != m or none.is_complex():
@@ -273,11 +287,11 @@ def _starts(settings: SplitSettings, centres: Tensor | None, m: int) -> Tensor |
 
 
 def feature_sums(kept: KeptFeatures) -> Tensor:
-    """Return the sum (d,) of the features of all records, in float64, exact."""
+    """Return the sum (d,) of the features of all records, in multiples of their unit, int64."""
     total = torch.zeros(kept.d, dtype=torch.float64)
     for _, block in kept:
         total += block.sum(dim=0)
-    return total * kept.unit
+    return total.to(torch.int64)
 
 
 def lloyd(kept: KeptFeatures, centres: Tensor, *, sums: bool = True) -> tuple[Tensor, Tensor]:
@@ -290,7 +304,7 @@ def lloyd(kept: KeptFeatures, centres: Tensor, *, sums: bool = True) -> tuple[Te
 
     Returns:
         clusters (N,), the nearest centre of each record (`Nearest`); and the sums (k, d) of the features of each cluster,
-        in float64, exact.
+        in multiples of their unit, int64.
     """
     k = len(centres)
     clusters, total = torch.zeros(len(kept), dtype=torch.int64), torch.zeros(k, kept.d, dtype=torch.float64)
@@ -319,4 +333,4 @@ def lloyd(kept: KeptFeatures, centres: Tensor, *, sums: bool = True) -> tuple[Te
         if sum(len(rows) for rows, _ in waiting) >= BLOCK:
             settle()
     settle()
-    return clusters, total * kept.unit
+    return clusters, total.to(torch.int64)

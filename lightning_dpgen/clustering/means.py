@@ -20,18 +20,18 @@ _BITS = 23
 _OF_TOTAL, _MOST_BETWEEN = 0.5, 1.0
 
 
-def clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> Tensor:
-    """Sum the records of each cluster, each record shortened to the radius, to (k, m) in float64, exact.
+def clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> tuple[Tensor, float]:
+    """Sum the records of each cluster, each shortened to the radius: (k, m) multiples of a unit, int64, and the unit.
 
     A record becomes a row of whole numbers first (those of its store, or of `Grid.of_squares`). Where it is shortened, its
     numbers are cut towards 0 to multiples of a finer unit: its summand is no longer than the radius, and depends on nothing
-    but the record.
+    but the record. The unit is public; it is 1/255 over a power of two for bytes.
     """
     width = store.stretch(slice(0, 0)).shape[1]
     sums = torch.zeros(k, width, dtype=torch.float64)
     grid = Grid.of(store, Grid.of_squares(width, max(radius, 1.0)))
-    # It is a little below the radius: where the unit is no power of two, the product with it rounds the sum of up to 2^31
-    # records by a last bit, and a record must still add no more than the radius.
+    # It is a little below the radius: where the unit is no power of two, the quotient with it is rounded by a last bit, and
+    # a record must still add no more than the radius.
     longest = radius * (1.0 - 2.0**-20) / grid.unit
     # With this power of two, sums of 2^29 numbers up to the radius are exact.
     finer = 2.0 ** (_BITS - math.ceil(math.log2(longest)))
@@ -53,7 +53,9 @@ def clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> Tenso
             ones = np.ones(len(own))
             belongs = scipy.sparse.csr_array((ones, own.numpy(), np.arange(len(own) + 1)), shape=(len(own), k))
             sums += torch.from_numpy((belongs.T @ short).toarray())
-    return sums * grid.unit
+    # Records that are short enough are multiples of the grid's own unit.
+    parts = max(finer, 1.0)
+    return (sums * parts).to(torch.int64), grid.unit / parts
 
 
 def shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:

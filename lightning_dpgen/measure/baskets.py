@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,19 +13,19 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.statistics import Statistic
 
-# Rounding of a basket's weights stays within the bound.
-_WITHIN = 1.0 - 2.0**-40
+# Bits of the bound. The sums of 2^32 baskets stay below the end of int64.
+_BITS = 30
 
 
 class _BySize(Statistic):
-    """A statistic of baskets in strata of their sizes.
+    """A statistic of baskets in strata of their sizes: each basket is one whole number, as many times as it has entries.
 
     Args:
         layout: the baskets' layout, whose last group is the bin of their number of items (`Layout.sizes`).
         strata: the stratum of each bin.
     """
 
-    bound = 1.0
+    bound, unit = 1.0, 2.0**-_BITS
 
     def __init__(self, layout: Layout, strata: Sequence[int]) -> None:
         if not layout.sizes:
@@ -46,11 +47,11 @@ class ItemsBySize(_BySize):
         self.shape = (self.strata * (1 if layout.label is None else layout.groups[layout.label]), layout.units)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        stratum = self._strata[records.codes[:, -1]]
+        stratum = self._strata[records.codes[:, -1]].astype(np.int64)
         if self._label is not None:
             stratum = stratum + self.strata * records.codes[:, self._label].astype(np.int64)
-        units = scipy.sparse.csr_array(records.units).astype(np.float64)
-        weights = _WITHIN / np.sqrt(np.maximum(units.sum(axis=1), 1.0))
+        units = scipy.sparse.csr_array(records.units).astype(np.int64)
+        weights = _inverse_roots(units.sum(axis=1))
         gathered = scipy.sparse.coo_array((weights, (stratum, np.arange(len(weights)))), (self.shape[0], len(weights)))
         return torch.from_numpy((gathered.tocsr() @ units).toarray())
 
@@ -76,11 +77,17 @@ class PairsBySize(_BySize):
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         above, rows = np.triu_indices(len(self.of), 1), []
-        stratum, units = self._strata[records.codes[:, -1]], scipy.sparse.csr_array(records.units)
+        stratum, units = self._strata[records.codes[:, -1]], scipy.sparse.csr_array(records.units).astype(np.int64)
         for own in range(self.strata):
-            held = units[stratum == own].astype(np.float64)
+            held = units[stratum == own]
             sizes = held.sum(axis=1)
-            weights = _WITHIN / np.sqrt(np.maximum(sizes * (sizes - 1.0) / 2.0, 1.0))
+            weights = _inverse_roots(sizes * (sizes - 1) // 2)
             some = held[:, self.of]
-            rows.append((some.T @ (scipy.sparse.diags_array(weights) @ some)).toarray()[above])
+            rows.append((some.T @ (scipy.sparse.diags_array(weights, dtype=np.int64) @ some)).toarray()[above])
         return torch.from_numpy(np.stack(rows))
+
+
+def _inverse_roots(entries: np.ndarray) -> np.ndarray:
+    """Return the largest whole numbers of which so many, squared and added up, are at most the squared bound."""
+    distinct, places = np.unique(np.maximum(entries, 1), return_inverse=True)
+    return np.array([math.isqrt(4**_BITS // number) for number in distinct.tolist()], dtype=np.int64)[places]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,12 +12,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lightning_dpgen.clustering.fixed_point import DOUBLE, product, unit_of, whole_rows
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.measure.labels import LABELS, fit_softmax, labels_of, summed_gradients
+from lightning_dpgen.measure.labels import (
+    LABELS,
+    feature_unit,
+    fit_softmax,
+    gradient_unit,
+    labels_of,
+    summed_gradients,
+    whole_features,
+)
 from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.measure.statistics import Statistic, check_radius, shortened
+from lightning_dpgen.measure.statistics import Statistic, check_radius
+from lightning_dpgen.measure.whole_shares import whole_shares
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
 from lightning_dpgen.models.classified import ClassifiedNetwork
 from lightning_dpgen.models.mixture import Mixture
@@ -41,6 +50,8 @@ _FLOOR = 0.03
 _ROOM = 3.0
 # The bound of a gradient, in units of the root of the number of directions, which is about how long a record is.
 _BOUND = 0.4
+# Weights have so many bits that products with features of up to 2^30 units are exact.
+_WEIGHT_BITS = 22
 # The step of the descent with so many gradients or more, and its momentum; steps of the second half fall to 0.
 _STEP, _GRADIENTS, _MOMENTUM = 6.0, 25, 0.8
 # Draws the first weights to 0.
@@ -64,22 +75,32 @@ def classifier_sizes(strength: float) -> tuple[int, int]:
 class Directions:
     """Public directions in the space of features, and the coordinates of records there.
 
+    Features and directions are whole numbers, whose products are exact, so coordinates are an exact function of a record.
+
     Args:
         layout: the layout of the records.
-        features: the function of records whose (B, f) features are looked at.
+        features: the features of records that are looked at.
         centre: (f,) the point that coordinates are seen from; public.
-        vectors: (f, d) the directions; public.
+        vectors: (f, d) the directions; public. They are rounded to 2^-26 of the longest, or nearly.
     """
 
-    def __init__(self, layout: Layout, features: Callable[[Encoded], Tensor], centre: Tensor, vectors: Tensor) -> None:
+    def __init__(self, layout: Layout, features: Scattering, centre: Tensor, vectors: Tensor) -> None:
         self.layout, self.centre, self.vectors, self.size = layout, centre, vectors, vectors.shape[1]
         self._features = features
-        # Private: coordinates of the parts of records, which go with them.
+        # Features are at most 2 in size.
+        longest = 2.0 / features.unit * math.sqrt(len(vectors))
+        bits = DOUBLE - 2 - math.ceil(math.log2(longest))
+        unit = unit_of(max(float(vectors.norm(dim=0).max()), 1e-100), bits)
+        self._whole, self._unit = (vectors / unit).round_(), unit * features.unit
+        self._offset = (centre / features.unit).round_() @ self._whole
+        # Private: coordinates of the parts of records, which go with them, and what was made of these for a gradient.
         self._kept: weakref.WeakKeyDictionary[Encoded, Tensor] = weakref.WeakKeyDictionary()
+        self._scaled: weakref.WeakKeyDictionary[Encoded, Tensor] = weakref.WeakKeyDictionary()
+        self._scaled_by: Tensor | None = None
 
     def coordinates(self, records: Encoded) -> Tensor:
-        """Return the coordinates (B, d) of records, in float64: those of each are a function of it alone."""
-        return (self._features(records) - self.centre) @ self.vectors
+        """Return the coordinates (B, d) of records, in float64: those of each are an exact function of it alone."""
+        return (product(self._features(records) / self._features.unit, self._whole) - self._offset) * self._unit
 
     def parts(self, records: Records) -> Iterator[tuple[slice, Tensor]]:
         """Yield the coordinates of all records, a few at a time, with their rows; up to 1 GiB are kept. Private."""
@@ -91,29 +112,27 @@ class Directions:
                     self._kept[encoded] = found
             yield rows, found
 
-
-class _OfCoordinates(Statistic):
-    """The base of statistics of records' coordinates and labels."""
-
-    def __init__(self, directions: Directions, bound: float) -> None:
-        check_radius(bound, "bound")
-        self.layout, self.bound, self._directions = directions.layout, bound, directions
-
-    @abstractmethod
-    def _summed(self, coordinates: Tensor, labels: Tensor) -> Tensor:
-        """Return the sums over records with these coordinates (B, d) and labels (B,)."""
-
-    def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        return self._summed(self._directions.coordinates(records), labels_of(records, self.layout))
-
-    def of_all(self, records: Records, component: Tensor) -> Tensor:
-        total = torch.zeros(self.shape, dtype=torch.float64)
-        for rows, coordinates in self._directions.parts(records):
-            total += self._summed(coordinates, labels_of(records.encoded[rows], self.layout))
-        return total
+    def scaled_parts(self, records: Records, scale: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield `scaled` of all records, a few at a time; it is kept in place of the coordinates. Private."""
+        if self._scaled_by is not scale:
+            self._scaled.clear()
+            self._scaled_by = scale
+        for rows, encoded in records.parts(_AT_ONCE):
+            found = self._scaled.get(encoded)
+            if found is None:
+                coordinates = self._kept.pop(encoded, None)
+                found = scaled(self.coordinates(encoded) if coordinates is None else coordinates, scale)
+                if rows.stop * self.size <= _MOST_KEPT:
+                    self._scaled[encoded] = found
+            yield rows, found
 
 
-class Spreads(_OfCoordinates):
+def scaled(coordinates: Tensor, scale: Tensor) -> Tensor:
+    """Return coordinates (B, d) times a scale, and a 1, as whole features (B, d + 1) of usual length sqrt(d), int32."""
+    return whole_features(_with_one(coordinates * scale), math.sqrt(len(scale)))
+
+
+class Spreads(Statistic):
     """Sums of the squares of records' coordinates, in units of expected ones, each record's vector shortened to a bound.
 
     Args:
@@ -122,14 +141,24 @@ class Spreads(_OfCoordinates):
     """
 
     def __init__(self, directions: Directions, expected: Tensor, bound: float) -> None:
-        super().__init__(directions, bound)
+        check_radius(bound, "bound")
+        self.layout, self.bound, self.unit, self._directions = directions.layout, bound, unit_of(bound), directions
         self._expected, self.shape = expected, (directions.size,)
 
-    def _summed(self, coordinates: Tensor, labels: Tensor) -> Tensor:
-        return shortened(coordinates.square() / self._expected, self.bound).sum(dim=0)
+    def _summed(self, coordinates: Tensor) -> Tensor:
+        return whole_rows(coordinates.square() / self._expected, self.bound, self.unit).sum(dim=0)
+
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        return self._summed(self._directions.coordinates(records))
+
+    def of_all(self, records: Records, component: Tensor) -> Tensor:
+        total = torch.zeros(self.shape, dtype=torch.int64)
+        for _, coordinates in self._directions.parts(records):
+            total += self._summed(coordinates)
+        return total
 
 
-class DescribedGradient(_OfCoordinates):
+class DescribedGradient(Statistic):
     """Sums of gradients of the softmax regression loss, each shortened to a bound (`labels.summed_gradients`).
 
     The features of a record are its coordinates times a scale, and a 1.
@@ -141,11 +170,26 @@ class DescribedGradient(_OfCoordinates):
     """
 
     def __init__(self, directions: Directions, scale: Tensor, weights: Tensor, bound: float) -> None:
-        super().__init__(directions, bound)
-        self._scale, self._weights, self.shape = scale, weights, tuple(weights.shape)
+        check_radius(bound, "bound")
+        self.layout, self.bound, self.unit, self._directions = directions.layout, bound, gradient_unit(bound), directions
+        self._scale, self._length, self.shape = scale, math.sqrt(len(scale)), tuple(weights.shape)
+        # No column of so many weights of at most this size is longer than 2^22.
+        unit = unit_of(max(float(weights.abs().max()), 1e-100), _WEIGHT_BITS - 1 - math.ceil(math.log2(len(weights)) / 2))
+        self._whole, self._unit = (weights / unit).round_().nan_to_num_(0.0, 0.0, 0.0), unit * feature_unit(self._length)
 
-    def _summed(self, coordinates: Tensor, labels: Tensor) -> Tensor:
-        return summed_gradients(_with_one(coordinates * self._scale), labels, self._weights, self.bound)
+    def _summed(self, described: Tensor, labels: Tensor) -> Tensor:
+        logits = product(described.to(torch.float64), self._whole) * self._unit
+        return summed_gradients(described, whole_shares(logits), labels, self.bound, self._length)
+
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        described = scaled(self._directions.coordinates(records), self._scale)
+        return self._summed(described, labels_of(records, self.layout))
+
+    def of_all(self, records: Records, component: Tensor) -> Tensor:
+        total = torch.zeros(self.shape, dtype=torch.int64)
+        for rows, described in self._directions.scaled_parts(records, self._scale):
+            total += self._summed(described, labels_of(records.encoded[rows], self.layout))
+        return total
 
 
 @dataclass(frozen=True)

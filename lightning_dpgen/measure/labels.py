@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from lightning_dpgen.clustering.fixed_point import product, unit_of
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.measure.statistics import Statistic, check_radius, shortened
+from lightning_dpgen.measure.statistics import Statistic, check_radius
+from lightning_dpgen.measure.whole_shares import SHARE_BITS, whole_shares
 from lightning_dpgen.measure.workload import Measured, Workload
 from lightning_dpgen.models.labelled import LabelledNetwork, added_up, feature_count, feature_spans, log_shares
 from lightning_dpgen.models.mixture import Mixture
@@ -27,35 +30,55 @@ _MADE = 10_000
 _KEPT = 0.9
 # The largest weight with which labels follow their components, and its prior mean.
 _CLOSEST, _EXPECTED = 8.0, 4.0
+# Bits of the bound of a gradient, and of the length of usual features, so that both factors of a gradient have about as
+# many; features are shorter than 2^30 units.
+_GRADIENT_BITS, _FEATURE_BITS, _LONGEST = 30, 15, 2.0**29
+# Records whose gradients, of fewer than 2^31 units, are added up exactly in float64.
+_AT_ONCE = 1 << 20
 
-# Gives the logits (B, labels) of records, of each by itself.
-Logits = Callable[[Encoded], Tensor]
+# Gives the shares (B, labels), each `LEAST` or more, of the labels of records, of each by itself.
+Shares = Callable[[Encoded], Tensor]
 
 
 class Gradient(Statistic):
     """Sums of gradients of the softmax regression loss at public weights, each shortened to a bound.
 
     A record's is ``u (p - y)^T``: u are its features, p the shares that weights give to labels, y is its label as one-hot.
+    Both factors are whole numbers (`summed_gradients`).
 
     Args:
         layout: the records' layout, with a label.
         features: (features, d) the rows that are added up to those of a record (`added_up`). Public.
         weights: (d, labels), public.
         bound: the length to which gradients are shortened.
-        before: the function that gives the logits (B, labels) of records, a function of each alone, to which weights add;
-            public. None for 0.
+        length: about that of the features of a record; public.
+        before: the function that gives the shares (B, labels) of records, an exact function of each alone, to whose
+            logarithms weights add; public. None for equal shares.
     """
 
     def __init__(
-        self, layout: Layout, features: Tensor, weights: Tensor, bound: float, before: Logits | None = None
+        self,
+        layout: Layout,
+        features: Tensor,
+        weights: Tensor,
+        bound: float,
+        length: float,
+        before: Shares | None = None,
     ) -> None:
         check_radius(bound, "bound")
-        self.layout, self._features, self._weights, self._before = layout, features, weights, before
-        self.shape, self.bound = tuple(weights.shape), bound
+        check_radius(length, "length")
+        self.layout, self._features, self._length, self._before = layout, features, length, before
+        # The logits of a record are a sum of public numbers, and no product that rounds rows by how many there are.
+        self._logits = features @ weights
+        self.shape, self.bound, self.unit = tuple(weights.shape), bound, gradient_unit(bound)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        u, before = added_up(records, self.layout, self._features), self._before and self._before(records)
-        return summed_gradients(u, labels_of(records, self.layout), self._weights, self.bound, before)
+        logits, before = added_up(records, self.layout, self._logits), self._before and self._before(records)
+        u, labels = (
+            whole_features(added_up(records, self.layout, self._features), self._length),
+            labels_of(records, self.layout),
+        )
+        return summed_gradients(u, whole_shares(logits, before), labels, self.bound, self._length)
 
 
 class Agreement(Statistic):
@@ -65,16 +88,15 @@ class Agreement(Statistic):
         layout, features, weights, before: see `Gradient`.
     """
 
-    shape, bound = (1,), 1.0
+    shape, bound, unit = (1,), 1.0, 2.0**-SHARE_BITS
 
-    def __init__(self, layout: Layout, features: Tensor, weights: Tensor, before: Logits | None = None) -> None:
-        self.layout, self._features, self._weights, self._before = layout, features, weights, before
+    def __init__(self, layout: Layout, features: Tensor, weights: Tensor, before: Shares | None = None) -> None:
+        self.layout, self._before, self._logits = layout, before, features @ weights
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        logits = added_up(records, self.layout, self._features) @ self._weights
-        shares = torch.softmax(logits if self._before is None else logits + self._before(records), dim=1)
-        own = shares[torch.arange(len(shares)), labels_of(records, self.layout)]
-        return own.nan_to_num(0.0).sum()[None]
+        logits = added_up(records, self.layout, self._logits)
+        shares = whole_shares(logits, self._before and self._before(records))
+        return shares.gather(1, labels_of(records, self.layout)[:, None]).sum(dim=0)
 
 
 def check_sharpness(name: str, sharpness: object) -> None:
@@ -114,8 +136,8 @@ class MadeUp:
             evenly, since the units of a network may be more alike than real ones.
         own: (N, labels) logarithms of the shares by which labels were drawn, if labels are to follow them besides the
             columns.
-        before: the function that gives the logits of labels given the other columns, where what the mixture says of labels
-            is kept as it is, and a regression adds to it; None where a regression begins with `given`.
+        before: the function that gives the shares of labels given the other columns, where what the mixture says of labels
+            is kept as it is, and a regression adds to their logarithms; None where a regression begins with `given`.
     """
 
     records: Encoded
@@ -123,7 +145,7 @@ class MadeUp:
     shares: Tensor
     design: Encoded
     own: Tensor | None = None
-    before: Logits | None = None
+    before: Shares | None = None
 
 
 def made_up(mixture: Mixture, seed: int, *, follow: bool = False) -> MadeUp:
@@ -148,30 +170,65 @@ def made_up(mixture: Mixture, seed: int, *, follow: bool = False) -> MadeUp:
     return MadeUp(records, shares, shares.mean(dim=0), design, own if follow else None)
 
 
-def summed_gradients(u: Tensor, labels: Tensor, weights: Tensor, bound: float, before: Tensor | None = None) -> Tensor:
-    """Sum the gradients (d, labels) of the softmax regression loss of each record, shortened to a bound.
+def gradient_unit(bound: float) -> float:
+    """Return the unit of which gradients within a bound are multiples: the sums of 2^31 records stay within int64."""
+    return unit_of(bound, _GRADIENT_BITS)
+
+
+def feature_unit(length: float) -> float:
+    """Return the unit of which features are multiples that are usually about so long."""
+    return unit_of(length, _FEATURE_BITS)
+
+
+def whole_features(u: Tensor, length: float) -> Tensor:
+    """Round features (B, d), in float64, to multiples of `feature_unit`, int32, no longer than 2^30; NaN counts as 0."""
+    most = _LONGEST / math.sqrt(max(u.shape[1], 1))
+    return (u * (1.0 / feature_unit(length))).nan_to_num_(nan=0.0).clamp_(-most, most).round_().to(torch.int32)
+
+
+def summed_gradients(u: Tensor, shares: Tensor, labels: Tensor, bound: float, length: float) -> Tensor:
+    """Sum the gradients (d, labels) of the softmax regression loss, each shortened to a bound: whole multiples, int64.
+
+    A gradient is an outer product of two rows of whole numbers, whose squared length is the product of theirs: that is
+    computed in whole numbers, and a gradient that is too long nevertheless becomes 0. A sum of such products is exact.
 
     Args:
-        u: (B, d) features of records, float64.
-        labels: (B,) their labels, int64.
-        weights: (d, labels).
+        u: (B, d) features of records (`whole_features`), int32.
+        shares: (B, labels) what weights give to labels (`whole_shares`).
+        labels: (B,) the records' own labels, int64.
         bound: the length to which each gradient is shortened.
-        before: (B, labels) logits to which those of the weights add; None for 0.
+        length: that of usual features, by which they were rounded; public.
+
+    Returns:
+        multiples of `gradient_unit`.
 
     Example:
-        >>> half = summed_gradients(torch.ones(1, 1).double(), torch.tensor([0]), torch.zeros(1, 2).double(), 9.0)
-        >>> half.tolist()
-        [[-0.5, 0.5]]
+        >>> u, half = whole_features(torch.ones(1, 1).double(), 1.0), whole_shares(torch.zeros(1, 2).double())
+        >>> summed_gradients(u, half, torch.tensor([0]), 1.0, 1.0) * gradient_unit(1.0)
+        tensor([[-0.5000,  0.5000]])
     """
-    # Weights that overflow count as if they said nothing.
-    logits = u @ weights if before is None else u @ weights + before
-    errors = torch.softmax(logits, dim=1).nan_to_num(0.0)
-    errors[torch.arange(len(u)), labels] -= 1.0
-    # The length of an outer product is that of its factors, so shortening one shortens it.
-    lengths = torch.linalg.vector_norm(errors, dim=1, keepdim=True)
-    # Squares of smaller lengths underflow; such a record adds nothing.
-    errors = errors.where(lengths > 1e-100, 0.0)
-    return shortened(u * lengths, bound).T @ (errors / lengths.clamp(min=1e-300))
+    total = torch.zeros(u.shape[1], shares.shape[1], dtype=torch.int64)
+    for start in range(0, len(u), _AT_ONCE):
+        rows = slice(start, start + _AT_ONCE)
+        part = u[rows].to(torch.float64)
+        squares = u[rows].to(torch.int64).square_().sum(dim=1, keepdim=True)
+        errors = _whole_errors(shares[rows], labels[rows], squares, bound, length)
+        total += product(part.T, errors.to(torch.float64)).to(torch.int64)
+    return total
+
+
+def _whole_errors(shares: Tensor, labels: Tensor, squares: Tensor, bound: float, length: float) -> Tensor:
+    """Return p - y (B, labels) as whole numbers, short enough for features of these squared lengths (B, 1)."""
+    errors = shares.scatter_add(1, labels[:, None], torch.full_like(labels, -(2**SHARE_BITS))[:, None])
+    largest = math.floor(bound / gradient_unit(bound))
+    # In units of the errors: those of the gradients over those of the features.
+    in_shares = gradient_unit(bound) / feature_unit(length) * 2.0**SHARE_BITS
+    longest = largest * (1.0 - 2.0**-40) / squares.clamp(min=1).double().sqrt() - 0.51 * math.sqrt(errors.shape[1])
+    lengths = errors.square().sum(dim=1, keepdim=True).clamp(min=1).double().sqrt()
+    factors = (longest.clamp(min=0.0) * in_shares / lengths).clamp(max=1.0)
+    whole = (errors.double() * factors * (1.0 / in_shares)).round_().to(torch.int64)
+    room = torch.div(torch.full_like(squares, largest**2), squares.clamp(min=1), rounding_mode="floor")
+    return whole.where(whole.square().sum(dim=1, keepdim=True) <= room, 0)
 
 
 class LabelRegression:
@@ -204,7 +261,8 @@ class LabelRegression:
             p = torch.softmax(x @ weights, dim=1)
         else:
             weights = torch.zeros(x.shape[1], made.given.shape[1], dtype=torch.float64)
-            p = torch.softmax(made.before(made.design), dim=1)
+            p = made.before(made.design)
+            p = p / p.sum(dim=1, keepdim=True)
         classes = weights.shape[1]
         # The mean curvature of the loss over directions in which weights matter.
         curvature = (1.0 - p.square().sum(dim=1)) / (classes - 1)
@@ -216,13 +274,16 @@ class LabelRegression:
         self._start = (vectors * roots) @ (vectors.T @ weights)
         errors = p.clone()
         errors[torch.arange(len(p)), labels_of(made.design, layout)] -= 1.0
-        lengths = torch.linalg.vector_norm(x @ whitened, dim=1) * torch.linalg.vector_norm(errors, dim=1)
+        lengths = torch.linalg.vector_norm(x @ whitened, dim=1)
+        self._length = max(float(lengths.median()), 1e-3)
+        lengths *= torch.linalg.vector_norm(errors, dim=1)
         self._bound = max(float(torch.quantile(lengths, _KEPT)), 1e-3)
 
     def statistics(self, rounds: Sequence[Mapping[str, Measured]]) -> dict[str, Statistic]:
         """Return the statistics of the next access, after these rounds."""
         weights, before = self._corrected(rounds), self._made.before
-        found: dict[str, Statistic] = {"gradient": Gradient(self._layout, self._features, weights, self._bound, before)}
+        gradient = Gradient(self._layout, self._features, weights, self._bound, self._length, before)
+        found: dict[str, Statistic] = {"gradient": gradient}
         if self._made.own is not None:
             found["agreement"] = Agreement(self._layout, self._features, weights, before)
         return found

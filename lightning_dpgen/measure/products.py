@@ -19,6 +19,7 @@ from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, chec
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.splitting import split_noise
 from lightning_dpgen.measure.statistics import Marginals, Statistic
+from lightning_dpgen.measure.whole_shares import mixed_shares, whole_shares
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
 from lightning_dpgen.models.labelled import LEAST, added_up, log_shares, takes_label
 from lightning_dpgen.models.mixture import Mixture
@@ -189,10 +190,10 @@ def _made_up(mixture: Mixture, seed: int) -> MadeUp:
     rows, level = means.clamp(min=1e-9).log().T, weights.clamp(min=1e-30).log()
 
     def given(records: Encoded) -> Tensor:
-        return torch.softmax(added_up(records, layout, rows) + level, dim=1) @ means[:, layout.labels]
+        return mixed_shares(whole_shares(added_up(records, layout, rows) + level), means[:, layout.labels])
 
     def before(records: Encoded) -> Tensor:
-        return given(records).clamp(min=LEAST).log()
+        return given(records).clamp(min=LEAST)
 
     found, shares = given(made.records), weights @ log_shares(means, layout).exp()
     determined = _doubt(found) <= _DOUBT * _doubt(shares[None])

@@ -16,8 +16,9 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile_bins
 from lightning_dpgen.metrics.train_on_synthetic import ROWS, label_classifier
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.whole_sums import check_steps
 
 FIDELITY = "fidelity"
 _ACCURACY, _DISTANCE = "accuracy on real records, trained on synthetic", "distance of a column, mean"
@@ -53,18 +54,22 @@ def measure_fidelity(account: Account, real: Records, synthetic: Encoded, *, rad
     Guarantee:
         One record added or removed moves the sums by `radius` in L2 at most, and the counts of records and of right answers
         by 1; a person by as many times that as they have records. What a record adds is an exact function of that record
-        and of public numbers (`clustering/fixed_point.py`).
+        and of public numbers (`clustering/fixed_point.py`). All sums are of whole numbers, and so is their noise.
     """
     layout, synthetic = real.schema.layout, synthetic[:ROWS]
-    expected = _sums(Records(real.schema, synthetic), radius)[0] / max(len(synthetic), 1)
+    made, unit = _sums(Records(real.schema, synthetic), radius)
+    expected = made[0].double() * unit / max(len(synthetic), 1)
     # Slow work is done before the access, which an interrupt would lose.
-    sums, right = _sums(real, radius), None if layout.label is None else _right_answers(real, synthetic, layout)
-    total = torch.tensor([float(len(real))], dtype=torch.float64)
+    (sums, unit), right = _sums(real, radius), None if layout.label is None else _right_answers(real, synthetic, layout)
+    total, steps = torch.tensor([len(real)]), {"means": radius / unit}
+    for name, multiplier in account.plan.stage(FIDELITY).access.multipliers.items():
+        check_steps(name, multiplier * steps.get(name, 1.0) * account.plan.max_rows)
     with account.open(FIDELITY) as access:
-        n = max(1.0, float(gaussian(access, "records", total, sensitivity=1.0)))
-        noisy = gaussian(access, "means", sums, sensitivity=radius)[0]
+        n = max(1.0, float(rounded_gaussian(access, "records", total, sensitivity=1.0)))
+        noisy = rounded_gaussian(access, "means", sums, sensitivity=steps["means"])[0] * unit
         if right is not None:
-            share = min(max(float(gaussian(access, "answers", right, sensitivity=1.0)) / n, 0.0), 1.0)
+            answers = float(rounded_gaussian(access, "answers", right, sensitivity=1.0))
+            share = min(max(answers / n, 0.0), 1.0)
     of_one = {name: multiplier * access.max_rows / n for name, multiplier in access.access.multipliers.items()}
     # Impossible shares are noise. The noise of n counts in proportion to what is divided by it.
     differences = ((noisy / n).clamp(0.0, 1.0) - expected).abs()
@@ -131,8 +136,8 @@ def _mean_distance(differences: torch.Tensor, layout: Layout) -> float:
     return float(torch.cat(parts).mean())
 
 
-def _sums(records: Records, radius: float) -> torch.Tensor:
-    """Sum all records, each shortened to the radius: (1, width)."""
+def _sums(records: Records, radius: float) -> tuple[torch.Tensor, float]:
+    """Sum all records, each shortened to the radius: (1, width) multiples of a unit, and the unit."""
     return clipped_sums(records, radius, torch.zeros(len(records), dtype=torch.int64), 1)
 
 
@@ -148,4 +153,4 @@ def _right_answers(real: Records, synthetic: Encoded, layout: Layout) -> torch.T
         rows = slice(start, min(start + _AT_ONCE, len(real)))
         told = classifier.labels[highest.exact(grid(real.stretch(rows)))]
         right += int((told == torch.from_numpy(real.encoded.codes[rows, layout.label])).sum())
-    return torch.tensor([float(right)], dtype=torch.float64)
+    return torch.tensor([right])

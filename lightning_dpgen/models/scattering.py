@@ -23,6 +23,8 @@ _MOST = 4000
 _WIDTH, _TURN = 0.8, 0.75 * math.pi
 # Numbers of records that are described at a time: so few that they stay in a processor's cache.
 _AT_ONCE = 1 << 15
+# Maps are multiples of 2^-19, and weights of 2^-16: two products with a map of at most sqrt 2 stay below 2^53.
+_MAP_BITS, _WEIGHT_BITS = 19, 16
 
 
 class Scattering:
@@ -32,7 +34,9 @@ class Scattering:
     picture), and of ||x * psi| * psi'| for each longer psi'. Channels are described one by one. Waves are separable, so
     each is two products with small matrices; ends are reflected.
 
-    The features are public: they depend on the axes alone. Those of a record are a function of that record, in float64.
+    The features are public: they depend on the axes alone. Those of a record are an exact function of that record, whatever
+    stands beside it: maps and weights are whole numbers, whose products are exact in float64, and all else is single
+    additions, multiplications, divisions and square roots. They are multiples of `unit`, from -2 to 2.
 
     Args:
         layout: the layout of the records, whose units fill `axes` in C order.
@@ -40,6 +44,7 @@ class Scattering:
 
     Attributes:
         count: the number of features of a record.
+        unit: 2^-19.
 
     Raises:
         ValueError: for axes that are neither, or that the units do not fill.
@@ -51,6 +56,8 @@ class Scattering:
         >>> scattering.count, scattering(records).shape
         (1296, torch.Size([2, 1296]))
     """
+
+    unit = 2.0**-_MAP_BITS
 
     def __init__(self, layout: Layout, axes: tuple[int, ...]) -> None:
         if len(axes) not in (2, 3) or math.prod(axes) != layout.units:
@@ -78,13 +85,13 @@ class Scattering:
             units = unit_values(records[rows], self._layout)
             # Each channel of a record is a picture of its own.
             pictures = units.view(len(units), -1, self._channels).transpose(1, 2).reshape(-1, *self._shape)
-            found[rows] = self._described(pictures).reshape(len(units), -1)
-        return found
+            found[rows] = self._described((pictures * 2.0**_MAP_BITS).round_()).reshape(len(units), -1)
+        return found.mul_(self.unit)
 
     def _described(self, pictures: Tensor) -> Tensor:
-        """Return the features (N, count / channels) of pictures (N, height, width)."""
+        """Return the features (N, count / channels) of pictures (N, height, width), both in whole numbers."""
         if self._shape != self._sizes[0]:
-            pictures = F.adaptive_avg_pool2d(pictures[:, None], self._sizes[0])[:, 0]
+            pictures = F.adaptive_avg_pool2d(pictures[:, None], self._sizes[0])[:, 0].round_()
         first = [_lengths(pictures, size, 2.0**j, self._angles) for j, size in enumerate(self._sizes)]
         found = [pictures[:, None], *first]
         for i, j in self._pairs:
@@ -96,11 +103,14 @@ class Scattering:
         """Average maps (N, m, height, width) over places: (N, m, places)."""
         steps = zip(maps.shape[2:], self._places, strict=True)
         down, across = (_bump(length, places, 0.4 * length / places) for length, places in steps)
-        return ((maps @ across).transpose(2, 3) @ down).flatten(2)
+        return ((maps @ across).transpose(2, 3) @ down).mul_(4.0**-_WEIGHT_BITS).round_().flatten(2)
 
 
 def _lengths(maps: Tensor, size: tuple[int, ...], scale: float, angles: int) -> Tensor:
-    """Return |x * psi| (N, angles, *size) of maps x (N, height, width), for waves psi of a scale in all directions."""
+    """Return |x * psi| (N, angles, *size) of maps x (N, height, width), for waves psi of a scale in all directions.
+
+    Maps are whole numbers, before and after.
+    """
     (height, width), (down, across), sigma, turn = maps.shape[1:], size, _WIDTH * scale, _TURN / scale
     # A wave less a bump has no mean, so that it does not see how bright a picture is.
     mean = math.exp(-((sigma * turn) ** 2) / 2)
@@ -114,16 +124,16 @@ def _lengths(maps: Tensor, size: tuple[int, ...], scale: float, angles: int) -> 
         found[angle] = ((cc - ss - bumps).square() + (cs + sc).square()).sqrt()
         if 0 < angle < angles - angle:
             found[angles - angle] = ((cc + ss - bumps).square() + (sc - cs).square()).sqrt()
-    return torch.stack(found, dim=1).transpose(2, 3)
+    return torch.stack(found, dim=1).mul_(4.0**-_WEIGHT_BITS).round_().transpose(2, 3)
 
 
 def _bump(length: int, places: int, sigma: float) -> Tensor:
-    """Return (length, places) weights of a Gaussian average about each of evenly spaced places."""
+    """Return (length, places) whole weights of a Gaussian average about each of evenly spaced places."""
     return _windows(length, places, sigma, 0.0)[:, :places]
 
 
 def _wave(length: int, places: int, sigma: float, turn: float) -> Tensor:
-    """Return (length, 2 places) weights: the cosines of a wave within a Gaussian about each place, then its sines."""
+    """Return (length, 2 places) whole weights: the cosines of a wave within a Gaussian about each place, then its sines."""
     return _windows(length, places, sigma, turn)
 
 
@@ -139,4 +149,5 @@ def _windows(length: int, places: int, sigma: float, turn: float) -> Tensor:
     at = steps % (2 * length)
     at = torch.where(at < length, at, 2 * length - 1 - at)
     both = torch.cat([weights * torch.cos(turn * away), weights * torch.sin(turn * away)])
-    return torch.zeros(2 * places, length, dtype=torch.float64).index_add_(1, at, both).T.contiguous()
+    whole = torch.zeros(2 * places, length, dtype=torch.float64).index_add_(1, at, both).mul_(2.0**_WEIGHT_BITS).round_()
+    return whole.T.contiguous()

@@ -111,7 +111,7 @@ BROKEN = {
         Plan.event.fget, {"return self.composition": "return composed([event for _, event in self.stage_events[:-1]])"},
         DIGITS, "the whole run", ""),
     "a bound of the label two fifths too small": (
-        Agreement.sums, {"own.nan_to_num(0.0).sum()[None]": "own.nan_to_num(0.0).sum()[None] / 0.6"}, KINDS["label"],
+        Agreement.sums, {".sum(dim=0)": ".mul(5).sum(dim=0) // 3"}, KINDS["label"],
         "labels: agreement", ""),
 }  # fmt: skip
 SOON = ("a bound a tenth too small", "a vector that depends on other records", "a value beside the noise")

@@ -31,20 +31,19 @@ def test_moments_are_exact_sums_of_what_each_record_adds():
     found = feature_moments(kept)
     z = torch.cat([block for _, block in kept]).double()
     coarse = (z / 32).trunc()
-    assert torch.equal(found["moments"], coarse.T @ coarse * (32 * kept.unit) ** 2)
-    assert torch.equal(found["sum"], z.sum(dim=0) * kept.unit)
+    assert torch.equal(found["moments"], (coarse.T @ coarse).long()) and kept.unit_of_moments == (32 * kept.unit) ** 2
+    assert torch.equal(found["sum"], z.sum(dim=0).long())
     order = torch.randperm(len(RECORDS), generator=torch.Generator().manual_seed(2))
     again = feature_moments(_kept(RECORDS[order], room=0))
     assert all(torch.equal(found[name], again[name]) for name in found)
     assert (coarse.norm(dim=1) * 32 * kept.unit <= FEATURE_NORM).all()
-    torch.testing.assert_close(
-        found["moments"], z.T @ z * kept.unit**2, rtol=0, atol=len(z) * 2 * math.sqrt(2 / 30) * math.sqrt(2 / 30) / 2**8
-    )
+    off = found["moments"] * kept.unit_of_moments - z.T @ z * kept.unit**2
+    assert off.abs().max() <= len(z) * 2 * math.sqrt(2 / 30) * math.sqrt(2 / 30) / 2**8
 
 
 def test_the_largest_moments_that_there_can_be_are_exact():
     kept = KeptFeatures(IdentityFeatures(torch.ones(1), 1.0), store_of(torch.ones(3 * BLOCK + 5, 1)), 0)
-    assert feature_moments(kept)["moments"].item() == 3 * BLOCK + 5
+    assert feature_moments(kept)["moments"].item() * kept.unit_of_moments == 3 * BLOCK + 5
 
 
 def test_the_leading_directions_are_those_of_the_largest_variance():
@@ -94,13 +93,13 @@ def test_few_dimensions_find_groups_that_all_of_them_lose_in_noise():
 
     def pure(dimensions, seed):
         settings = SplitSettings(k=4, iterations=6, features=200, dimensions=dimensions)
-        stages = tuple(Stage(d.access(18.0), d.count, d.share) for d in settings.specs(2000))
+        stages = tuple(Stage(d.access(36.0), d.count, d.share) for d in settings.specs(2000))
         account = Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=seed))
         split = private_split(records, torch.ones(16), settings, 2000, account, torch.Generator().manual_seed(seed))
         return sum(int(torch.bincount(labels[split.clusters == c], minlength=4).max()) for c in range(4)) / 2000
 
-    assert sum(pure(4, seed) for seed in range(5)) / 5 > 0.95
-    assert sum(pure(None, seed) for seed in range(5)) / 5 < 0.85
+    assert sum(pure(4, seed) for seed in range(5)) / 5 > 0.9
+    assert sum(pure(None, seed) for seed in range(5)) / 5 < 0.8
 
 
 def test_a_split_is_exact_whatever_precision_is_asked_for():

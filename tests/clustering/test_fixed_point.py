@@ -56,8 +56,9 @@ def test_no_record_is_longer_than_the_radius_however_wide(width, sparse):
     for radius in (0.1, 1.0, 0.3 * width**0.5):
         for row in records:
             store = store_of(scipy.sparse.csr_array(row[None].numpy()) if sparse else row[None])
-            added = clipped_sums(store, radius, torch.zeros(1, dtype=torch.int64), 1)
-            assert float(added.norm()) <= radius * (1 + 1e-12)
+            multiples, unit = clipped_sums(store, radius, torch.zeros(1, dtype=torch.int64), 1)
+            assert sum(number**2 for number in multiples[0].tolist()) <= Fraction(radius / unit) ** 2
+            added = multiples.double() * unit
             shortened = row.double() * min(1.0, radius / float(row.double().norm()))
             assert row.max() > 100 or float((added[0] - shortened).norm()) < 0.02 * radius
 
@@ -112,9 +113,10 @@ def test_bytes_are_split_like_the_numbers_that_they_stand_for(levels, m):
     clusters, radius = torch.arange(40) % 3, float(plain.norm(dim=1).median())
     short = plain * (radius / plain.norm(dim=1)).clamp(max=1.0)[:, None]
     expected = torch.stack([short[clusters == cluster].sum(dim=0) for cluster in range(3)])
-    torch.testing.assert_close(clipped_sums(own, radius, clusters, 3), expected, atol=40 * 2.0**-20 * radius, rtol=0)
-    one = clipped_sums(store_of(bytes_[:1], scale=levels), 0.5 * radius, clusters[:1], 1)
-    assert 0.49 * radius < float(one.norm()) <= 0.5 * radius
+    sums, unit = clipped_sums(own, radius, clusters, 3)
+    torch.testing.assert_close(sums.double() * unit, expected, atol=40 * 2.0**-20 * radius, rtol=0)
+    one, unit = clipped_sums(store_of(bytes_[:1], scale=levels), 0.5 * radius, clusters[:1], 1)
+    assert 0.49 * radius < float(one.double().norm()) * unit <= 0.5 * radius
 
 
 def test_a_record_gives_multiples_with_its_choices():

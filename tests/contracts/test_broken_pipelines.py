@@ -183,13 +183,14 @@ BROKEN = {
     ),
     "no noise on the first mean of the split": Broken(
         kmeans.private_split,
-        {'gaussian(access, "sum", exact["sum"], sensitivity=FEATURE_NORM)': '(access.consume("sum"), exact["sum"])[1]'},
+        {'rounded_gaussian(access, "sum", exact["sum"], sensitivity=steps["sum"])':
+         '(access.consume("sum"), exact["sum"].double())[1]'},
         (split_noise,),
     ),
     "no noise on the second moments of the split": Broken(
         kmeans.private_split,
-        {'gaussian(access, "moments", exact["moments"], sensitivity=FEATURE_NORM**2)':
-         '(access.consume("moments"), exact["moments"])[1]'},
+        {'rounded_gaussian(access, "moments", exact["moments"], sensitivity=steps["moments"])':
+         '(access.consume("moments"), exact["moments"].double())[1]'},
         (split_noise,),
     ),
     "records of the split that are not of length 1": Broken(
@@ -257,7 +258,8 @@ BROKEN = {
         (step_noise, lot_costs),
     ),
     "noise for half a record of the split": Broken(
-        kmeans.private_split, {'"means", exact, sensitivity=radius)': '"means", exact, sensitivity=radius / 2)'},
+        kmeans.private_split,
+        {'"means", exact, sensitivity=radius / unit)': '"means", exact, sensitivity=radius / unit / 2)'},
         (split_noise, split_costs),
     ),
     "the same noise in every step": Broken(
@@ -399,7 +401,7 @@ BROKEN = {
     ),
     "true number of records as denominator": Broken(
         kmeans.private_split,
-        {"sensitivity=FEATURE_NORM) / n": "sensitivity=FEATURE_NORM) / max(len(records), 1)"},
+        {"(kept.unit / n)": "(kept.unit / max(len(records), 1))"},
         (split_adds_up,),
     ),
     "histogram released exactly": Broken(
@@ -560,20 +562,20 @@ BROKEN = {
     ),
     "figure of fidelity released without noise": Broken(
         fidelity.measure_fidelity,
-        {'noisy = gaussian(access, "means", sums, sensitivity=radius)[0]':
-         'noisy = (gaussian(access, "means", sums.clone(), sensitivity=radius), sums)[1][0]'},
+        {'noisy = rounded_gaussian(access, "means", sums, sensitivity=steps["means"])[0]':
+         'noisy = (rounded_gaussian(access, "means", sums.clone(), sensitivity=steps["means"]), sums)[1][0]'},
         (same_release,),
     ),
     "right answers released without noise": Broken(
         fidelity.measure_fidelity,
-        {'float(gaussian(access, "answers", right, sensitivity=1.0)) / n':
-         '(gaussian(access, "answers", right.clone(), sensitivity=1.0), float(right))[1] / n'},
+        {'float(rounded_gaussian(access, "answers", right, sensitivity=1.0))':
+         '(rounded_gaussian(access, "answers", right.clone(), sensitivity=1.0), float(right))[1]'},
         (same_release,),
     ),
     "figure of fidelity over the true number of records": Broken(
         fidelity.measure_fidelity,
-        {'n = max(1.0, float(gaussian(access, "records", total, sensitivity=1.0)))':
-         'gaussian(access, "records", total, sensitivity=1.0); n = float(len(real))'},
+        {'n = max(1.0, float(rounded_gaussian(access, "records", total, sensitivity=1.0)))':
+         'rounded_gaussian(access, "records", total, sensitivity=1.0); n = float(len(real))'},
         (same_release,),
     ),
     "figure of fidelity that tells how many records there are": Broken(
@@ -581,15 +583,18 @@ BROKEN = {
     ),
     "figure of fidelity noised for a record of a person": Broken(
         fidelity.measure_fidelity,
-        {'"means", sums, sensitivity=radius)': '"means", sums, sensitivity=radius, of_unit=True)'},
+        {'"means", sums, sensitivity=steps["means"])': '"means", sums, sensitivity=steps["means"], of_unit=True)'},
         (baskets_cost,),
     ),
     "gradients of a classifier that are not shortened": Broken(
-        labels.summed_gradients, {"shortened(u * lengths, bound).T": "(u * lengths).T"}, (classifiers_cost,)
+        labels._whole_errors,
+        {"factors * (1.0 / in_shares)": "(1.0 / in_shares)",
+         "whole.where(whole.square().sum(dim=1, keepdim=True) <= room, 0)": "whole"},
+        (classifiers_cost,),
     ),
     "squares of a classifier that are not shortened": Broken(
-        Spreads._summed, {"shortened(coordinates.square() / self._expected, self.bound)":
-                          "(coordinates.square() / self._expected)"}, (classifiers_cost,)
+        Spreads._summed, {"whole_rows(coordinates.square() / self._expected, self.bound, self.unit)":
+                          "(coordinates.square() / self._expected / self.unit).long()"}, (classifiers_cost,)
     ),
     "mean embedding over the true lot": Broken(
         EmbeddingGradients.given,
@@ -620,11 +625,11 @@ BROKEN = {
         (handed_out_once,),
     ),
     "items of baskets capped at twenty": Broken(
-        ItemsBySize.sums, {"np.maximum(units.sum(axis=1), 1.0)": "np.clip(units.sum(axis=1), 1.0, 20.0)"}, (baskets_cost,)
+        ItemsBySize.sums, {"units.sum(axis=1)": "np.minimum(units.sum(axis=1), 20)"}, (baskets_cost,)
     ),
     "pairs of items capped at two hundred": Broken(
         PairsBySize.sums,
-        {"np.maximum(sizes * (sizes - 1.0) / 2.0, 1.0)": "np.clip(sizes * (sizes - 1.0) / 2.0, 1.0, 200.0)"},
+        {"sizes * (sizes - 1) // 2": "np.minimum(sizes * (sizes - 1) // 2, 200)"},
         (baskets_cost,),
     ),
     "bought number noised for a record of a person": Broken(

@@ -33,7 +33,7 @@ def measured(many, of_large, classes=(), noise=1.0, seed=0):
         (ItemsBySize(layout, strata(layout)), 4.0),
         (PairsBySize(layout, halves(layout)), 2.0),
     ):
-        sums = statistic.of_all(records, none)
+        sums = statistic.of_all(records, none).double() * statistic.unit
         drawn = torch.randn(sums.shape, dtype=torch.float64, generator=generator)
         found.append(Measured(sums + noise * deviation * drawn, noise * deviation))
     exact = np.bincount(records.encoded.codes[:, -1], minlength=len(layout.sizes))

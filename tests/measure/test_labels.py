@@ -1,6 +1,7 @@
 """The label of a table by noisy gradients: bounds that hold, gradients that are right, and what is learned of a label."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure import labels, products
 from lightning_dpgen.measure.labels import LABELS, Agreement, Gradient
 from lightning_dpgen.measure.products import TABLES, ProductRecipe
+from lightning_dpgen.measure.whole_shares import whole_shares
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.labelled import added_up, feature_count, log_shares
 from lightning_dpgen.privacy.account import Account
@@ -42,7 +44,10 @@ def public_numbers(scale=1.0, seed=0, layout=LAYOUT):
 
 
 def sums(statistic, codes):
-    return statistic.sums(Encoded(np.zeros((len(codes), 0), np.float32), codes), torch.zeros(len(codes), dtype=torch.int64))
+    nowhere = torch.zeros(len(codes), dtype=torch.int64)
+    multiples = statistic.sums(Encoded(np.zeros((len(codes), 0), np.float32), codes), nowhere)
+    assert multiples.dtype == torch.int64
+    return multiples.double() * statistic.unit
 
 
 def test_errors_that_are_too_small_to_be_squared_add_nothing():
@@ -52,25 +57,30 @@ def test_errors_that_are_too_small_to_be_squared_add_nothing():
     features[0] = 1e180
     weights = torch.full((1, 1000), -372.6 / 1e180, dtype=torch.float64)
     weights[0, 0] = 0.0
-    one = Encoded(np.zeros((1, 0)), np.zeros((1, 2), np.int16))
-    assert float(Gradient(layout, features, weights, 1.0).sums(one, torch.zeros(1, dtype=torch.int64)).norm()) <= 1.0
+    assert float(sums(Gradient(layout, features, weights, 1.0, 1.0), np.zeros((1, 2), np.int16)).norm()) <= 1.0
 
 
-def logits_before(scale=1.0, layout=LAYOUT):
-    """Return a function that gives logits of records, of each by itself."""
+def shares_before(scale=1.0, layout=LAYOUT):
+    """Return a function that gives shares of labels, above 0, of records, of each by itself."""
     features, weights = public_numbers(scale, seed=1, layout=layout)
-    return lambda records: added_up(records, layout, features) @ weights
+    logits = (features @ weights).clamp(-1e6, 1e6)
+
+    def shares(records):
+        return (whole_shares(added_up(records, layout, logits)) * 2.0**-26).double().clamp(min=1e-4)
+
+    return shares
 
 
-@pytest.mark.parametrize("before", [None, logits_before()], ids=["from 0", "from logits"])
+@pytest.mark.parametrize("before", [None, shares_before()], ids=["from 0", "from shares"])
 def test_a_gradient_is_that_of_the_loss(before):
     features, weights = public_numbers()
     codes = some_codes(40)
     weights.requires_grad_()
     records = Encoded(np.zeros((40, 0)), codes)
-    logits = added_up(records, LAYOUT, features) @ weights + (0.0 if before is None else before(records))
+    logits = added_up(records, LAYOUT, features) @ weights + (0.0 if before is None else before(records).log())
     torch.nn.functional.cross_entropy(logits, torch.from_numpy(codes[:, 2]).long(), reduction="sum").backward()
-    torch.testing.assert_close(sums(Gradient(LAYOUT, features, weights.detach(), 1e6, before), codes), weights.grad)
+    found = sums(Gradient(LAYOUT, features, weights.detach(), 20.0, 4.0, before), codes)
+    torch.testing.assert_close(found, weights.grad, rtol=0.0, atol=40 * 20.0 * 2.0**-15)
 
 
 def every_record(layout):
@@ -82,29 +92,36 @@ def every_record(layout):
 
 @pytest.mark.parametrize("layout", [LAYOUT, SCALED], ids=["choices", "units too"])
 @pytest.mark.parametrize("scale", [0.1, 1e3, 1e308])
-@pytest.mark.parametrize("begins", [False, True], ids=["from 0", "from logits"])
+@pytest.mark.parametrize("begins", [False, True], ids=["from 0", "from shares"])
 def test_no_record_moves_a_sum_by_more_than_its_bound(scale, layout, begins):
     """Every possible record; some use up the bound."""
     features, weights = public_numbers(scale, layout=layout)
-    before = logits_before(scale, layout) if begins else None
+    before = shares_before(scale, layout) if begins else None
     every, nowhere = every_record(layout), torch.zeros(1, dtype=torch.int64)
 
     def lengths(statistic):
-        return [float(statistic.sums(every[i : i + 1], nowhere).norm()) for i in range(len(every))]
+        """Return the lengths in whole numbers, so that only the roots are rounded."""
+        rows = (statistic.sums(every[i : i + 1], nowhere).flatten().tolist() for i in range(len(every)))
+        squares = [sum(number**2 for number in row) for row in rows]
+        assert max(squares) <= Fraction(statistic.bound / statistic.unit) ** 2
+        return [statistic.unit * math.sqrt(square) for square in squares]
 
-    for statistic in (Gradient(layout, features, weights, 0.7, before), Agreement(layout, features, weights, before)):
+    for statistic in (Gradient(layout, features, weights, 0.7, 4.0, before), Agreement(layout, features, weights, before)):
         longest = max(lengths(statistic))
         assert longest <= statistic.bound and (scale != 1e3 or longest > 0.99 * statistic.bound)
     # A gradient that is not shortened would be noticed.
-    assert scale != 1e3 or max(lengths(Gradient(layout, features, weights, 1e6, before))) > 0.7
+    assert scale != 1e3 or max(lengths(Gradient(layout, features, weights, 20.0, 4.0, before))) > 0.7
 
 
 def test_a_record_adds_the_same_beside_any_others():
-    features, weights = public_numbers()
+    """Bit for bit: products, powers and sums of floats round a row by how many there are, and by its place."""
+    (features, weights), before = public_numbers(), shares_before()
     codes = some_codes(60)
-    for statistic in (Gradient(LAYOUT, features, weights, 1.0), Agreement(LAYOUT, features, weights)):
+    for statistic in (Gradient(LAYOUT, features, weights, 1.0, 4.0, before), Agreement(LAYOUT, features, weights, before)):
         alone = sum(sums(statistic, codes[i : i + 1]) for i in range(60))
-        torch.testing.assert_close(sums(statistic, codes), alone, rtol=1e-12, atol=1e-12)
+        assert torch.equal(sums(statistic, codes), alone)
+        for cut in (1, 7, 59):
+            assert torch.equal(sums(statistic, codes[:cut]) + sums(statistic, codes[cut:]), alone)
 
 
 def schema(choices=3):
@@ -294,5 +311,5 @@ def test_without_a_label_there_is_nothing_to_tell():
         with pytest.raises(ValueError, match=rf"label_share={share!r}: expected a number from 0, below 1"):
             ProductRecipe(schema(), 3, 100, label_share=share)
     with pytest.raises(ValueError, match=r"bound=0\.0: expected"):
-        Gradient(LAYOUT, *public_numbers(), 0.0)
+        Gradient(LAYOUT, *public_numbers(), 0.0, 4.0)
     assert TABLES in ProductRecipe(schema(), 3, 100).workloads[0].stage

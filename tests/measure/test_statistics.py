@@ -151,12 +151,17 @@ def test_tables_and_items_and_pairs_are_those_of_loops():
         for place, (first, second) in enumerate(itertools.combinations(range(3), 2)):
             if row[some[first]] and row[some[second]]:
                 pairs[0, place] += math.comb(len(held), 2) ** -0.5
-    torch.testing.assert_close(STATISTICS["items"][0].sums(baskets, None), items)
+
+    def in_units(statistic, own):
+        return statistic.sums(own, None).double() * statistic.unit
+
+    torch.testing.assert_close(in_units(STATISTICS["items"][0], baskets), items, rtol=0.0, atol=60 * 2.0**-30)
     of_labels = [LABELLED.encode(baskets.units, np.full(len(baskets), label)) for label in (0, 1)]
-    apart = [STATISTICS["items by label"][0].sums(own, None) for own in of_labels]
-    torch.testing.assert_close(apart[0], torch.cat([items, torch.zeros_like(items)]))
-    torch.testing.assert_close(apart[1], torch.cat([torch.zeros_like(items), items]))
-    torch.testing.assert_close(STATISTICS["pairs of some"][0].sums(baskets, None), pairs)
+    apart = [in_units(STATISTICS["items by label"][0], own) for own in of_labels]
+    for found, expected in zip(apart, ([items, torch.zeros_like(items)], [torch.zeros_like(items), items]), strict=True):
+        torch.testing.assert_close(found, torch.cat(expected), rtol=0.0, atol=60 * 2.0**-30)
+    found = in_units(STATISTICS["pairs of some"][0], baskets)
+    torch.testing.assert_close(found, pairs, rtol=0.0, atol=60 * 2.0**-30)
 
 
 def test_all_records_are_gone_through_in_parts(monkeypatch):

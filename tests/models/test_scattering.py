@@ -49,10 +49,13 @@ def plain_lengths(picture, angle, scale, size):
 
 @pytest.mark.parametrize(("scale", "size"), [(1.0, (9, 11)), (2.0, (5, 6))])
 def test_waves_are_what_plain_sums_give(scale, size):
-    picture = np.random.default_rng(0).random((9, 11))
-    found = _lengths(torch.from_numpy(picture)[None], size, scale, 8)[0]
+    picture = np.random.default_rng(0).random((9, 11)).astype(np.float32)
+    found = _lengths((torch.from_numpy(picture).double() * 2**19).round()[None], size, scale, 8)[0]
+    assert torch.equal(found, found.round())
     for angle in range(8):
-        np.testing.assert_allclose(found[angle], plain_lengths(picture, math.pi * angle / 8, scale, size), atol=1e-12)
+        # Weights are rounded to 2^-16.
+        expected = plain_lengths(picture, math.pi * angle / 8, scale, size)
+        np.testing.assert_allclose(found[angle] / 2**19, expected, atol=3e-5)
 
 
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
@@ -62,7 +65,7 @@ def test_a_record_has_the_same_features_beside_any_others(axes):
     features = scattering(records)
     assert features.shape == (12, scattering.count) and features.dtype == torch.float64 and features.isfinite().all()
     alone = torch.cat([scattering(records[i : i + 1]) for i in range(12)])
-    torch.testing.assert_close(features, alone, rtol=1e-13, atol=1e-15)
+    assert torch.equal(features, alone) and torch.equal(features, (features * 2**19).round() / 2**19)
     assert scattering.count <= 4000
 
 
@@ -72,9 +75,10 @@ def test_waves_do_not_see_how_bright_a_picture_is_but_places_do():
     darker = Encoded(records.units * 0.5, records.codes)
     places = scattering.count // 81
     for feature, factor in ((slice(0, places), 0.5), (slice(places, None), 0.5)):
-        torch.testing.assert_close(scattering(darker)[:, feature], factor * scattering(records)[:, feature])
+        expected = factor * scattering(records)[:, feature]
+        torch.testing.assert_close(scattering(darker)[:, feature], expected, rtol=0.0, atol=2.0**-17)
     flat = Encoded(np.full((1, 256), 0.5, np.float32), records.codes)
-    assert scattering(flat)[0, :places].sub(0.5).abs().max() < 1e-12 and scattering(flat)[0, places:].max() < 0.01
+    assert scattering(flat)[0, :places].sub(0.5).abs().max() < 1e-4 and scattering(flat)[0, places:].max() < 0.01
 
 
 def test_axes_that_the_units_do_not_fill_are_refused():

@@ -12,6 +12,7 @@ from contracts.laws.lots import Owned
 
 from lightning_dpgen.clustering.features import FEATURE_NORM
 from lightning_dpgen.clustering.kmeans import private_split
+from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -20,7 +21,7 @@ from lightning_dpgen.sampling.as_store import store_of
 
 
 def the_split_asks_for_what_its_plan_says() -> None:
-    """Check for each noise how many numbers it has, and that its deviation is multiplier times sensitivity."""
+    """Check for each noise how many numbers it has, and that its deviation is multiplier times sensitivity, in steps."""
     for dimensions in (None, 4):
         _asks_for_what_its_plan_says(3, 10, 6, dimensions)
 
@@ -29,23 +30,28 @@ def _asks_for_what_its_plan_says(k: int, d: int, m: int, dimensions: int | None)
     settings = SplitSettings(k=k, iterations=1, features=d, dimensions=dimensions, radius=1.5)
     accesses = [spec.access(2.5) for spec in settings.specs(100)]
     account = Account(Plan(tuple(Stage(a, 1, 0.3) for a in accesses), 1.0, 1e-5), stream=PrivateStream(seed=6))
-    asked = []
+    asked, records = [], torch.rand(20, m)
     with pytest.MonkeyPatch.context() as patch:
-        for door in ("add_normal_", "add_rounded_normal_"):
-            add = getattr(account.stream, door)
+        for name in ("add_normal_", "add_rounded_normal_"):
+            add = getattr(account.stream, name)
             patch.setattr(
-                account.stream, door,
-                lambda out, s, add=add: asked.append((out.numel(), pytest.approx(s))) or add(out, s),
-            )  # fmt: skip
-        private_split(torch.rand(20, m), torch.ones(m), settings, 100, account, torch.Generator().manual_seed(0))
+                account.stream, name, lambda out, s, add=add: asked.append((out.numel(), pytest.approx(s))) or add(out, s)
+            )
+        private_split(records, torch.ones(m), settings, 100, account, torch.Generator().manual_seed(0))
     first, lloyd, final = (a.multipliers for a in accesses)
+    # The units of cosines and sines, of directions, and of the records themselves.
+    wave, direction, number = (
+        (2 / d) ** 0.5 / 2**13,
+        2.0**-13,
+        clipped_sums(store_of(records), 1.5, torch.zeros(20).long(), k)[1],
+    )
     assert asked == [
-        (d, first["sum"] * FEATURE_NORM),
-        *([(d * d, first["moments"] * FEATURE_NORM**2)] if dimensions else []),
+        (d, first["sum"] * FEATURE_NORM / wave),
+        *([(d * d, first["moments"] * FEATURE_NORM**2 / (32 * wave) ** 2)] if dimensions else []),
         (k, lloyd["counts"]),
-        (k * (dimensions or d), lloyd["sums"] * FEATURE_NORM),
+        (k * (dimensions or d), lloyd["sums"] * FEATURE_NORM / (direction if dimensions else wave)),
         (k, final["counts"]),
-        (k * m, final["means"] * 1.5),
+        (k * m, final["means"] * 1.5 / number),
     ]
 
 
