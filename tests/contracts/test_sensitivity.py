@@ -47,8 +47,9 @@ def shifts(monkeypatch, module_names, run, first, second):
     watch, answers = Watch(), []
 
     def noised(*a, **k):
-        answers.append(watch(*a, **k).clone())
-        return answers[-1]
+        answer = watch(*a, **k)
+        answers.append(answer.clone())
+        return answer
 
     for module in module_names:
         for name in ("gaussian", "rounded_gaussian"):
