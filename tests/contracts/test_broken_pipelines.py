@@ -652,8 +652,8 @@ BROKEN = {
         first_pass.look, {"KeyOwners.of_column(values, persons)": "KeyOwners.of_column(values, None)"}, (persons_cost,)
     ),
     "measurements noised for a record of a person": Broken(
-        Workload.measure, {"gaussian(access, name, sums, sensitivity=bound)":
-                           "gaussian(access, name, sums, sensitivity=bound, of_unit=True)"},
+        Workload.measure, {"unit=statistics[name].unit, sensitivity=bound)":
+                           "unit=statistics[name].unit, sensitivity=bound, of_unit=True)"},
         (persons_cost,),
     ),
     "measurements over the true number of records": Broken(
