@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import filelock
 
+from lightning_dpgen.data.files.extras import needs
 from lightning_dpgen.passes.kept_blocks import SUMS
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.compute import RaySpec, make_executor
 from lightning_dpgen.specs.model import MeasuredSpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings
@@ -25,9 +27,17 @@ def check_in_blocks(spec: RunSpec, source: Source) -> None:
 
     Raises:
         UsageError: naming the setting.
+        BadRecords: for a library that is not installed.
     """
     if not source.in_blocks:
+        if isinstance(spec.compute, RaySpec):
+            raise UsageError(
+                "compute=ray: makes passes over records in blocks, and these are read into memory; leave it out, or "
+                "put a table in files into blocks with data.memory_gib=0"
+            )
         return
+    if isinstance(spec.compute, RaySpec):
+        needs("ray", "ray", "compute=ray")
     large = f"records in memory, and data.path is larger than data.memory_gib={spec.data.memory_gib:g}"
     raise_it = "or raise data.memory_gib where the machine has the memory"
     if type(spec.model) is not MeasuredSpec:
@@ -51,11 +61,12 @@ def read_in_blocks(
     """
     fresh = not folder.unfinished
     run_folder.take(folder)
+    executor = make_executor(settings.spec.compute)
     kept = source.blocks(settings.schema, folder.blocks)
     on = f"the blocks that were read are kept, and run_dir={folder.root} goes on with them"
     on += "; nothing was spent" if fresh else ""
     try:
-        kept.fill()
+        kept.fill(executor)
     except BadRecords as error:
         raise BadRecords(f"{error}; {on}") from None
     except KeyboardInterrupt:
@@ -68,5 +79,5 @@ def read_in_blocks(
         raise BadRecords(
             f"data={source.spec.source}: there are no records: expected at least one; see what data.path holds"
         )
-    records = InBlocks(kept, keep=folder.blocks / f"{SUMS}.pt", after_block=interrupts.stop_here)
+    records = InBlocks(kept, executor, keep=folder.blocks / f"{SUMS}.pt", after_block=interrupts.stop_here)
     return records, kept.counted

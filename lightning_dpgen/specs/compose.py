@@ -30,7 +30,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 FLAGS = ("-m", "--multirun")
 # All words of a command of settings that are no setting.
 OPTIONS = (*FLAGS, "--cfg", "--help", "--verbose")
-GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "experiment")
+GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "compute", "experiment")
 # Settings that say which group was picked.
 _CHOSEN = ("data.source", "model.name", "clipping.rule")
 # Paths that Hydra reads as they stand.

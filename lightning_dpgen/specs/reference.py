@@ -53,7 +53,7 @@ def reference() -> str:
         _table({name: f for name, f in names_of(RunSpec).items() if _plain(RunSpec, name)}, ""),
     ]
     for kind, groups in (
-        (RunSpec, ("data", "model", "clipping", "privacy", "split", "trainer", "debug")),
+        (RunSpec, ("data", "model", "clipping", "privacy", "split", "trainer", "compute", "debug")),
         (AuditSpec, ("audit",)),
         (ProjectSpec, ("data", "project", "privacy")),
     ):

@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning_dpgen.specs.clipping import AutoRuleSpec, ClippingSpec
 from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
+from lightning_dpgen.specs.compute import ComputeSpec
 from lightning_dpgen.specs.data import AnyData, CustomDataSpec, DataSpec, PublicTableSpec, TableSpec
 from lightning_dpgen.specs.model import AutoSpec, ModelSpec
 from lightning_dpgen.specs.network import TrainedSpec
@@ -30,6 +31,7 @@ class RunSpec(Spec):
     privacy: AnyPrivacy
     split: SplitSpec
     trainer: TrainerSpec
+    compute: ComputeSpec
     debug: DebugSpec = DebugSpec()
     run_dir: Place | None = setting("the folder of the run", by_default="runs/<date>_<time>")
     seed: int = setting("public: initial weights, features, the synthetic records", 0, ge=0, lt=2**62)

@@ -1,0 +1,47 @@
+"""`compute`: where the passes over records in blocks are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from lightning_dpgen.specs.spec import Spec, Text, setting
+from lightning_dpgen.specs.usage_error import UsageError
+
+if TYPE_CHECKING:
+    from lightning_dpgen.passes.executor import PassExecutor
+
+
+class InProcessSpec(Spec):
+    """This process makes all passes."""
+
+    name: Literal["in_process"] = "in_process"
+
+
+class RaySpec(Spec):
+    """The workers of a Ray cluster read and sum up records in blocks (extra `ray`); noise and ledger stay here."""
+
+    name: Literal["ray"] = "ray"
+    address: Text = setting(
+        "of a running cluster; auto for that of RAY_ADDRESS or of this machine, local to start one here", "auto"
+    )
+    cores: int | None = setting("cores of a local cluster", ge=1, le=4096, by_default="all of this machine")
+
+    def model_post_init(self, _: Any) -> None:
+        if self.cores is not None and self.address != "local":
+            raise UsageError(f"compute.cores={self.cores}: is for compute.address=local; a running cluster has its own")
+
+
+ComputeSpec = Annotated[InProcessSpec | RaySpec, Field(discriminator="name")]
+
+
+def make_executor(spec: InProcessSpec | RaySpec) -> PassExecutor:
+    """Return what computes passes; nothing is connected or started yet."""
+    if isinstance(spec, RaySpec):
+        from lightning_dpgen.passes.on_ray import OnRay
+
+        return OnRay(spec.address, cores=spec.cores)
+    from lightning_dpgen.passes.executor import InProcess
+
+    return InProcess()
