@@ -5,8 +5,8 @@ Poisson-sampled Gaussian is computed here, in closed form for whole arrays (dp-a
 Python, which takes most of the time of an account), and so is its bound under replace-one.
 
 dp-accounting bounds the tails of a composition by forty passes of `scipy.special.logsumexp`, and makes a distribution by
-way of a dict of all points: together two thirds of the time that a plan took. Half of the rest were sums over tails, one
-number at a time, and laws of scipy that were made for one quantile.
+way of a dict of all points: together two thirds of the time that a plan took. A quarter of the rest were sums over tails,
+one number at a time, and laws of scipy that were made for one quantile.
 """
 
 from __future__ import annotations
