@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "lightning_dpgen"
 # Each folder imports only from itself and from those before it (docs/DESIGN.md).
 ORDER = [
-    "privacy", "sampling", "data", "clustering", "projection", "gradients", "optim", "models", "measure", "metrics",
-    "release",
+    "privacy", "sampling", "data", "passes", "clustering", "projection", "gradients", "optim", "models", "measure",
+    "metrics", "release",
     "plugins", "audit", "specs", "runs", "cli",
 ]  # fmt: skip
 

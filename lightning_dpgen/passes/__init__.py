@@ -1,0 +1,1 @@
+"""Full passes over records: blocks, exact partial sums of each, and where these are computed."""
