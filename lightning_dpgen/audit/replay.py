@@ -7,7 +7,7 @@ exact values on its own records. Both together are the likelihood of the release
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -70,12 +70,18 @@ class WatchedStream(PrivateStream):
         self._due = stage, name, multiplier
 
     def add_normal_(self, out: Tensor, deviation: float) -> Tensor:
+        return self._noise(super().add_normal_, out, deviation)
+
+    def add_rounded_normal_(self, out: Tensor, sigma: float) -> Tensor:
+        return self._noise(super().add_rounded_normal_, out, sigma)
+
+    def _noise(self, add: Callable[[Tensor, float], Tensor], out: Tensor, deviation: float) -> Tensor:
         if self._due is None:
             raise OtherWay("noise was drawn outside of an access")
         due, self._due = self._due, None
         exact = out.clone()
         if self._replayed is None:
-            super().add_normal_(out, deviation)
+            add(out, deviation)
         else:
             out.copy_(self._next_noisy(due, out, deviation))
         self.noised.append(Noised(*due, deviation, exact, out.clone()))

@@ -83,6 +83,57 @@ def lengths(whole: Rows) -> Tensor:
     return torch.from_numpy(np.sqrt(whole.power(2) @ np.ones(whole.shape[1])))
 
 
+# Bits of the bound of rows that are rounded to a grid of their own.
+ROW_BITS = 28
+
+
+def unit_of(bound: float, bits: int = ROW_BITS) -> float:
+    """Return the power of two of which a bound is at least ``2^bits`` and at most ``2^(bits + 1)`` multiples.
+
+    Example:
+        >>> unit_of(3.0, bits=4)
+        0.125
+    """
+    return 2.0 ** (math.frexp(bound)[1] - 1 - bits)
+
+
+def whole_rows(rows: Tensor, bound: float, unit: float) -> Tensor:
+    """Round rows (B, d) to multiples of a unit, int64, of L2 norm ``bound / unit`` at most.
+
+    A row is shortened to the bound, less what rounding may add, then rounded to nearest. At last its norm is computed in
+    whole numbers, and a row that is too long nevertheless becomes 0, as does one that is not finite. So the bound is a
+    statement about whole numbers, whatever was computed before. Each row is an exact function of what it was, since sums
+    of floats, which may be rounded by how many rows there are, decide nothing.
+
+    Args:
+        rows: float64, each an exact function of its record alone.
+        bound: at most 2^30 units, and at least as many as the root of d.
+        unit: a power of two.
+
+    Example:
+        >>> whole_rows(torch.tensor([[3.0, 4.0], [0.3, 0.0]], dtype=torch.float64), bound=2.5, unit=2.0**-3)
+        tensor([[11, 15],
+                [ 2,  0]])
+    """
+    largest, width = math.floor(bound / unit), max(rows.shape[1], 2)
+    # Squares of so many bits add up within int64.
+    bits = (62 - math.ceil(math.log2(width))) // 2
+    rows = rows.where(rows.isfinite().all(dim=1, keepdim=True), 0.0) * (1.0 / bound)
+    # Rows beyond the bound in one number are divided by a power of two, which rounds nothing.
+    farthest = rows.abs().amax(dim=1, keepdim=True) if rows.shape[1] else rows.new_zeros(len(rows), 1)
+    halvings = torch.frexp(farthest)[1].clamp(min=0)
+    rows = torch.ldexp(rows, -halvings)
+    norms = (rows * 2.0**bits).round_().to(torch.int64).square_().sum(dim=1, keepdim=True).double().sqrt_() * 2.0**-bits
+    longest = 1.0 - 1.0 / largest - 0.51 * math.sqrt(width) * (1.0 / largest + 2.0**-bits)
+    factors = longest / norms.clamp(min=2.0**-bits)
+    rounded = (rows * factors.where(halvings > 0, factors.clamp(max=1.0)) * (bound / unit)).round_()
+    # A row twice too long would leave int64, so floats tell; any other is judged in whole numbers.
+    near = torch.linalg.vector_norm(rounded, dim=1, keepdim=True) <= 2.0 * largest
+    whole = rounded.where(near, 0.0).to(torch.int64)
+    whole[whole.square().sum(dim=1) > largest**2] = 0
+    return whole
+
+
 class Highest:
     """The place of the largest of k public scores ``z.w + b`` of a record, the first of several: an exact function of it.
 

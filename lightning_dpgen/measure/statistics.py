@@ -26,24 +26,26 @@ _AT_ONCE = 1 << 20
 class Statistic(ABC):
     """A vector of numbers of a record, of L2 norm `bound` at most; its sums over records are released with noise.
 
-    The vector of a record is a function of that record alone, in float64: by rounding of sums it changes the others' parts
-    beyond the twelfth digit only.
+    The vector of a record is a row of whole multiples of a public unit, and an exact function of that record alone: other
+    records, or more of them, change no bit of it. So sums are exact, whatever the order or division of the records.
 
     Attributes:
         shape: shape of the sums.
         bound: the largest change of the sums in L2 when one record is added or removed; public.
+        unit: the number that a multiple of 1 stands for, a power of two; public.
         layout: the layout of the records for which the bound holds; None if it holds for any.
         k: number of components that it tells apart; None if it does not look at them.
     """
 
     shape: tuple[int, ...]
     bound: float
+    unit: float = 1.0
     layout: Layout | None = None
     k: int | None = None
 
     @abstractmethod
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        """Return the sums over these records, of `shape`, in float64.
+        """Return the sums over these records, of `shape`, as multiples of the unit, in int64.
 
         Args:
             records: as they are encoded.
@@ -52,12 +54,14 @@ class Statistic(ABC):
 
     def of_all(self, records: Records, component: Tensor) -> Tensor:
         """Sum over all records, a few at a time."""
-        total = torch.zeros(self.shape, dtype=torch.float64)
+        total = torch.zeros(self.shape, dtype=torch.int64)
         step = max(1, _AT_ONCE // max(1, records.schema.layout.width))
         for rows, encoded in records.parts(step):
             part = self.sums(encoded, component[rows])
             if part.shape != total.shape:
                 raise ValueError(f"sums of shape {tuple(part.shape)}: expected {tuple(total.shape)}, that of the statistic")
+            if part.is_floating_point():
+                total = total.double()
             total += part
         return total
 
@@ -67,7 +71,7 @@ class Counts(Statistic):
 
     Example:
         >>> Counts(3).sums(Encoded(np.zeros((2, 0)), np.zeros((2, 0), np.uint8)), torch.tensor([2, 2]))
-        tensor([0., 0., 2.], dtype=torch.float64)
+        tensor([0, 0, 2])
     """
 
     bound = 1.0
@@ -77,7 +81,7 @@ class Counts(Statistic):
         self.k, self.shape = k, (k,)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        return torch.bincount(component, minlength=self.shape[0]).double()
+        return torch.bincount(component, minlength=self.shape[0])
 
 
 class Histogram(Statistic):
@@ -134,7 +138,7 @@ class Marginals(Statistic):
         >>> pairs = Marginals(Layout(0, groups=(2, 3)), [(0,), (0, 1)])
         >>> [table.tolist() for table in pairs.tables_of(pairs.sums(
         ...     Encoded(np.zeros((2, 0)), np.array([[1, 0], [1, 2]])), torch.zeros(2, dtype=torch.int64)))]
-        [[0.0, 2.0], [[0.0, 0.0, 0.0], [1.0, 0.0, 1.0]]]
+        [[0, 2], [[0, 0, 0], [1, 0, 1]]]
     """
 
     def __init__(self, layout: Layout, tables: Sequence[tuple[int, ...]]) -> None:
@@ -153,7 +157,7 @@ class Marginals(Statistic):
         for table, size in zip(self.tables, self.sizes, strict=True):
             cells = np.ravel_multi_index([records.codes[:, group].astype(np.int64) for group in table], size)
             parts.append(np.bincount(cells, minlength=math.prod(size)))
-        return torch.from_numpy(np.concatenate(parts)).double()
+        return torch.from_numpy(np.concatenate(parts))
 
     def tables_of(self, sums: Tensor) -> list[Tensor]:
         """Return the sums as tables, each of the sizes of its groups."""

@@ -13,9 +13,10 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.mechanisms import gaussian, rounded_gaussian
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.whole_sums import check_multiples, check_steps
 from lightning_dpgen.sampling.lots import persons_of
 
 
@@ -118,6 +119,9 @@ class Workload:
         exact = {name: torch.as_tensor(sums).detach().clone() for name, sums in sums_of.items()}
         for name, sums in exact.items():
             shape = tuple(statistics[name].shape)
+            if sums.dtype == torch.int64 and tuple(sums.shape) == shape:
+                check_multiples(f"statistic {name}", sums)
+                continue
             if (tuple(sums.shape), sums.dtype) != (shape, torch.float64):
                 raise ValueError(
                     f"statistic {name!r}: sums over all records of shape {tuple(sums.shape)} and {sums.dtype}, expected "
@@ -133,7 +137,10 @@ class Workload:
             for name, sums in exact.items():
                 bound = statistics[name].bound
                 deviation = access.access.multipliers[name] * bound * access.max_rows
-                noisy = gaussian(access, name, sums, sensitivity=bound)
+                if sums.dtype == torch.int64:
+                    noisy = rounded_gaussian(access, name, sums, unit=statistics[name].unit, sensitivity=bound)
+                else:
+                    noisy = gaussian(access, name, sums, sensitivity=bound)
                 found[name] = Measured(noisy, deviation, account.ledger.run)
         return found
 
@@ -166,6 +173,8 @@ class Workload:
                     f"statistic {name!r} has bound={bound}: expected a number from 1e-200 to 1e200, the most by which "
                     "one record moves its sums in L2; shorten what a record adds"
                 )
+            multiplier = account.plan.stage(self.stage).access.multipliers.get(name, 0.0)
+            check_steps(name, multiplier * bound * account.plan.max_rows / getattr(statistic, "unit", 1.0))
 
 
 def _positive(value: object) -> bool:

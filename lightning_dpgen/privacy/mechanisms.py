@@ -20,6 +20,8 @@ from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.private_selection import draw_trial_count
+from lightning_dpgen.privacy.rounded_normal import SMALLEST_SIGMA
+from lightning_dpgen.privacy.whole_sums import check_multiples, check_steps
 
 
 def gaussian(
@@ -66,6 +68,65 @@ def gaussian(
         part = values if of_shard else access.ranks.part_of(values)
         access.stream.add_normal_(part, deviation)
     return values if of_shard else access.ranks.sum_(values)
+
+
+def rounded_gaussian(
+    access: OpenAccess,
+    name: str,
+    multiples: Tensor,
+    *,
+    unit: float = 1.0,
+    sensitivity: float,
+    of_unit: bool = False,
+) -> Tensor:
+    """Return whole multiples of a unit plus Gaussian noise that is rounded to whole multiples.
+
+    Args:
+        access, name, of_unit: as for `gaussian`.
+        multiples: exact sums, int64 and contiguous, each below 2^62 in size; after the call they are noisy and public.
+        unit: the number that a multiple of 1 stands for, a power of two; public.
+        sensitivity: the largest L2 change of ``unit * multiples`` by one record.
+
+    Returns:
+        float64 numbers ``unit * multiples``. Beyond 2^53 multiples they are rounded, which is post-processing.
+
+    Guarantee:
+        That of `gaussian`, with no reservation about floating point: for a whole number x, x + round(sigma Z) is
+        round(x + sigma Z), a function of what the Gaussian mechanism in real numbers returns, and the noise has exactly
+        that law (`rounded_normals`; docs/PRIVACY.md, "Whole-number Gaussian noise"). Of R processes that share the access
+        each adds the noise of its own R-th of the numbers, and all get the sum.
+
+    Raises:
+        LedgerError: as for `gaussian`.
+        TypeError: if the multiples are not int64.
+        ValueError: for a multiple of 2^62 or more, a unit that is no power of two, or noise of more than 2^45 units, before
+            the noise is used up; else as for `gaussian`.
+
+    Example:
+        >>> from lightning_dpgen.privacy import Access, Account, Plan, Stage
+        >>> with Account(Plan((Stage(Access("counts", {"size": 2.0}), 1, 1.0),), 3.0, 1e-5)).open("counts") as access:
+        ...     noisy = rounded_gaussian(access, "size", torch.tensor([900]), sensitivity=1.0)
+        >>> float(noisy[0]).is_integer()
+        True
+    """
+    check_multiples(name, multiples, access.ranks.size)
+    if access.correlated is not None:
+        raise LedgerError(f"noise {name!r}: correlated noise is that of gradients, not of whole numbers")
+    if not (math.isfinite(unit) and unit > 0.0 and math.frexp(unit)[0] == 0.5):
+        raise ValueError(f"unit={unit} of {name!r}: expected a power of two")
+    planned = access.access.multipliers.get(name, 0.0)
+    if planned:
+        check_steps(name, planned * _checked(name, sensitivity) * (1 if of_unit else access.max_rows) / unit)
+    multiplier = access.consume(name, GAUSSIAN)
+    if multiplier != 0.0:
+        if access.relation == REPLACE_ONE:
+            multiplier /= 2.0
+        deviation = multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows)
+        access.ranks.agree(name, deviation, unit, multiples.shape)
+        # The product was rounded a few times, and may be below the deviation that was paid for by some last bits.
+        sigma = max(deviation / unit * (1.0 + 2.0**-48), SMALLEST_SIGMA)
+        access.stream.add_rounded_normal_(access.ranks.part_of(multiples), sigma)
+    return access.ranks.sum_(multiples).to(torch.float64).mul_(unit)
 
 
 def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from lightning_dpgen.privacy.coins import geometric, poisson_sample
 from lightning_dpgen.privacy.keystream import Keystream
+from lightning_dpgen.privacy.rounded_normal import rounded_normals
 
 # The words in which certificates name the source of the noise.
 STANDARD = (
@@ -36,6 +37,8 @@ SEEDED = "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; normals by Box
 # Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call. On a GPU each
 # draw is a dozen calls and a wait, so it takes more at a time.
 _PAIRS, _PAIRS_ON_DEVICE = 1 << 18, 1 << 21
+# Whole numbers drawn at a time, so that the noise of large sums takes little memory beside them.
+_WHOLE_AT_ONCE = 1 << 20
 # Requests for at most so many normals are served from a reserve of so many that are drawn ahead.
 _FEW, _RESERVE = 1 << 12, 1 << 15
 # Uniforms whose product stays above the smallest float64.
@@ -161,6 +164,18 @@ class PrivateStream:
             length = np.log(np.multiply.reduceat(uniforms, np.arange(0, k, _MULTIPLIED), axis=1)).sum(axis=1)
             factor = torch.from_numpy(length).to(part) / torch.linalg.vector_norm(direction, dim=1)
             part.addcmul_(direction, factor[:, None], value=scale)
+        return out
+
+    @_one_at_a_time
+    def add_rounded_normal_(self, out: Tensor, sigma: float) -> Tensor:
+        """Add to each number of an int64 tensor an independent one of exactly the law of round(sigma Z), in place.
+
+        Z is standard normal. ``out`` is contiguous and on the CPU, and sigma is from 2^-20 to 2^45 (`rounded_normals`).
+        """
+        flat = out.view(-1)
+        for start in range(0, flat.numel(), _WHOLE_AT_ONCE):
+            part = flat[start : start + _WHOLE_AT_ONCE]
+            part.add_(torch.from_numpy(rounded_normals(self._bits.random_raw, part.numel(), sigma)))
         return out
 
     @_one_at_a_time

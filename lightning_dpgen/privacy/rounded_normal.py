@@ -26,6 +26,8 @@ Words = Callable[[int], np.ndarray]
 
 # Largest error of sigma Z from the table, over sigma, with the rounding of that product; for all pieces at once.
 ERROR = 9 * 2.0**-52
+# The standard deviations, in steps of the grid, for which numbers are drawn.
+SMALLEST_SIGMA, LARGEST_SIGMA = 2.0**-20, 2.0**45
 # Numbers made at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call.
 _AT_ONCE = 1 << 14
 # Bits of a float64 that tell the place within its piece; the others, less a constant, are the column of the piece.
@@ -60,7 +62,10 @@ def rounded_normals(words: Words, count: int, sigma: float) -> np.ndarray:
         [674, 674]
     """
     check_number(
-        "sigma", sigma, lambda own: 2.0**-20 <= own <= 2.0**45, "from 2^-20 to 2^45 steps of the grid: choose another grid"
+        "sigma",
+        sigma,
+        lambda own: SMALLEST_SIGMA <= own <= LARGEST_SIGMA,
+        "from 2^-20 to 2^45 steps of the grid: choose another grid",
     )
     count, sigma = read_whole("count", count, least=0), float(sigma)
     out = np.empty(count, np.int64)

@@ -144,7 +144,7 @@ def test_noise_three_tenths_too_small_is_seen_by_trials_alone(attack, monkeypatc
     Of mu 1.43 times as large the bound is 15 % below, and so 1.21 times the claim, 4 deviations above it.
     """
     with monkeypatch.context() as patch:
-        change(patch, PrivateStream.add_normal_, {"out.dtype), alpha=deviation)": "out.dtype), alpha=0.7 * deviation)"})
+        change(patch, PrivateStream.add_rounded_normal_, {"part.numel(), sigma)": "part.numel(), 0.7 * sigma)"})
         found = attack("data=table", "data.n=3000", "model.components=2", trials=500, last=2, schema=ALONE)
     assert found.whole in found.refuted and not found.whole.too_long and found.whole.leak is None
 

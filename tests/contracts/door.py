@@ -79,6 +79,7 @@ class Door:
 
         self._patch.setattr(OpenAccess, "consume", taken)
         self._patch.setattr(PrivateStream, "add_normal_", lambda _, values, deviation: self._answer(values, deviation))
+        self._patch.setattr(PrivateStream, "add_rounded_normal_", lambda _, values, sigma: self._answer(values, sigma))
         self._patch.setattr(PrivateStream, "add_laplace_", lambda _, values, scale: self._answer(values, scale))
         self._patch.setattr(PrivateStream, "normal_", lambda stream, out: add(stream, out.zero_(), 1.0))
         self._patch.setattr(PrivateStream, "gumbel", lambda _, size: Gumbels(self._choose))
@@ -108,7 +109,8 @@ class Door:
         self.walk.append(Noised(access, name, exact / deviation))
         if place == len(self._answers):
             noise = torch.randn(exact.shape, generator=torch.Generator().manual_seed(place), dtype=torch.float64)
-            self._answers.append(((exact + deviation * noise).to(values.dtype), deviation))
+            noisy = exact + deviation * noise
+            self._answers.append(((noisy if values.is_floating_point() else noisy.round()).to(values.dtype), deviation))
         answer, planned = self._answers[place]
         assert (len(answer), planned) == (len(exact), deviation), f"other records have other noise {name!r}"
         return values.copy_(answer.view_as(values))

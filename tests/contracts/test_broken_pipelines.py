@@ -651,8 +651,8 @@ BROKEN = {
         (persons_cost,),
     ),
     "measurements over the true number of records": Broken(
-        Workload.measure, {"for name, sums in exact.items():\n            bound":
-                           "for name, sums in exact.items():\n            sums /= len(records) / 60\n            bound"},
+        Workload.measure, {"noisy = rounded_gaussian(access, name, sums, unit":
+                           "noisy = rounded_gaussian(access, name, sums * 60 // len(records), unit"},
         (persons_add_up,),
     ),
     "expected lot of the true number of records": Broken(

@@ -187,10 +187,6 @@ def two_types(path):
         pq.write_table(pa.table({"age": pa.array([1], pa.int64()).cast(type_)}), path / f"{number}.parquet")
 
 
-def partitioned(path):
-    (path / "sex=F").mkdir(parents=True)
-
-
 def half(write):
     def cut(path):
         write(path)
@@ -240,7 +236,6 @@ BAD = {
     "latin-1": ("a.jsonl", written('{"age": "é"}'.encode("latin-1")), r"line 1: byte 10 \(0xe9\) is not UTF-8"),
     "no line": ("a.jsonl", written(b"\n"), "is empty: expected an object"),
     "other types": ("folder", two_types, r"1.parquet has other columns than .*0.parquet: 'age' is string and not int64"),
-    "cut by a column": ("folder", partitioned, "the folder 'sex=F' holds values of a column in its name"),
     "Stata": ("a.dta", written(b""), r"a.dta is not read: save it as Parquet \(python -c .*read_stata\('a.dta'\)"),
     "a list of JSON": ("a.json", written(b"[]"), r"write one object a line \(jq -c '\.\[\]' a.json > NEW.jsonl\)"),
 }  # fmt: skip

@@ -472,11 +472,11 @@ class Amiss(Counts):
         return self._sums
 
 
-class Whole(Counts):
-    """Counts that are not float64."""
+class Short(Counts):
+    """Counts that are not int64."""
 
     def of_all(self, records, component):
-        return super().of_all(records, component).long()
+        return super().of_all(records, component).int()
 
 
 PIXELS = ImageSchema(3, 2, levels=255)
@@ -484,7 +484,7 @@ NONE_EACH = torch.zeros(100, dtype=torch.int64)
 AMISS = {
     "of other records": (Histogram(PIXELS.layout, 1, 4), NONE_EACH, "its bound holds for no others"),
     "one number for two": (Amiss([1.0]), NONE_EACH, r"sums of shape \(1,\): expected \(2,\)"),
-    "whole numbers": (Whole(2), NONE_EACH, r"of shape \(2,\) and torch.int64, expected \(2,\).* and torch.float64"),
+    "short numbers": (Short(2), NONE_EACH, r"of shape \(2,\) and torch.int32, expected \(2,\)"),
     "not a number": (Amiss([1.0, math.nan]), NONE_EACH, "sums that are not finite, so its bound does not hold"),
     "too few components": (Counts(2), NONE_EACH[:99], "component: .* expected int64, one for each record"),
     "components of another kind": (Counts(2), NONE_EACH.double(), "component: 1 axes of torch.float64"),

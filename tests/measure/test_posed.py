@@ -73,7 +73,10 @@ def test_the_gain_is_what_it_is_by_hand_and_noise_does_not_bend_it():
     1 in 10^6, and far from it all or none."""
     records, own = letters(500), recipe(500)
     component, waves = label_components(records), cosines(SCHEMA.layout, SCHEMA.axes, 60)
-    found = {name: Measured(one.of_all(records, component), 0.0) for name, one in own.statistics(POSES, {}).items()}
+    found = {
+        name: Measured(one.of_all(records, component).double() * one.unit, 0.0)
+        for name, one in own.statistics(POSES, {}).items()
+    }
 
     def means(basis):
         rows = basis.coordinates(records.encoded)[:, :60]
@@ -113,7 +116,7 @@ def test_one_record_moves_the_trial_by_its_bounds_at_most():
     for radius in (0.5, 6.0, 100.0):
         for name, statistic in trial(waves, Posed(waves, SCHEMA.axes, radius), 2, radius).items():
             lengths = [
-                float(statistic.sums(Encoded(row[None], np.zeros((1, 1), np.uint8)), torch.tensor([1])).norm())
+                float(statistic.sums(Encoded(row[None], np.zeros((1, 1), np.uint8)), torch.tensor([1])).double().norm())
                 for row in units
             ]
             assert max(lengths) <= statistic.bound * (1 + 1e-9), name

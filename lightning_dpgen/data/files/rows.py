@@ -14,9 +14,10 @@ from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.database import DatabaseQuery, QueryRows
 from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.files.duckdb_file import DuckdbRows
+from lightning_dpgen.data.files.folder import FolderRows
 from lightning_dpgen.data.files.json_lines import JsonLines
 from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET, WORKBOOK, is_database
-from lightning_dpgen.data.files.parquet import ParquetFolder, ParquetRows
+from lightning_dpgen.data.files.parquet import ParquetRows
 from lightning_dpgen.data.files.sqlite import MAGIC, SqliteRows
 from lightning_dpgen.data.files.text import bare_name, check_there
 from lightning_dpgen.data.files.values import alike_batches
@@ -93,7 +94,7 @@ def rows_of(
         raise BadRecords(f"a {type(source).__name__}: expected the path of a file, a DataFrame, or a table of Arrow")
     path = Path(source)
     if path.is_dir():
-        return ParquetFolder(path)
+        return FolderRows(path)
     check_there(path)
     kind = path.suffix.lower()
     if kind == PARQUET:

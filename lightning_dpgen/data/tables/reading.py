@@ -45,9 +45,9 @@ def read_table(
     """Read the records of a table a block at a time, as its schema encodes them.
 
     Args:
-        source: the path of a file of a kind of `data.files.kinds`, or of a folder of Parquet files; a `DatabaseQuery`; a
-            DataFrame; a table or record batch of Arrow. Columns may be in any order, and be of any type that can be
-            understood as the schema's. Those of type drop or fake may be missing.
+        source: the path of a file of a kind of `data.files.kinds`, or of a folder of files of Parquet, or of text alone; a
+            `DatabaseQuery`; a DataFrame; a table or record batch of Arrow. Columns may be in any order, and be of any type
+            that can be understood as the schema's. Those of type drop or fake may be missing.
         schema: the public description, each of its columns decided.
         outside: ``refuse``, or ``clamp`` values that the schema does not allow into it, which is counted.
         person: the column of the owners of records; it need not be in the schema.
@@ -67,26 +67,48 @@ def read_table(
         ([[0], [9]], [0, 1], {'age: above high': 1})
     """
     rows = table_source(source, schema)
-    _check_columns(rows, schema, person)
-    recorded = [column.name for column in schema.recorded]
-    counted, numbers = Counter[str](), Numbering()
-    # Without any block the form of no records is needed.
-    nothing = pa.record_batch([pa.nulls(0, pa.string())] * len(recorded), names=recorded)
-    parts, persons = [schema.encode(nothing, outside=outside)], [np.empty(0, np.int64)]
-    raw = [TableValues.of(nothing, schema)]
+    check_rows(rows, schema, person)
+    counted = Counter[str]()
+    parts = list(read_parts(rows, schema, outside=outside, person=person, values=values, counted=counted))
+    parts = parts or [no_records(schema, person=person, values=values)]
+    encoded = Encoded.joined([part.encoded for part in parts])
+    persons_of = None if person is None else np.concatenate([part.persons for part in parts])
+    return Reading(
+        encoded, persons_of, dict(counted), TableValues.joined([part.values for part in parts]) if values else None
+    )
+
+
+def read_parts(
+    rows: RowSource,
+    schema: TableSchema,
+    *,
+    outside: str = "refuse",
+    person: str | None = None,
+    values: bool = False,
+    counted: Counter[str],
+) -> Iterator[Reading]:
+    """Yield the records of rows as `read_table` reads them, some at a time; changes on the way are added to `counted`.
+
+    Raises:
+        BadRecords: as `read_table`.
+    """
+    recorded, numbers = [column.name for column in schema.recorded], Numbering()
     # An error below leaves no file or connection open.
     with closing(rows.blocks(_with_person(recorded, person))) as blocks:
         for block in blocks:
             with _placed(rows, block):
                 conformed, kept = schema.rules.conformed(block.rows, outside=outside, counted=counted)
-                parts.append(schema.encode(conformed, outside=outside, counted=counted))
-                if values:
-                    raw.append(TableValues.of(conformed, schema))
-                if person is not None:
-                    persons.append(_persons(block.column(person), person, numbers)[kept])
-    encoded = Encoded.joined(parts if len(parts) < 2 else parts[1:])
-    persons_of = None if person is None else np.concatenate(persons)
-    return Reading(encoded, persons_of, dict(counted), TableValues.joined(raw) if values else None)
+                encoded = schema.encode(conformed, outside=outside, counted=counted)
+                persons = None if person is None else _persons(block.column(person), person, numbers)[kept]
+                yield Reading(encoded, persons, {}, TableValues.of(conformed, schema) if values else None)
+
+
+def no_records(schema: TableSchema, *, person: str | None = None, values: bool = False) -> Reading:
+    """Return the reading of a table without rows."""
+    recorded = [column.name for column in schema.recorded]
+    nothing = pa.record_batch([pa.nulls(0, pa.string())] * len(recorded), names=recorded)
+    by_values = TableValues.of(nothing, schema) if values else None
+    return Reading(schema.encode(nothing), None if person is None else np.empty(0, np.int64), {}, by_values)
 
 
 def check_columns(source: Table, schema: TableSchema, person: str | None = None) -> None:
@@ -95,7 +117,7 @@ def check_columns(source: Table, schema: TableSchema, person: str | None = None)
     Raises:
         MissingData, BadRecords: as `read_table`.
     """
-    _check_columns(table_source(source, schema), schema, person)
+    check_rows(table_source(source, schema), schema, person)
 
 
 def read_open_columns(
@@ -114,7 +136,7 @@ def read_open_columns(
         MissingData, BadRecords: as `read_table`.
     """
     rows = table_source(source, schema)
-    _check_columns(rows, schema, person)
+    check_rows(rows, schema, person)
     columns: list[Open | Numeric] = [
         column
         for column in schema.modelled
@@ -179,7 +201,7 @@ def row_digests(source: Table, schema: TableSchema, person: str | None = None) -
         ((2, 16), np.True_)
     """
     rows = table_source(source, schema)
-    _check_columns(rows, schema, person)
+    check_rows(rows, schema, person)
     wanted = _with_person([column.name for column in schema.recorded], person)
     found = []
     with closing(rows.batches(wanted)) as batches:
@@ -203,7 +225,7 @@ def _placed(rows: RowSource, block: Block) -> Iterator[None]:
         raise BadRecords(f"{where}: column {shortened(bad.column)}: {bad.problem}") from None
 
 
-def _check_columns(rows: RowSource, schema: TableSchema, person: str | None) -> None:
+def check_rows(rows: RowSource, schema: TableSchema, person: str | None = None) -> None:
     """Raise BadRecords for columns that are not those of the schema, and say which."""
     needed = [column.name for column in schema.recorded]
     known, there = {column.name for column in schema.columns} | {person}, set(rows.columns)

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.delimited import default_separator, header_of
+from lightning_dpgen.data.files.folder import FolderRows
 from lightning_dpgen.data.files.kinds import TEXT
-from lightning_dpgen.data.files.parquet import ParquetFolder, ParquetRows
+from lightning_dpgen.data.files.parquet import ParquetRows
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import UTF8, bare_name
 from lightning_dpgen.data.files.values import Nested
@@ -224,7 +225,7 @@ def draft_of_file(
 def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
     """Draft the columns of a source that is no file of text, by the types that it declares, or of its first values."""
     _refuse_many(rows.columns, rows.where)
-    if isinstance(rows, ParquetRows | ParquetFolder):
+    if isinstance(rows, ParquetRows | FolderRows):
         return [_of_arrow(name, kind) for name, kind in zip(rows.columns, rows.types, strict=True)]
     columns, nested = list(rows.columns), {}
     while columns:

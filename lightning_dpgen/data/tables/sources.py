@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.delimited import DelimitedText
+from lightning_dpgen.data.files.folder import FolderRows
 from lightning_dpgen.data.files.formulas import begins_with_sign, doubtful, known_again
 from lightning_dpgen.data.files.kinds import is_known, unknown
 from lightning_dpgen.data.files.rows import rows_of
@@ -86,8 +87,8 @@ def table_source(source: Any, schema: TableSchema) -> RowSource:
     """Return what reads a source; no record is read yet.
 
     Args:
-        source: the path of a file of a kind of `data.files.kinds`, or of a folder of Parquet files; a DataFrame; a table or
-            record batch of Arrow.
+        source: the path of a file of a kind of `data.files.kinds`, or of a folder of such files of Parquet or text; a
+            DataFrame; a table or record batch of Arrow.
         schema: which says how a file of text is written, and which table or sheet is read where there are several.
 
     Raises:
@@ -96,6 +97,29 @@ def table_source(source: Any, schema: TableSchema) -> RowSource:
     """
     if isinstance(source, str | Path):
         check_kind(Path(source))
+        if Path(source).is_dir():
+            return localized(table_folder(source, schema), schema)
+    return localized(_one_source(source, schema), schema)
+
+
+def table_folder(folder: str | Path, schema: TableSchema) -> FolderRows:
+    """Return the files of a folder, before `localized`; no record is read yet.
+
+    Raises:
+        MissingData, BadRecords: as `table_source`.
+    """
+    return FolderRows(Path(folder), lambda path: _one_source(path, schema))
+
+
+def localized(rows: RowSource, schema: TableSchema) -> RowSource:
+    """Return rows whose texts of a declared form are read as all programs write them."""
+    if not schema.forms:
+        return rows
+    missing = {column.name: column.missing_values for column in schema.recorded if column.missing}
+    return Localized(rows, schema.forms, missing)
+
+
+def _one_source(source: Any, schema: TableSchema) -> RowSource:
     columns = [column.name for column in schema.columns]
     rows = rows_of(
         source,
@@ -109,11 +133,8 @@ def table_source(source: Any, schema: TableSchema) -> RowSource:
         charset=schema.charset,
     )
     if isinstance(rows, DelimitedText):
-        rows = Unescaped(rows, {column.name: _listed(column) for column in schema.columns})
-    forms = schema.forms
-    if not forms:
-        return rows
-    return Localized(rows, forms, {column.name: column.missing_values for column in schema.recorded if column.missing})
+        return Unescaped(rows, {column.name: _listed(column) for column in schema.columns})
+    return rows
 
 
 def _listed(column: Column) -> pa.Array | None:

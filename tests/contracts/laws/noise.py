@@ -51,6 +51,11 @@ def noise_is_that_of_all_records_of_a_person(max_rows=4) -> None:
 
 MECHANISMS = {
     "gaussian": (GAUSSIAN, 1.0, lambda access: mechanisms.gaussian(access, "x", torch.zeros(4), sensitivity=3.0)),
+    "rounded_gaussian": (
+        GAUSSIAN,
+        1.0,
+        lambda access: mechanisms.rounded_gaussian(access, "x", torch.zeros(4, dtype=torch.int64), sensitivity=3.0),
+    ),
     "noisy_histogram": (
         GAUSSIAN, 1.0, lambda access: mechanisms.noisy_histogram(access, "x", torch.arange(4), 4, sensitivity=3.0)
     ),
@@ -81,7 +86,7 @@ def every_mechanism_is_noised_for_all_records_of_a_person() -> None:
         for max_rows in (1, 3):
             account, asked = account_of({"x": 0.8}, kinds={"x": kind}, max_rows=max_rows), []
             with pytest.MonkeyPatch.context() as patch, account.open("training") as access:
-                for add in ("add_normal_", "add_laplace_", "add_spherical_"):
+                for add in ("add_normal_", "add_rounded_normal_", "add_laplace_", "add_spherical_"):
                     patch.setattr(account.stream, add, lambda values, scale, asked=asked: asked.append(scale) or values)
                 patch.setattr(
                     account.stream, "discrete_laplace",
