@@ -7,10 +7,12 @@ for each block (`of`). Every file is there whole or not at all, so an interrupte
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import io
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -72,15 +74,15 @@ class PersonShuffle:
     Memory: one block, or the different persons of one bucket in each block, and at most m rows of each. One person with
     many rows takes no more than a byte for each.
 
+    It can be pickled, and a copy in another process routes blocks into the same folder.
+
     Args:
         folder: a folder of its own in the run's private folder, which is made; its files are their owner's alone.
-        blocks: for each block, in their order, its key and a digest of all that its persons and hashes follow from (the
-            source, the schema). What is there of other blocks or digests is removed.
         max_rows: m, public.
         buckets: the number of buckets, where this begins anew; see `buckets_for`.
 
     Raises:
-        ValueError: for no block, bucket or row.
+        ValueError: for fewer than 1 bucket or row.
         DamagedState: if the folder holds another program's state.
         OSError: if it cannot be written.
 
@@ -88,10 +90,10 @@ class PersonShuffle:
         >>> import tempfile
         >>> rows = {"a": (pa.array([7, 7]), [1, 2]), "b": (pa.array([3, 7]), [5, 2])}
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     shuffle = PersonShuffle(Path(folder) / "persons", {"a": "", "b": ""}, max_rows=2, buckets=2)
+        ...     shuffle = PersonShuffle(Path(folder) / "persons", max_rows=2, buckets=2)
         ...     for key, (persons, hashes) in rows.items():
         ...         shuffle.route(key, persons, np.array(hashes, np.uint64))
-        ...     shuffle.bound()
+        ...     shuffle.bound(rows)
         ...     first, second = shuffle.of("a"), shuffle.of("b")
         >>> first.numbers[0] == first.numbers[1] == second.numbers[1] != second.numbers[0]
         np.True_
@@ -99,41 +101,31 @@ class PersonShuffle:
         (3, True)
     """
 
-    def __init__(self, folder: Path, blocks: Mapping[str, str], max_rows: int, buckets: int = 64) -> None:
+    def __init__(self, folder: Path, max_rows: int, buckets: int = 64) -> None:
         if max_rows < 1:
             raise ValueError(f"max_rows={max_rows}: expected a whole number, 1 or more")
-        if not blocks:
-            raise ValueError("blocks: expected at least one")
         if not 1 <= buckets <= _MOST_BUCKETS:
             raise ValueError(f"buckets={buckets}: expected a whole number from 1 to {_MOST_BUCKETS}")
-        self._folder, self._places = folder, {key: place for place, key in enumerate(blocks)}
-        self.max_rows = max_rows
-        about = {"blocks": [list(block) for block in blocks.items()], "max_rows": max_rows}
+        self._folder, self.max_rows = folder, max_rows
         make_private(folder, STATE)
-        state = self._read_state()
-        if any(state.get(name) != value for name, value in about.items()):
-            self._remove("block-*", "bucket-*", "persons-*")
+        self._state = self._read_state()
+        if not self._state:
             # The hash is keyed, so that no one can make persons that all fall into one bucket. A run that goes on needs
             # the same one.
-            state = about | {"secret": secrets.token_urlsafe(12), "buckets": buckets}
-            self._write_state(state)
-        self._state = state
-        if self.is_done:
-            self._remove("block-*", "bucket-*")
+            self._write_state({"secret": secrets.token_urlsafe(12), "buckets": buckets})
 
-    @property
-    def is_done(self) -> bool:
-        """Tell whether the rows have been chosen, so that `of` gives them."""
-        return "persons" in self._state
+    def is_routed(self, key: str) -> bool:
+        """Tell whether the rows of a block wait in the buckets, from this process or one that was interrupted."""
+        return self._block(key).exists()
+
+    def is_done(self, keys: Iterable[str]) -> bool:
+        """Tell whether the rows of exactly these blocks have been chosen, so that `of` gives them."""
+        return "persons" in self._state and self._state.get("about") == self._about(keys)
 
     @property
     def persons(self) -> int:
         """The number of persons over all blocks, once the rows have been chosen. Private."""
         return self._state["persons"]
-
-    def is_routed(self, key: str) -> bool:
-        """Tell whether the rows of a block have been routed, in this process or one that was interrupted."""
-        return self.is_done or self._block(self._places[key]).exists()
 
     def route(self, key: str, persons: pa.Array, hashes: np.ndarray) -> None:
         """Sort the rows of a block into buckets, on disk.
@@ -141,7 +133,7 @@ class PersonShuffle:
         Blocks may come in any order, from several processes, and again.
 
         Args:
-            key: of the block.
+            key: of the block; another one where its source is another one.
             persons: (n,) the person of each row, as `person_keys` takes them. Private.
             hashes: (n,) uint64, of each encoded row (`persons.row_hashes`). Private.
 
@@ -157,7 +149,7 @@ class PersonShuffle:
         except BadRecords as error:
             raise BadRecords(f"{key}: {error}") from None
         if not self.is_routed(key):
-            self._write(self._block(self._places[key]), self._routed(keys, of_row, hashes))
+            self._write(self._block(key), self._routed(keys, of_row, hashes))
 
     def _routed(self, keys: pa.Array, of_row: np.ndarray, hashes: np.ndarray) -> Iterator[memoryview | bytes]:
         """Yield the content of a block's file: a table of sizes, what each bucket holds, and the order of rows."""
@@ -186,33 +178,45 @@ class PersonShuffle:
             yield sorted_hashes[first_row:last_row].tobytes()
         yield order.astype(np.uint32).tobytes()
 
-    def bound(self) -> None:
-        """Choose the rows of each person; every block must have been routed.
+    def bound(self, keys: Iterable[str]) -> None:
+        """Choose the rows of each person over these blocks, each of which must have been routed.
 
         A run that was interrupted goes on with the buckets that are left. At the end the keys of persons are removed from
         the disk.
 
+        Args:
+            keys: of the blocks, in their order.
+
         Raises:
-            ValueError: if a block has not been routed.
+            ValueError: for no block, or one that has not been routed.
             DamagedState: if a file is not what was written.
             OSError: if the disk is full; the same call goes on.
         """
-        if self.is_done:
+        keys = list(keys)
+        if self.is_done(keys):
+            self._remove("block-*", "bucket-*")
             return
-        if missing := [key for key in self._places if not self.is_routed(key)]:
-            raise ValueError(f"block {missing[0]!r} has not been routed: expected route() for each block before bound()")
-        sizes = np.stack([self._sizes(place) for place in self._places.values()])
+        if not keys or (missing := [key for key in keys if not self.is_routed(key)]):
+            which = repr(missing[0]) if keys else "none"
+            raise ValueError(f"block {which}: expected one or more, and route() for each before bound()")
+        if self._state.get("about") != self._about(keys):
+            # Files of other blocks are never taken for those of these, wherever this is interrupted.
+            self._write_state({name: self._state[name] for name in ("secret", "buckets")})
+            self._remove("bucket-*", "persons-*")
+            self._write_state(self._state | {"about": self._about(keys)})
+        blocks = [self._block(key) for key in keys]
+        sizes = np.stack([self._sizes(block) for block in blocks])
         for bucket in range(self._buckets):
             if not self._bucket(bucket).exists():
-                self._write(self._bucket(bucket), self._bounded(bucket, sizes))
-        counts = [self._persons_in(bucket) for bucket in range(self._buckets)]
+                self._write(self._bucket(bucket), self._bounded(blocks, bucket, sizes))
+        counts = [int(np.fromfile(self._bucket(bucket), np.int64, 1)[0]) for bucket in range(self._buckets)]
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        for place in self._places.values():
-            if not self._result(place).exists():
-                self._write(self._result(place), self._written_back(place, sizes, starts))
-        check_most_rows(lambda: (one.numbers[one.kept] for one in self), int(starts[-1]), self.max_rows)
-        self._state = self._state | {"persons": int(starts[-1])}
-        self._write_state(self._state)
+        for place, key in enumerate(keys):
+            if not self._result(key).exists():
+                self._write(self._result(key), self._written_back(blocks[place], place, sizes, starts))
+        kept = functools.partial(map, lambda key: (one := self.of(key)).numbers[one.kept], keys)
+        check_most_rows(kept, int(starts[-1]), self.max_rows)
+        self._write_state(self._state | {"persons": int(starts[-1])})
         self._remove("block-*", "bucket-*")
 
     def of(self, key: str) -> BlockPersons:
@@ -221,7 +225,7 @@ class PersonShuffle:
         Raises:
             OSError, DamagedState: if they cannot be read.
         """
-        path = self._result(self._places[key])
+        path = self._result(key)
         try:
             numbers = np.load(path, allow_pickle=False)
         except (ValueError, EOFError):
@@ -229,19 +233,16 @@ class PersonShuffle:
         # The numbers of rows that are left out are written as their complements, which are negative.
         return BlockPersons(np.where(numbers < 0, ~numbers, numbers), numbers >= 0)
 
-    def __iter__(self) -> Iterator[BlockPersons]:
-        return map(self.of, self._places)
-
     @property
     def _buckets(self) -> int:
         return self._state["buckets"]
 
-    def _bounded(self, bucket: int, sizes: np.ndarray) -> Iterator[bytes]:
+    def _bounded(self, blocks: list[Path], bucket: int, sizes: np.ndarray) -> Iterator[bytes]:
         """Yield the content of a bucket's file: how many persons, the number of each pair's, and whether a row is kept.
 
         A pair is a person and a block that holds rows of theirs.
         """
-        segments = [self._pairs(place, bucket, sizes[place]) for place in self._places.values()]
+        segments = [_read_pairs(block, bucket, own) for block, own in zip(blocks, sizes, strict=True)]
         rows, sums, lengths = (np.concatenate(parts) for parts in list(zip(*segments, strict=True))[:3])
         offsets = np.concatenate([[0], lengths.astype(np.int64).cumsum()])
         content = pa.py_buffer(b"".join(segment.keys for segment in segments))
@@ -257,27 +258,27 @@ class PersonShuffle:
         over = total > self.max_rows
         kept = np.ones(int(rows.sum()), bool)
         if over.any():
-            self._leave_out(bucket, sizes, kept, (person, rows, over, together))
+            self._leave_out(blocks, bucket, sizes, kept, (person, rows, over, together))
         yield kept.tobytes()
 
-    def _leave_out(self, bucket: int, sizes: np.ndarray, kept: np.ndarray, pairs: tuple[np.ndarray, ...]) -> None:
+    def _leave_out(
+        self, blocks: list[Path], bucket: int, sizes: np.ndarray, kept: np.ndarray, pairs: tuple[np.ndarray, ...]
+    ) -> None:
         """Mark as left out what persons with more than m rows have beyond the m of the lowest priorities."""
         person, rows, over, together = pairs
         lowest, first, first_row = _Lowest(self.max_rows), 0, 0
-        for place in self._places.values():
-            last, last_row = first + sizes[place, bucket, 0], first_row + sizes[place, bucket, 1]
+        for block, own in zip(blocks, sizes, strict=True):
+            last, last_row = first + own[bucket, 0], first_row + own[bucket, 1]
             if over[person[first:last]].any():
                 of_row = np.repeat(person[first:last], rows[first:last])
                 at = np.flatnonzero(over[of_row])
                 whose = of_row[at]
-                lowest.add(
-                    whose, priorities(self._hashes(place, bucket, sizes[place])[at], together[whose]), first_row + at
-                )
+                lowest.add(whose, priorities(_read_hashes(block, bucket, own)[at], together[whose]), first_row + at)
                 kept[first_row + at] = False
             first, first_row = last, last_row
         kept[lowest.positions()] = True
 
-    def _written_back(self, place: int, sizes: np.ndarray, starts: np.ndarray) -> Iterator[bytes]:
+    def _written_back(self, block: Path, place: int, sizes: np.ndarray, starts: np.ndarray) -> Iterator[bytes]:
         """Yield the content of a block's result: an array of NumPy."""
         before = sizes[:place].sum(axis=0)
         all_pairs = sizes[:, :, 0].sum(axis=0)
@@ -289,18 +290,17 @@ class PersonShuffle:
                 number = np.fromfile(file, np.uint32, int(pairs[bucket])).astype(np.int64) + starts[bucket]
                 file.seek(8 + 4 * int(all_pairs[bucket]) + int(before[bucket, 1]))
                 kept.append(np.fromfile(file, bool, int(rows[bucket])))
-            of_row.append(np.repeat(number, self._pairs(place, bucket, sizes[place]).rows))
+            of_row.append(np.repeat(number, _read_pairs(block, bucket, sizes[place]).rows))
         sorted_numbers, sorted_kept = np.concatenate(of_row), np.concatenate(kept)
-        order = self._order(place, sizes[place])
+        order = _read_order(block, sizes[place])
         numbers = np.empty(len(order), np.int64)
         numbers[order] = np.where(sorted_kept, sorted_numbers, ~sorted_numbers)
         content = io.BytesIO()
         np.save(content, numbers, allow_pickle=False)
         yield content.getvalue()
 
-    def _sizes(self, place: int) -> np.ndarray:
+    def _sizes(self, path: Path) -> np.ndarray:
         """Return for each bucket (P, 3) how many persons, rows and bytes of keys a block holds."""
-        path = self._block(place)
         sizes = np.fromfile(path, np.int64, 3 * self._buckets)
         whole = sizes.size == 3 * self._buckets and (sizes >= 0).all()
         sizes = sizes.reshape(-1, 3) if whole else np.zeros((self._buckets, 3), np.int64)
@@ -308,35 +308,18 @@ class PersonShuffle:
             raise _damaged(path)
         return sizes
 
-    def _pairs(self, place: int, bucket: int, sizes: np.ndarray) -> _Pairs:
-        persons, _, content = map(int, sizes[bucket])
-        with open(self._block(place), "rb") as file:
-            file.seek(sizes.nbytes + int(_segment_bytes(sizes[:bucket]).sum()))
-            rows, sums, lengths = (np.fromfile(file, kind, persons) for kind in (np.uint32, np.uint64, np.uint32))
-            return _Pairs(rows, sums, lengths, file.read(content))
+    def _about(self, keys: Iterable[str]) -> str:
+        """Return a digest of what the results are about."""
+        return hashlib.blake2b(json.dumps([self.max_rows, *keys]).encode(), digest_size=16).hexdigest()
 
-    def _hashes(self, place: int, bucket: int, sizes: np.ndarray) -> np.ndarray:
-        with open(self._block(place), "rb") as file:
-            ends = sizes.nbytes + int(_segment_bytes(sizes[: bucket + 1]).sum())
-            file.seek(ends - 8 * int(sizes[bucket, 1]))
-            return np.fromfile(file, np.uint64, int(sizes[bucket, 1]))
-
-    def _order(self, place: int, sizes: np.ndarray) -> np.ndarray:
-        with open(self._block(place), "rb") as file:
-            file.seek(sizes.nbytes + int(_segment_bytes(sizes).sum()))
-            return np.fromfile(file, np.uint32)
-
-    def _persons_in(self, bucket: int) -> int:
-        return int(np.fromfile(self._bucket(bucket), np.int64, 1)[0])
-
-    def _block(self, place: int) -> Path:
-        return self._folder / f"block-{place:06}"
+    def _block(self, key: str) -> Path:
+        return self._folder / f"block-{_name(key)}"
 
     def _bucket(self, bucket: int) -> Path:
         return self._folder / f"bucket-{bucket:04}"
 
-    def _result(self, place: int) -> Path:
-        return self._folder / f"persons-{place:06}.npy"
+    def _result(self, key: str) -> Path:
+        return self._folder / f"persons-{_name(key)}.npy"
 
     def _write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
         try:
@@ -358,8 +341,9 @@ class PersonShuffle:
             raise _damaged(path) from None
         return state
 
-    def _write_state(self, state: Mapping[str, Any]) -> None:
+    def _write_state(self, state: dict[str, Any]) -> None:
         self._write(self._folder / STATE, [json.dumps(state).encode()])
+        self._state = state
 
     def _remove(self, *patterns: str) -> None:
         for pattern in patterns:
@@ -432,6 +416,31 @@ class _Lowest:
         rank = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
         chosen = order[rank < self._most]
         self._kept, self._waiting, self._rows = (person[chosen], priority[chosen], position[chosen]), [], 0
+
+
+def _read_pairs(block: Path, bucket: int, sizes: np.ndarray) -> _Pairs:
+    persons, _, content = map(int, sizes[bucket])
+    with open(block, "rb") as file:
+        file.seek(sizes.nbytes + int(_segment_bytes(sizes[:bucket]).sum()))
+        rows, sums, lengths = (np.fromfile(file, kind, persons) for kind in (np.uint32, np.uint64, np.uint32))
+        return _Pairs(rows, sums, lengths, file.read(content))
+
+
+def _read_hashes(block: Path, bucket: int, sizes: np.ndarray) -> np.ndarray:
+    with open(block, "rb") as file:
+        end = sizes.nbytes + int(_segment_bytes(sizes[: bucket + 1]).sum())
+        file.seek(end - 8 * int(sizes[bucket, 1]))
+        return np.fromfile(file, np.uint64, int(sizes[bucket, 1]))
+
+
+def _read_order(block: Path, sizes: np.ndarray) -> np.ndarray:
+    with open(block, "rb") as file:
+        file.seek(sizes.nbytes + int(_segment_bytes(sizes).sum()))
+        return np.fromfile(file, np.uint32)
+
+
+def _name(key: str) -> str:
+    return hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
 
 
 def _segment_bytes(sizes: np.ndarray) -> np.ndarray:

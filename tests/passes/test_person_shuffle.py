@@ -41,13 +41,18 @@ def _blocks(n, seed):
 
 
 def _shuffle(folder, blocks, encoded, names, max_rows, buckets=4):
-    digests = {f"f{i}": "d" for i in range(len(blocks))}
-    shuffle = PersonShuffle(folder, digests, max_rows, buckets)
+    shuffle = PersonShuffle(folder, max_rows, buckets)
     for i, rows in enumerate(blocks):
         if not shuffle.is_routed(f"f{i}"):
             shuffle.route(f"f{i}", names.take(pa.array(rows)), row_hashes(encoded[rows]))
-    shuffle.bound()
+    shuffle.bound(f"f{i}" for i in range(len(blocks)))
     return shuffle
+
+
+def _all(shuffle, blocks):
+    """Return the number of each row's person, and whether it is kept, over all blocks."""
+    found = [shuffle.of(f"f{i}") for i in range(len(blocks))]
+    return np.concatenate([one.numbers for one in found]), np.concatenate([one.kept for one in found])
 
 
 def _kept(encoded, names, rows):
@@ -65,11 +70,10 @@ def test_the_rows_of_each_person_are_those_of_all_rows_in_memory(tmp_path, seed,
     for division in range(3):
         blocks = _blocks(len(whose), 100 * seed + division)
         shuffle = _shuffle(tmp_path / str(division), blocks, encoded, names, max_rows, buckets=[1, 4, 7][division])
-        found = [shuffle.of(f"f{i}") for i in range(len(blocks))]
-        order, kept = np.concatenate(blocks), np.concatenate([one.kept for one in found])
+        order, (numbers, kept) = np.concatenate(blocks), _all(shuffle, blocks)
         assert _kept(encoded, names, order[kept]) == expected
         # One number a person, and one person a number, from 0 without a gap.
-        pairs = set(zip(np.concatenate([one.numbers for one in found]).tolist(), whose[order].tolist(), strict=True))
+        pairs = set(zip(numbers.tolist(), whose[order].tolist(), strict=True))
         assert len(pairs) == len(set(whose)) == shuffle.persons and {a for a, _ in pairs} == set(range(shuffle.persons))
 
 
@@ -79,7 +83,7 @@ def test_a_choice_by_another_rule_would_be_found(tmp_path, monkeypatch):
     monkeypatch.setattr(person_shuffle, "priorities", lambda own, together: np.zeros(len(own), np.uint64))
     blocks = _blocks(len(whose), 1)
     shuffle = _shuffle(tmp_path / "s", blocks, encoded, pa.array(whose), 2)
-    kept = np.concatenate([one.kept for one in shuffle])
+    kept = _all(shuffle, blocks)[1]
     expected = _kept(encoded, pa.array(whose), bounded(encoded, whose, 2))
     assert _kept(encoded, pa.array(whose), np.concatenate(blocks)[kept]) != expected
 
@@ -90,10 +94,7 @@ def test_one_person_more_changes_no_row_of_another(tmp_path):
     full = _shuffle(tmp_path / "full", blocks, encoded, names, 2)
     without = [rows[whose[rows] != 0] for rows in blocks]
     less = _shuffle(tmp_path / "less", without, encoded, names, 2)
-    both = [
-        np.concatenate([rows[one.kept] for rows, one in zip(division, shuffle, strict=True)])
-        for division, shuffle in ((blocks, full), (without, less))
-    ]
+    both = [np.concatenate(own)[_all(shuffle, own)[1]] for own, shuffle in ((blocks, full), (without, less))]
     assert _kept(encoded, names, both[0][whose[both[0]] != 0]) == _kept(encoded, names, both[1])
     assert (whose[both[0]] == 0).sum() == 2
 
@@ -104,7 +105,7 @@ def test_persons_of_one_hash_are_told_apart(tmp_path, monkeypatch):
     encoded, whose = _rows(7)
     blocks = _blocks(len(whose), 7)
     shuffle = _shuffle(tmp_path / "s", blocks, encoded, pa.array(whose), 2)
-    kept = np.concatenate([one.kept for one in shuffle])
+    kept = _all(shuffle, blocks)[1]
     expected = _kept(encoded, pa.array(whose), bounded(encoded, whose, 2))
     assert _kept(encoded, pa.array(whose), np.concatenate(blocks)[kept]) == expected
     assert shuffle.persons == len(set(whose))
@@ -149,7 +150,7 @@ def test_keys_are_equal_exactly_where_numbers_are():
 
 @pytest.mark.parametrize("wrong", [pa.array([[1], [2]]), pa.array([b"x", b"y"]), pa.array(["x", None])])
 def test_persons_that_cannot_be_told_apart_name_the_block(tmp_path, wrong):
-    shuffle = PersonShuffle(tmp_path / "s", {"b.parquet, row group 3": ""}, 2)
+    shuffle = PersonShuffle(tmp_path / "s", 2)
     with pytest.raises(BadRecords, match=r"^b.parquet, row group 3: [^\n]*$"):
         shuffle.route("b.parquet, row group 3", wrong, np.zeros(2, np.uint64))
     assert not shuffle.is_routed("b.parquet, row group 3")
@@ -158,7 +159,7 @@ def test_persons_that_cannot_be_told_apart_name_the_block(tmp_path, wrong):
 def test_a_full_disk_leaves_nothing_in_part_and_the_same_call_goes_on(tmp_path, monkeypatch):
     encoded, whose = _rows(2)
     names, blocks = pa.array(whose), _blocks(len(whose), 2)
-    expected = np.concatenate([one.numbers for one in _shuffle(tmp_path / "once", blocks, encoded, names, 2)])
+    expected = _all(_shuffle(tmp_path / "once", blocks, encoded, names, 2), blocks)[0]
     assert len(blocks) > 2
     replace, left = os.replace, [0]
 
@@ -180,7 +181,7 @@ def test_a_full_disk_leaves_nothing_in_part_and_the_same_call_goes_on(tmp_path, 
     assert shuffle is not None
     monkeypatch.undo()
     # Numbers are those of another secret, so only which are equal, and which rows take part, is compared.
-    found = np.concatenate([one.numbers for one in shuffle])
+    found = _all(shuffle, blocks)[0]
     assert len(set(zip(expected.tolist(), found.tolist(), strict=True))) == shuffle.persons == len(set(expected.tolist()))
 
 
@@ -204,16 +205,16 @@ def test_a_killed_process_is_taken_up_with_the_same_rows(tmp_path):
     names, blocks = pa.array(whose), [*np.array_split(np.random.default_rng(4).permutation(600), 3)]
     expected = _kept(encoded, names, bounded(encoded, whose, 2))
     fork = multiprocessing.get_context("fork")
-    # 1 state, 3 blocks, 4 buckets, 3 results, and the state: a kill in each phase, of one folder after the other.
-    for writes in (0, 2, 5, 9, 11):
+    # The state, 3 blocks, the state twice, 4 buckets, 3 results, and the state: a kill in each phase.
+    for writes in (0, 2, 5, 7, 11, 13):
         killed = fork.Process(target=_killed_after, args=(tmp_path / str(writes), blocks, encoded, whose, writes))
         killed.start()
         killed.join()
         assert killed.exitcode == -signal.SIGKILL
-        routed = PersonShuffle(tmp_path / str(writes), dict.fromkeys(["f0", "f1", "f2"], "d"), 2, 4)
+        routed = PersonShuffle(tmp_path / str(writes), 2, 4)
         assert [routed.is_routed(f"f{i}") for i in range(3)].count(True) == min(3, max(0, writes - 1))
         shuffle = _shuffle(tmp_path / str(writes), blocks, encoded, names, 2)
-        kept = np.concatenate([one.kept for one in shuffle])
+        kept = _all(shuffle, blocks)[1]
         assert _kept(encoded, names, np.concatenate(blocks)[kept]) == expected
 
 
@@ -222,44 +223,50 @@ def test_what_is_there_is_used_only_for_the_same_blocks_and_no_key_stays(tmp_pat
     names = pa.array([f"name-{i}" for i in whose])
     shuffle = _shuffle(tmp_path / "s", [np.arange(600)], encoded, names, 2)
     folder = tmp_path / "s"
-    assert sorted(path.name for path in folder.iterdir()) == ["persons-000000.npy", "shuffle.json"]
+    assert sorted(path.name[:8] for path in folder.iterdir()) == ["persons-", "shuffle."]
     assert not any(b"name-" in path.read_bytes() for path in folder.iterdir())
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600} or os.name != "posix"
-    again = PersonShuffle(folder, {"f0": "d"}, 2, buckets=9)
-    assert again.is_done and again.is_routed("f0") and (again.of("f0").kept == shuffle.of("f0").kept).all()
-    for blocks, max_rows in (({"f0": "other"}, 2), ({"f0": "other"}, 3), ({"f0": "other", "f1": "d"}, 3)):
-        other = PersonShuffle(folder, blocks, max_rows)
-        assert not other.is_done and not other.is_routed("f0")
-        with pytest.raises(ValueError, match="'f0' has not been routed"):
-            other.bound()
+    again = PersonShuffle(folder, 2, buckets=9)
+    assert again.is_done(["f0"]) and (again.of("f0").kept == shuffle.of("f0").kept).all()
+    for other, keys in ((again, ["f1"]), (again, ["f0", "f1"]), (PersonShuffle(folder, 3), ["f0"])):
+        assert not other.is_done(keys) and not other.is_routed("f0")
+        with pytest.raises(ValueError, match=r"block 'f[01]': expected one or more, and route"):
+            other.bound(keys)
+    assert again.is_done(["f0"])
+    again.route("f1", pa.array([5]), np.zeros(1, np.uint64))
+    again.bound(["f1"])
+    assert again.is_done(["f1"]) and not again.is_done(["f0"]) and again.persons == 1
+    assert len(list(folder.iterdir())) == 2
 
 
 def test_damaged_files_are_told(tmp_path):
-    shuffle = PersonShuffle(tmp_path / "s", {"f0": "d"}, 2, 4)
+    shuffle = PersonShuffle(tmp_path / "s", 2, 4)
     shuffle.route("f0", pa.array([1, 2]), np.zeros(2, np.uint64))
-    path = tmp_path / "s" / "block-000000"
+    (path,) = (tmp_path / "s").glob("block-*")
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamagedState, match="block-000000"):
-        shuffle.bound()
+    with pytest.raises(DamagedState, match="block-"):
+        shuffle.bound(["f0"])
     (tmp_path / "s" / person_shuffle.STATE).write_text("{}")
     with pytest.raises(DamagedState, match=r"shuffle\.json"):
-        PersonShuffle(tmp_path / "s", {"f0": "d"}, 2, 4)
+        PersonShuffle(tmp_path / "s", 2, 4)
 
 
 def test_no_rows(tmp_path):
-    empty = PersonShuffle(tmp_path / "empty", {"f0": ""}, 2, 4)
+    empty = PersonShuffle(tmp_path / "empty", 2, 4)
     empty.route("f0", pa.array([], pa.string()), np.zeros(0, np.uint64))
-    empty.bound()
+    empty.bound(["f0"])
     assert empty.persons == 0 and len(empty.of("f0").numbers) == len(empty.of("f0").kept) == 0
 
 
-@pytest.mark.parametrize("wrong", [{"max_rows": 0}, {"buckets": 0}, {"buckets": 10**6}, {"blocks": {}}])
+@pytest.mark.parametrize("wrong", [{"max_rows": 0}, {"buckets": 0}, {"buckets": 10**6}])
 def test_bad_arguments(tmp_path, wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        PersonShuffle(tmp_path / "s", **{"blocks": {"f0": ""}, "max_rows": 1} | wrong)
-    shuffle = PersonShuffle(tmp_path / "s", {"f0": ""}, 1)
+        PersonShuffle(tmp_path / "s", **{"max_rows": 1} | wrong)
+    shuffle = PersonShuffle(tmp_path / "s", 1)
     with pytest.raises(ValueError, match="hashes"):
         shuffle.route("f0", pa.array([1]), np.zeros(2, np.uint64))
+    with pytest.raises(ValueError, match="block none"):
+        shuffle.bound([])
     assert buckets_for(0) == 1 and buckets_for(10**18) == 4096
 
 
