@@ -44,11 +44,14 @@ def person_keys(values: pa.Array) -> tuple[pa.Array, np.ndarray]:
         if values.null_count:
             raise BadRecords("a person is missing: expected the person of each record")
         values = values.dictionary_encode()
-        # Some values are one person in two spellings, such as 0.0 and -0.0.
-        keys = _written(values.dictionary).dictionary_encode()
+        of_row, keys = values.indices.to_numpy().astype(np.int64), _written(values.dictionary)
+        if not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
+            # Some values are one person in two spellings, such as 0.0 and -0.0.
+            spelled = keys.dictionary_encode()
+            of_row, keys = spelled.indices.to_numpy().astype(np.int64)[of_row], spelled.dictionary
     except (pa.ArrowException, TypeError):
         raise BadRecords(f"ids or persons are of {kind}: expected text or whole numbers") from None
-    return keys.dictionary, keys.indices.to_numpy().astype(np.int64)[values.indices.to_numpy()]
+    return keys, of_row
 
 
 def _written(values: pa.Array) -> pa.Array:

@@ -164,9 +164,9 @@ class PersonShuffle:
         rows = np.bincount(of_row, minlength=len(keys))[by_bucket]
         ends, sorted_hashes = rows.cumsum(), hashes[order]
         sums = np.add.reduceat(sorted_hashes, ends - rows) if len(rows) else sorted_hashes
+        # An array that was just made holds nothing but its own texts, from their beginning.
         keys = keys.take(pa.array(by_bucket))
-        lengths = pc.binary_length(keys).to_numpy()
-        content = b"".join(keys.to_pylist())
+        lengths, content = pc.binary_length(keys).to_numpy(), memoryview(keys.buffers()[2] or b"")
         pair_starts = np.concatenate([[0], np.bincount(bucket, minlength=buckets).cumsum()])
         row_starts, byte_starts = (np.concatenate([[0], x.cumsum()])[pair_starts] for x in (rows, lengths))
         yield np.stack([np.diff(x) for x in (pair_starts, row_starts, byte_starts)], axis=1).astype(np.int64).tobytes()
