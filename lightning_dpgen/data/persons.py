@@ -7,6 +7,9 @@ import scipy.sparse
 
 from lightning_dpgen.data.layout import Encoded
 
+# The count of records that are left out, for the private report.
+MORE_ROWS = "records: more than max_rows of a person"
+
 _STEP, _FIRST, _SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 

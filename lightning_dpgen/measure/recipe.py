@@ -11,9 +11,10 @@ from torch import Tensor
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.statistics import Statistic
-from lightning_dpgen.measure.workload import Measured, State, Workload
+from lightning_dpgen.measure.workload import Components, Measured, State, Workload
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_sizes
+from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.stage_spec import StageSpec
@@ -88,8 +89,8 @@ class Recipe(ABC):
 
     def measure(
         self,
-        records: Records,
-        component: Tensor,
+        records: Records | InBlocks,
+        component: Tensor | Components,
         account: Account | None,
         *,
         state: State | None = None,
@@ -98,8 +99,9 @@ class Recipe(ABC):
         """Measure what is not in the state yet, and fit the mixture, which remembers the run that has paid for it.
 
         Args:
-            records: private.
-            component: (N,) the component of each record; recipes that tell none apart do not look at it. Private.
+            records: in memory or in blocks. Private.
+            component: (N,) the component of each record, or a function of records that returns it, as for
+                `Workload.measure`; recipes that tell none apart do not look at it. Private.
             account: the account whose plan holds `specs`; None if the state holds all of it.
             state: the state from which an interrupted run goes on; None to begin.
             save: called after each access with the state from which the run could go on.
@@ -115,8 +117,8 @@ class Recipe(ABC):
 
     def measured(
         self,
-        records: Records,
-        component: Tensor,
+        records: Records | InBlocks,
+        component: Tensor | Components,
         account: Account | None,
         *,
         state: State | None = None,

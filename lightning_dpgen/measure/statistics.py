@@ -153,10 +153,15 @@ class Marginals(Statistic):
         self.shape, self.bound = (self._starts[-1],), math.sqrt(len(self.tables))
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        parts = []
-        for table, size in zip(self.tables, self.sizes, strict=True):
-            cells = np.ravel_multi_index([records.codes[:, group].astype(np.int64) for group in table], size)
-            parts.append(np.bincount(cells, minlength=math.prod(size)))
+        # Each column is written out once, in the type that `bincount` would otherwise make of the cells of every table.
+        columns = np.ascontiguousarray(records.codes.T, np.intp)
+        cells, parts = np.empty(len(records), np.intp), []
+        for (first, *others), size in zip(self.tables, self.sizes, strict=True):
+            place = columns[first]
+            for group, choices in zip(others, size[1:], strict=True):
+                place = np.multiply(place, choices, out=cells)
+                place += columns[group]
+            parts.append(np.bincount(place, minlength=math.prod(size)))
         return torch.from_numpy(np.concatenate(parts))
 
     def tables_of(self, sums: Tensor) -> list[Tensor]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import numbers
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian, rounded_gaussian
@@ -34,6 +38,9 @@ class Measured:
     deviation: float
     run: str = ""
 
+
+# Gives the component (B,) of each record, int64 from 0: a function of that record, and of what is public.
+Components: TypeAlias = Callable[[Records], Tensor]
 
 # The measurements of a run so far: by stage, for each access that was made, by the names of the statistics.
 State = Mapping[str, Sequence[Mapping[str, Measured]]]
@@ -89,16 +96,21 @@ class Workload:
         return StageSpec(self.stage, self.noise_shares, self.rounds, max_noise=self.max_noise, share=share * self.share)
 
     def measure(
-        self, statistics: Mapping[str, Statistic], records: Records, component: Tensor, account: Account
+        self,
+        statistics: Mapping[str, Statistic],
+        records: Records | InBlocks,
+        component: Tensor | Components,
+        account: Account,
     ) -> Mapping[str, Measured]:
         """Measure the noisy sums of each statistic, from the next access.
 
         Args:
             statistics: the statistics by their names in `noise_shares`.
-            records: private.
-            component: (N,) the component of each, int64 from 0: a function of the record itself and of what is public, such
-                as centres that were released. One that follows from the other records, as k-means without noise gives it,
-                moves with them, and no bound holds. Private.
+            records: in memory or in blocks. Private.
+            component: (N,) the component of each, int64 from 0, or a function of records that returns it, as records in
+                blocks need. It follows from the record itself and from what is public, such as centres that were released.
+                One that follows from the other records, as k-means without noise gives it, moves with them, and no bound
+                holds. Private.
             account: the account whose plan holds the spec.
 
         Guarantee:
@@ -113,9 +125,14 @@ class Workload:
                 that has measured other records before.
             Nothing has been spent then.
         """
+        if isinstance(records, Records) and not isinstance(component, Tensor) and callable(component):
+            component = component(records)
         self.check(statistics, records, component, account)
         # Slow work is done before the access, which an interrupt would lose.
-        sums_of = {name: statistic.of_all(records, component) for name, statistic in statistics.items()}
+        if isinstance(records, InBlocks):
+            sums_of = _sums_in_blocks(statistics, records, component)
+        else:
+            sums_of = {name: statistic.of_all(records, component) for name, statistic in statistics.items()}
         exact = {name: torch.as_tensor(sums).detach().clone() for name, sums in sums_of.items()}
         for name, sums in exact.items():
             shape = tuple(statistics[name].shape)
@@ -144,18 +161,25 @@ class Workload:
                 found[name] = Measured(noisy, deviation, account.ledger.run)
         return found
 
-    def check(self, statistics: Mapping[str, Statistic], records: Records, component: Tensor, account: Account) -> None:
+    def check(
+        self,
+        statistics: Mapping[str, Statistic],
+        records: Records | InBlocks,
+        component: Tensor | Components,
+        account: Account,
+    ) -> None:
         """Refuse what the plan does not cover, before anything is spent; see `measure`."""
         if account.plan.relation != ADD_OR_REMOVE_ONE:
             raise LedgerError(
                 f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, for which the bounds hold"
             )
-        persons_of(records, None, account.plan.max_rows)
-        if not isinstance(component, Tensor):
-            raise ValueError(f"component: {type(component).__name__}, expected a tensor of int64, one for each record")
-        if component.shape != (len(records),) or component.dtype != torch.int64:
-            # The number of records is private, and is not said.
-            raise ValueError(f"component: {component.dim()} axes of {component.dtype}, expected int64, one for each record")
+        if isinstance(records, InBlocks):
+            records.blocks.check_persons(account.plan.max_rows)
+            if isinstance(component, Tensor) or not callable(component):
+                raise ValueError(f"component: {type(component).__name__}, expected a function of the records of a block")
+        else:
+            persons_of(records, None, account.plan.max_rows)
+            _check_components(component, len(records), statistics)
         if set(statistics) != set(self.noise_shares):
             raise ValueError(f"statistics {sorted(statistics)}: expected those of the plan, {sorted(self.noise_shares)}")
         for name, statistic in statistics.items():
@@ -164,9 +188,6 @@ class Workload:
                     f"statistic {name!r} is made for records of the layout {layout}, and its bound holds for no others: "
                     f"expected that of these records, {records.schema.layout}"
                 )
-            k = getattr(statistic, "k", None)
-            if k is not None and len(component) and not (component.min() >= 0 and component.max() < k):
-                raise ValueError(f"component: statistic {name!r} tells {k} apart, expected numbers from 0 to {k - 1}")
             bound = getattr(statistic, "bound", None)
             if not (isinstance(bound, numbers.Real) and 1e-200 <= bound <= 1e200):
                 raise ValueError(
@@ -175,6 +196,52 @@ class Workload:
                 )
             multiplier = account.plan.stage(self.stage).access.multipliers.get(name, 0.0)
             check_steps(name, multiplier * bound * account.plan.max_rows / getattr(statistic, "unit", 1.0))
+
+
+class StatisticSums:
+    """The sums of statistics over the records of a block (`passes.reduce.BlockSums`).
+
+    Args:
+        statistics: by name, in whole numbers.
+        component: the component of each record of a block, a function of that record.
+
+    Raises:
+        ValueError: when it is called, for components that a statistic does not tell apart, or sums that are not whole.
+    """
+
+    def __init__(self, statistics: Mapping[str, Statistic], component: Components) -> None:
+        self._statistics, self._component = dict(statistics), component
+        self.shapes = {name: tuple(statistic.shape) for name, statistic in statistics.items()}
+
+    def __call__(self, records: Records) -> dict[str, Tensor]:
+        component = self._component(records)
+        _check_components(component, len(records), self._statistics)
+        found = {name: statistic.of_all(records, component) for name, statistic in self._statistics.items()}
+        for name, sums in found.items():
+            if sums.dtype != torch.int64:
+                raise ValueError(
+                    f"statistic {name!r}: sums in {sums.dtype}, which depend on the division into blocks: expected whole "
+                    "multiples of its unit, int64"
+                )
+        return found
+
+
+def _sums_in_blocks(statistics: Mapping[str, Statistic], records: InBlocks, component: Components) -> dict[str, Tensor]:
+    function = StatisticSums(statistics, component)
+    # Sums that were kept are those of the same statistics.
+    return records.reduce(function, of=hashlib.blake2b(pickle.dumps(function), digest_size=16).hexdigest())
+
+
+def _check_components(component: object, count: int, statistics: Mapping[str, Statistic]) -> None:
+    if not isinstance(component, Tensor):
+        raise ValueError(f"component: {type(component).__name__}, expected a tensor of int64, one for each record")
+    if component.shape != (count,) or component.dtype != torch.int64:
+        # The number of records is private, and is not said.
+        raise ValueError(f"component: {component.dim()} axes of {component.dtype}, expected int64, one for each record")
+    for name, statistic in statistics.items():
+        k = getattr(statistic, "k", None)
+        if k is not None and len(component) and not (component.min() >= 0 and component.max() < k):
+            raise ValueError(f"component: statistic {name!r} tells {k} apart, expected numbers from 0 to {k - 1}")
 
 
 def _positive(value: object) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.sampling.lots import persons_of
 
 
 class Blocks(Protocol):
@@ -24,6 +25,16 @@ class Blocks(Protocol):
 
     schema: Schema
     keys: Sequence[str]
+
+    def __len__(self) -> int:
+        """Return the number of records; private."""
+
+    def check_persons(self, max_rows: int) -> None:
+        """Refuse blocks that do not say whose the records are, where a person may have several, or one with more.
+
+        Raises:
+            ValueError, BadRecords: as `sampling.lots.persons_of`.
+        """
 
     def read(self, key: str) -> Records:
         """Return the records of a block, which are the same each time.
@@ -72,6 +83,13 @@ class Slices:
         """The names of the blocks, by their places."""
         return [f"slice {i}" for i in range(-(-len(self.records) // self.rows))]
 
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def check_persons(self, max_rows: int) -> None:
+        """Refuse a person with more records, or an unknown one."""
+        persons_of(self.records, None, max_rows)
+
     def read(self, key: str) -> Records:
         """Return the records of a block."""
         start = int(key.removeprefix("slice ")) * self.rows
@@ -79,8 +97,3 @@ class Slices:
         persons = None if own.persons is None else own.persons[rows]
         values = None if own.values is None else own.values[rows]
         return Records(own.schema, own.encoded[rows], persons, values)
-
-
-def each(blocks: Blocks) -> Iterator[Records]:
-    """Yield the records of each block, in the order of the keys."""
-    return map(blocks.read, blocks.keys)

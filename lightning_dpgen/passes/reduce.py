@@ -6,7 +6,8 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.passes.blocks import Blocks
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
 from lightning_dpgen.privacy import durable
@@ -42,17 +44,24 @@ class BlockSums(Protocol):
 
 
 def reduce(
-    blocks: Blocks, function: BlockSums, compute: PassExecutor | None = None, *, keep: Path | None = None, of: str = ""
+    blocks: Blocks,
+    function: BlockSums,
+    executor: PassExecutor | None = None,
+    *,
+    keep: Path | None = None,
+    of: str = "",
+    after_block: Callable[[], None] = lambda: None,
 ) -> dict[str, Tensor]:
     """Return exact sums over all blocks.
 
     Args:
         blocks: the records. Private.
         function: the sums over the records of one block.
-        compute: where they are computed; None for this process.
+        executor: where they are computed; None for this process.
         keep: the file in which the sums so far are kept now and then, so that an interrupted pass goes on from there; its
             owner alone may read it, and the caller removes it once the sums are used. None to keep none. Private.
         of: what the pass is about; sums that were kept of another pass, or of other blocks, are not used.
+        after_block: called after each block; it may raise to end the pass.
 
     Returns:
         dict: the sums by name, int64. Private.
@@ -86,8 +95,9 @@ def reduce(
     total = _Total.kept(keep, about) or _Total(about, function.shapes)
     left = [key for key in blocks.keys if key not in total.counted]
     last = time.monotonic()
-    for key, partial in (compute or InProcess()).map(functools.partial(_sum_block, blocks, function), left):
+    for key, partial in (executor or InProcess()).map(functools.partial(_sum_block, blocks, function), left):
         total.add(key, partial)
+        after_block()
         if keep is not None and time.monotonic() - last > _UNKEPT:
             total.save(keep)
             last = time.monotonic()
@@ -96,6 +106,34 @@ def reduce(
     if keep is not None and left:
         total.save(keep)
     return total.sums()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InBlocks:
+    """Records in blocks, and how each full pass over them is made. Private.
+
+    Args:
+        blocks: the records.
+        executor, keep, after_block: as for `reduce`.
+    """
+
+    blocks: Blocks
+    executor: PassExecutor | None = None
+    keep: Path | None = None
+    after_block: Callable[[], None] = lambda: None
+
+    @property
+    def schema(self) -> Schema:
+        """The public description of the records."""
+        return self.blocks.schema
+
+    def __len__(self) -> int:
+        """Return the number of records; private."""
+        return len(self.blocks)
+
+    def reduce(self, function: BlockSums, of: str = "") -> dict[str, Tensor]:
+        """Return exact sums over all records; see `reduce`."""
+        return reduce(self.blocks, function, self.executor, keep=self.keep, of=of, after_block=self.after_block)
 
 
 def _sum_block(blocks: Blocks, function: BlockSums, key: str) -> PartialSums:

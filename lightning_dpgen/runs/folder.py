@@ -53,6 +53,8 @@ class RunFolder:
     initial = _under("private", "initial")
     warnings = _under("private", WARNINGS)
     tensorboard = _under("private", "tensorboard")
+    # Encoded records of tables that are read in blocks; it is removed when the run has ended.
+    blocks = _under("private", "blocks")
     staging = _under("private", "release-in-progress")
 
     @property
@@ -133,7 +135,7 @@ def _check_free(folder: RunFolder) -> None:
     """Check that all names which a run gives to its files and folders are free, or its own kind of thing."""
     parts = (folder.ledger.with_suffix(".part"), *map(durable.partial_path, folder.states))
     files = (folder.ledger, heads_file(folder.ledger), *folder.states, *parts)
-    for path in (*files, folder.staging, folder.trials, folder.tensorboard, folder.initial):
+    for path in (*files, folder.staging, folder.trials, folder.tensorboard, folder.initial, folder.blocks):
         name, what = path.relative_to(folder.root), "file" if path in files else "folder"
         if path.is_symlink():
             raise UsageError(

@@ -12,12 +12,15 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity, measure_table_fidelity
 from lightning_dpgen.metrics.train_on_synthetic import ROWS
 from lightning_dpgen.models.mixture import Diverged, Mixture
+from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import resume
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.in_blocks import check_in_blocks, read_in_blocks
+from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.measure import labelled_mixture, measured_mixture
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.warnings import declared_warning, plan_limits
@@ -26,15 +29,22 @@ from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
 
-def read_records(settings: Settings, source: Source, reporter: Reporter) -> Records:
-    """Return the private records of a run.
+def read_records(
+    settings: Settings, source: Source, reporter: Reporter, folder: RunFolder, interrupts: Interrupts
+) -> Records | InBlocks:
+    """Return the private records of a run, in blocks where they are larger than memory.
 
     Raises:
+        UsageError: for a run that takes no records in blocks.
         BadRecords: if they are not what was declared; nothing has been spent.
     """
+    check_in_blocks(settings.spec, source)
     # The public figure of a table is of its values, and they are read before anything is spent.
     by_values = isinstance(settings.schema, TableSchema) and settings.spec.privacy.fidelity_share is not None
-    records, counted = source.records(settings.schema, values=by_values)
+    if source.in_blocks:
+        records, counted = read_in_blocks(settings, source, folder, interrupts)
+    else:
+        records, counted = source.records(settings.schema, values=by_values)
     n, part = settings.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
     reporter.say(f"reading (private, stays here): {part}; data.n={n:,}")
     reporter.warn(declared_warning(n, len(records)))
@@ -43,13 +53,13 @@ def read_records(settings: Settings, source: Source, reporter: Reporter) -> Reco
     return records
 
 
-def keep_warnings(folder: RunFolder, settings: Settings, records: Records) -> None:
+def keep_warnings(folder: RunFolder, settings: Settings, records: Records | InBlocks) -> None:
     """Keep what records give reason to warn of, for the private report alone."""
     if folder.private.is_dir() and (text := declared_warning(settings.n, len(records))) is not None:
         durable.write(folder.warnings, json.dumps([text]).encode())
 
 
-def learn(run: Context, records: Records) -> SyntheticContent:
+def learn(run: Context, records: Records | InBlocks) -> SyntheticContent:
     """Learn from the records, or go on with that, in the folder of the run; nothing is released yet.
 
     Raises:

@@ -15,13 +15,14 @@ from lightning_dpgen.measure.network_labels import LabelRecipe
 from lightning_dpgen.measure.recipe import MostlyNoise, Recipe
 from lightning_dpgen.measure.workload import Measured, State
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.resume import load_state, paid_once, say_plan
 
 
-def measured_mixture(run: Context, records: Records) -> Mixture:
+def measured_mixture(run: Context, records: Records | InBlocks) -> Mixture:
     """Return the mixture that is fitted to what has been measured.
 
     Raises:
@@ -38,7 +39,7 @@ def measured_mixture(run: Context, records: Records) -> Mixture:
         account.go_on(accesses | paid_once(account))
         say_plan(run)
     with run.interrupts.patient():
-        component = label_components(records)
+        component = label_components if isinstance(records, InBlocks) else label_components(records)
         _refuse_lost(run, recipe, state)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MostlyNoise)  # it was said with the plan

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
@@ -17,6 +20,7 @@ from lightning_dpgen.runs import discover, run_identity
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.context import Context, private_stream
 from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.in_blocks import check_in_blocks
 from lightning_dpgen.runs.initial import check_other_records, keep_initial, with_kept_initial
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import learn, read_records
@@ -66,6 +70,7 @@ def settle(spec: RunSpec, source: Source) -> tuple[Settings | None, Plan | None]
     buys = spec.data.n is None or bool(source.open_parts)
     settled = (None, discover.first_plan(spec, source)) if buys else (fill(spec, source), None)
     source.files()
+    check_in_blocks((settled[0] or discover.for_any_find(spec, source)).spec, source)
     check_other_records(spec, source.contents())
     return settled
 
@@ -102,7 +107,7 @@ class _Run:
             self.spec = keep_initial(self.spec, self.folder)
             if settings is None:
                 settings = self._discover(seen, account)
-                seen = read_records(settings, self.source, self.reporter)
+                seen = self._read(settings)
             return self._finish(settings, account, seen)
 
     def _plan(self, settings: Settings, promise: Plan | None = None) -> Plan:
@@ -124,8 +129,13 @@ class _Run:
             known = discover.for_any_find(self.spec, self.source) if settings is None else settings
             rehearse(known.module(Account(plan)), self.spec.model.target)
         if settings is None:
+            if self.source.in_blocks:
+                return discover.Look(len(self._read(discover.for_any_find(self.spec, self.source))), {}, None)
             return discover.look(self.spec, self.source)
-        return read_records(settings, self.source, self.reporter)
+        return self._read(settings)
+
+    def _read(self, settings: Settings) -> Records | InBlocks:
+        return read_records(settings, self.source, self.reporter, self.folder, self.interrupts)
 
     def _open(self, settings: Settings | None, plan: Plan) -> Account:
         _LOG.debug("opening the ledger %s", self.folder.ledger)
@@ -192,14 +202,17 @@ class _Run:
         if (kept := [stage.name for stage in account.plan.stages]) != planned:
             raise LedgerError(f"{self.folder.ledger}: holds a plan of the stages {kept}, and these settings have {planned}")
 
-    def _finish(self, settings: Settings, account: Account, records: Any = None) -> dict[str, Any]:
+    def _finish(self, settings: Settings, account: Account, records: Records | InBlocks | None = None) -> dict[str, Any]:
         if records is None:
-            records = read_records(settings, self.source, self.reporter)
+            records = self._read(settings)
         run = Context(settings, account, self.folder, self.interrupts, self.reporter, self.ranks)
         _LOG.debug("learning, by the stages %s", ", ".join(stage.name for stage in account.plan.stages))
         content = learn(run, records)
         _LOG.debug("drawing synthetic records, and writing the release")
         declared = settings.declared()
-        return write_release(
+        certificate = write_release(
             self.folder.release, self.folder.staging, content, account, unit=settings.unit, declared=declared
         )
+        # Encoded records, where they were read in blocks, have been learned from.
+        shutil.rmtree(self.folder.blocks, ignore_errors=True)
+        return certificate

@@ -69,6 +69,11 @@ def select(
     for text in (seed_warning(spec.debug.private_seed), delta_warning(spec)):
         reporter.warn(text)
     source.files()
+    if source.in_blocks:
+        raise UsageError(
+            f"privacy.selection={spec.privacy.selection}: takes records in memory, and data.path is larger than "
+            f"data.memory_gib={spec.data.memory_gib:g}: leave it out, or raise data.memory_gib where the machine has it"
+        )
     default, plain = _untrained(candidates)
     score = _scoring(candidates, default)
     stream, study = private_stream(spec), study_of(spec.privacy)
@@ -82,7 +87,7 @@ def select(
     else:
         reporter.say(candidates.table())
         reporter.say(check_study(study, candidates.plan))
-        records = read_records(first, source, reporter)
+        records = read_records(first, source, reporter, folder, interrupts)
         check_other_records(spec, source.contents())
         reporter.warn(mark(study, spec.privacy, source.contents()))
         run_folder.take(folder)
@@ -100,7 +105,7 @@ def select(
                     "this software that began it"
                 )
             account.go_on({STAGE: account.ledger.count(STAGE)} if account.ledger.count(STAGE) else {})
-            records = read_records(first, source, SilentReporter())
+            records = read_records(first, source, SilentReporter(), folder, interrupts)
         keep_warnings(folder, first, records)
         trials = _Trials(candidates, records, account, folder, interrupts, score)
         reporter.say("selecting: trials are made, and nothing is said of them")

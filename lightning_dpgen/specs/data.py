@@ -133,7 +133,15 @@ class TableSpec(_InFile, _OfPersons):
 
     kind = "table"
     source: Literal["table"]
-    path: Place | None = setting("the file, or the folder of Parquet files; a database has url and query in its place")
+    path: Place | None = setting(
+        "the file, or the folder of files of Parquet or text; a database has url and query in its place"
+    )
+    memory_gib: float = setting(
+        "files of Parquet or text that are larger than this together, in GiB, are read in blocks, each encoded once into "
+        "the run's private folder; for model=measured",
+        1.0,
+        ge=0,
+    )
     url: AnyText | None = setting("of a database, without a password: the driver finds that in its own way")
     query: AnyText | None = setting("in SQL, with url: the records, each of which is one row")
     rows_independent: bool | None = setting(

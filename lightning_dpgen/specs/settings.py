@@ -56,7 +56,7 @@ FIRST_PASS = "first pass"
 _ASSUMED_EPSILON = 4.0
 # Settings of the data that say where something is, and those that a certificate does not show: these, and what its schema
 # says. Records are told by their fingerprint.
-_PLACES = {"path", "url", "query", "schema_", "items"}
+_PLACES = {"path", "url", "query", "schema_", "items", "memory_gib"}
 _VALUES_OF = "values of {}"
 _NOT_SHOWN = _PLACES | {"source", "n", "bins"}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_dpgen.data.errors import MissingData
-from lightning_dpgen.data.persons import bounded
+from lightning_dpgen.data.persons import MORE_ROWS, bounded
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
@@ -26,6 +26,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
     from lightning_dpgen.data.records import Records
+    from lightning_dpgen.passes.kept_blocks import KeptBlocks
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,25 @@ class Source(ABC):
             return Records(schema, reading.encoded, values=by_values), dict(reading.counted)
         kept = bounded(reading.encoded, reading.persons, self.spec.most_rows)
         left_out = len(reading.encoded) - len(kept)
-        counted = dict(reading.counted) | ({"records: more than max_rows of a person": left_out} if left_out else {})
+        counted = dict(reading.counted) | ({MORE_ROWS: left_out} if left_out else {})
         by_values = None if by_values is None else by_values[kept]
         return Records(schema, reading.encoded[kept], reading.persons[kept], by_values), counted
+
+    @property
+    def in_blocks(self) -> bool:
+        """True where the files are so large that they are read in blocks; it follows from their size."""
+        return False
+
+    def blocks(self, schema: Any, folder: Path, *, values: bool = False) -> KeptBlocks:
+        """Return the records in blocks, none of which is read yet; see `KeptBlocks`.
+
+        Args:
+            folder: where they are kept once they are encoded, in a private place.
+
+        Raises:
+            UsageError, MissingData, BadRecords: as `records`.
+        """
+        raise UsageError(f"data={self.spec.source}: is read into memory: expected a table in files for blocks")
 
     def _read_values(self, schema: Any, held_out: bool) -> Reading:
         """Read the same, and keep the values of a table where they are known."""

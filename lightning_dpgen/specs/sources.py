@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE, read_items
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
-from lightning_dpgen.data.files.kinds import is_database
+from lightning_dpgen.data.files.kinds import PARQUET, TEXT, is_database
+from lightning_dpgen.data.files.text import bare_name
 from lightning_dpgen.data.names import is_name, public_names, shown
 from lightning_dpgen.data.pictures.form import MOST_CLASSES
 from lightning_dpgen.data.pictures.reading import read_pictures
@@ -33,6 +34,7 @@ from lightning_dpgen.data.tables.open_columns import KEYS, PRIVATE
 from lightning_dpgen.data.tables.reading import check_columns, read_open_columns, read_table, row_digests, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import (
@@ -48,6 +50,10 @@ from lightning_dpgen.specs.source import Part, Source
 from lightning_dpgen.specs.table_parts import filled, table_parts, told
 from lightning_dpgen.specs.usage_error import UsageError
 
+if TYPE_CHECKING:
+    from lightning_dpgen.passes.kept_blocks import KeptBlocks
+
+_BYTES_AT_ONCE = 1 << 24
 # Settings of the form of files of baskets and series.
 _BASKETS = ("form", "separator", "columns", "label")
 _SERIES = (*_BASKETS, "header", "by", "day", "weekdays")
@@ -183,8 +189,28 @@ class TableFile(Source):
         elif self.spec.url is not None or is_database(self.spec.path):
             # Rows of a database have no order, and its file changes though its records do not.
             yield self._digests
+        elif self.in_blocks:
+            for file in self.files():
+                yield from _pieces(file)
         else:
             yield from super().contents()
+
+    @property
+    def in_blocks(self) -> bool:
+        if self._frame is not None or not self.spec.path:
+            return False
+        path = Path(self.spec.path)
+        if path.is_file() and not (path.suffix == PARQUET or bare_name(path).endswith(TEXT)):
+            return False
+        return sum(file.stat().st_size for file in self.files()) > self.spec.memory_gib * 2**30
+
+    def blocks(self, schema: TableSchema, folder: Path, *, values: bool = False) -> KeptBlocks:
+        # It imports torch, which no mistake in a file waits for.
+        from lightning_dpgen.passes.kept_blocks import KeptBlocks
+
+        with self._settings_named():
+            blocks = TableBlocks(self.spec.path, schema, self.spec.outside, values, self.spec.person)
+            return KeptBlocks(blocks, folder, self.spec.most_rows)
 
     def _read(self, schema: TableSchema, held_out: bool) -> Reading:
         return read_table(self._records, schema, **self.spec.given("outside", "person"))
@@ -203,6 +229,13 @@ class TableFile(Source):
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
         return told(self.described, found)
+
+
+def _pieces(path: Path) -> Iterator[np.ndarray]:
+    """Yield the bytes of a file, few at a time: pages of one that is mapped count as memory of the process."""
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(_BYTES_AT_ONCE):
+            yield np.frombuffer(piece, np.uint8)
 
 
 class BasketFile(Source):

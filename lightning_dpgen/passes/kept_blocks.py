@@ -1,0 +1,243 @@
+"""Blocks that are encoded once and kept in files, from which all passes read them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.persons import MORE_ROWS, row_hashes
+from lightning_dpgen.data.reading import Reading
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
+from lightning_dpgen.passes.person_shuffle import PersonShuffle, buckets_for, check_most_rows
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.chain import hold
+from lightning_dpgen.sampling.errors import BadRecords
+
+# Names in the folder besides those of blocks: of its lock, and of the sums so far of a pass over the blocks.
+LOCK, SUMS = "in-use", "sums"
+# The folder in it of the persons of all blocks.
+PERSONS = "persons"
+# The records of a block that is kept, of which a few are in memory at a time.
+_ROWS = 1 << 18
+
+
+class SourceBlocks(Protocol):
+    """The blocks of a source, as `TableBlocks` are: what `KeptBlocks` reads once."""
+
+    schema: TableSchema
+    values: bool
+    person: str | None
+    source_bytes: int
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the blocks."""
+
+    def identity(self, key: str) -> str:
+        """Return a text that changes with what is read."""
+
+    def encoded(self, key: str, counted: Counter[str]) -> Any:
+        """Yield the records of a block as `Reading`, some at a time, with their owners where there is a person."""
+
+
+class KeptBlocks:
+    """Records as `Blocks`, in files that the owner alone may read. Private.
+
+    A block of the source is read, checked and encoded once, and is kept in parts of so many records that a few of them
+    take little memory. A part is there whole or not at all, and so is the list of the parts of a block, so an interrupted
+    pass goes on with the blocks that it lacks. A block is known again by the size and the time of its file, and by all that
+    decides how it is read.
+
+    Where the source says whose the records are, those of a person over all blocks that take part are chosen by
+    `PersonShuffle`, and the others are left out when a part is read.
+
+    Args:
+        source: the blocks as they are read.
+        folder: where they are kept, in a private place.
+        max_rows: how many records of a person take part, where the source says whose they are.
+    """
+
+    def __init__(self, source: SourceBlocks, folder: Path, max_rows: int = 1) -> None:
+        self.schema, self._source, self._folder = source.schema, source, folder
+        self._parts: dict[str, Path] = {}
+        self.counted: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
+        self._max_rows = max_rows
+        self._shuffle: PersonShuffle | None = None
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the parts, in the order of the source."""
+        return list(self._parts)
+
+    def __len__(self) -> int:
+        """Return the number of records that take part; private."""
+        return sum(self._rows.values())
+
+    def check_persons(self, max_rows: int) -> None:
+        """Refuse a person with more records over all blocks, or unknown persons where one may have several."""
+        if self._shuffle is None:
+            if max_rows > 1:
+                raise ValueError(
+                    f"records in blocks: the plan protects a person with up to max_rows={max_rows} records, and these "
+                    "say of no record whose it is: name the column of persons, or make the plan with max_rows=1"
+                )
+        elif self._max_rows > max_rows:
+            check_most_rows(lambda: (self.read(key).persons for key in self._parts), self._shuffle.persons, max_rows)
+
+    def fill(self, executor: PassExecutor | None = None) -> None:
+        """Read and encode the blocks that are not kept yet.
+
+        Args:
+            executor: where this is done; other processes need the same files in the same places. None for this process.
+
+        Raises:
+            BadRecords: for what cannot be read; blocks that were kept before stay.
+            OSError: from the disk; likewise.
+            filelock.Timeout: if another process fills the folder.
+        """
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        with hold(self._folder / LOCK):
+            names = {key: _name(self._source.identity(key)) for key in self._source.keys}
+            for path in self._folder.iterdir():
+                if path.name.partition("-")[0].partition(".")[0] not in {*names.values(), LOCK, SUMS, PERSONS}:
+                    path.unlink()
+            if self._source.person is not None:
+                buckets = buckets_for(self._source.source_bytes)
+                self._shuffle = PersonShuffle(self._folder / PERSONS, self._max_rows, buckets)
+            left = [key for key, name in names.items() if not self._list(name).is_file()]
+            if self._shuffle is not None and (left or not self._shuffle.is_done(self._stems(names.values()))):
+                # The persons of a block are removed once the rows have been chosen, and this is another choice.
+                left = [
+                    key
+                    for key, name in names.items()
+                    if key in left or not all(map(self._shuffle.is_routed, self._stems([name])))
+                ]
+            if left:
+                # Sums that were kept of other records are of no use.
+                (self._folder / f"{SUMS}.pt").unlink(missing_ok=True)
+            keep = functools.partial(_keep, self._source, self._folder, names, self._shuffle)
+            for _ in (executor or InProcess()).map(keep, left):
+                pass
+            self._list_parts(names)
+
+    def read(self, key: str) -> Records:
+        """Return the records of a part.
+
+        Raises:
+            BadRecords: if its file was damaged since.
+        """
+        path = self._parts[key]
+        try:
+            with open(path, "rb") as file:
+                arrays = [np.load(file, allow_pickle=False) for _ in range(4 if self._source.values else 2)]
+        except (ValueError, EOFError) as error:
+            raise BadRecords(f"{path}: is damaged ({error}): remove the file and its list {path.stem}; go on") from None
+        codes, units, *values = arrays
+        by_values = TableValues(self.schema, *values) if values else None
+        if self._shuffle is None:
+            return Records(self.schema, Encoded(units, codes), values=by_values)
+        found = self._shuffle.of(path.stem)
+        encoded = Encoded(units[found.kept], np.asfortranarray(codes[found.kept]))
+        by_values = None if by_values is None else by_values[found.kept]
+        return Records(self.schema, encoded, found.numbers[found.kept], by_values)
+
+    def remove(self) -> None:
+        """Remove all that is kept."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _list(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _listed(self, name: str) -> dict[str, Any]:
+        return json.loads(self._list(name).read_text())
+
+    def _stems(self, names: Iterable[str]) -> list[str]:
+        """Return the names of the files of the parts of these blocks."""
+        return [_part(self._folder, name, i).stem for name in names for i in range(len(self._listed(name)["rows"]))]
+
+    def _list_parts(self, names: Mapping[str, str]) -> None:
+        """Find the parts of all blocks, and choose the records of each person over all of them."""
+        counted = Counter[str]()
+        for key, name in names.items():
+            found = self._listed(name)
+            counted.update(found["counted"])
+            for i, rows in enumerate(found["rows"]):
+                part = key if len(found["rows"]) == 1 else f"{key}, part {i}"
+                self._parts[part], self._rows[part] = _part(self._folder, name, i), rows
+        if self._shuffle is not None and self._parts:
+            before = len(self)
+            self._shuffle.bound(path.stem for path in self._parts.values())
+            self._rows = {part: int(self._shuffle.of(path.stem).kept.sum()) for part, path in self._parts.items()}
+            counted.update({MORE_ROWS: before - len(self)} if before > len(self) else {})
+        self.counted = dict(counted)
+
+
+def _name(identity: str) -> str:
+    return hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()
+
+
+def _part(folder: Path, name: str, i: int) -> Path:
+    return folder / f"{name}-{i}.npy"
+
+
+def _keep(
+    source: SourceBlocks, folder: Path, names: Mapping[str, str], shuffle: PersonShuffle | None, key: str
+) -> PartialSums:
+    """Encode one block into files, and return the number of its records."""
+    counted, rows, waiting = Counter[str](), list[int](), list[Reading]()
+
+    def flush() -> None:
+        if waiting:
+            if shuffle is not None:
+                owners = pa.concat_arrays([part.owners for part in waiting])
+                hashes = np.concatenate([row_hashes(part.encoded) for part in waiting])
+                shuffle.route(_part(folder, names[key], len(rows)).stem, owners, hashes)
+            _write(_part(folder, names[key], len(rows)), _bytes(waiting))
+            rows.append(sum(len(part.encoded) for part in waiting))
+            waiting.clear()
+
+    for part in source.encoded(key, counted):
+        if sum(len(one.encoded) for one in waiting) + len(part.encoded) > _ROWS:
+            flush()
+        if len(part.encoded):
+            waiting.append(part)
+    flush()
+    _write(folder / f"{names[key]}.json", json.dumps({"rows": rows, "counted": dict(counted)}).encode())
+    return {"records": torch.tensor(sum(rows))}
+
+
+def _bytes(parts: list[Reading]) -> memoryview:
+    """Return records as arrays one after the other, those of codes by column, which tables of counts read one by one."""
+    encoded, content = Encoded.joined([part.encoded for part in parts]), io.BytesIO()
+    np.save(content, np.asfortranarray(encoded.codes))
+    np.save(content, encoded.units)
+    if parts[0].values is not None:
+        values = TableValues.joined([part.values for part in parts])
+        np.save(content, np.asfortranarray(values.numbers))
+        np.save(content, np.asfortranarray(values.codes))
+    return content.getbuffer()
+
+
+def _write(path: Path, content: bytes | memoryview) -> None:
+    try:
+        durable.write(path, content)
+    except OSError:
+        # Half a file takes room on a disk that may be full.
+        durable.partial_path(path).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,70 @@
+"""Records that are larger than memory: which runs take them in blocks, and how they are read into a run's folder."""
+
+from __future__ import annotations
+
+import filelock
+
+from lightning_dpgen.passes.kept_blocks import SUMS
+from lightning_dpgen.passes.reduce import InBlocks
+from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.model import MeasuredSpec
+from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.settings import Settings
+from lightning_dpgen.specs.source import Source
+from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError, describe_os_error
+
+
+def check_in_blocks(spec: RunSpec, source: Source) -> None:
+    """Refuse what needs all records in memory where they are read in blocks; nothing is read.
+
+    Args:
+        spec: the settings, with the model that was chosen.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    if not source.in_blocks:
+        return
+    large = f"records in memory, and data.path is larger than data.memory_gib={spec.data.memory_gib:g}"
+    raise_it = "or raise data.memory_gib where the machine has the memory"
+    if type(spec.model) is not MeasuredSpec:
+        raise UsageError(f"model={spec.model.name}: takes {large}: choose model=measured, {raise_it}")
+    if opened := list(source.open_parts):
+        also = "" if spec.data.share_of_values is None else "; data.bins_share=0 cuts bins of equal width"
+        raise UsageError(f"{opened[0]} is to be found privately, which takes {large}: declare it{also}, {raise_it}")
+    if spec.privacy.fidelity_share is not None:
+        raise UsageError(f"privacy.fidelity_share={spec.privacy.fidelity_share:g}: takes {large}: leave it out, {raise_it}")
+
+
+def read_in_blocks(
+    settings: Settings, source: Source, folder: RunFolder, interrupts: Interrupts
+) -> tuple[InBlocks, dict[str, int]]:
+    """Return the records in blocks, each of which is encoded into the folder, and the counts of what was changed.
+
+    Raises:
+        UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were encoded stay.
+    """
+    fresh = not folder.unfinished
+    run_folder.take(folder)
+    kept = source.blocks(settings.schema, folder.blocks)
+    on = f"the blocks that were read are kept, and run_dir={folder.root} goes on with them"
+    on += "; nothing was spent" if fresh else ""
+    try:
+        kept.fill()
+    except BadRecords as error:
+        raise BadRecords(f"{error}; {on}") from None
+    except KeyboardInterrupt:
+        raise UsageError(f"interrupted; {on}", INTERRUPTED) from None
+    except filelock.Timeout:
+        raise UsageError(f"run_dir={folder.root}: another run is reading its records into it; one at a time") from None
+    except OSError as error:
+        raise UsageError(f"{describe_os_error(error)}; {on}") from None
+    if not len(kept):
+        raise BadRecords(
+            f"data={source.spec.source}: there are no records: expected at least one; see what data.path holds"
+        )
+    records = InBlocks(kept, keep=folder.blocks / f"{SUMS}.pt", after_block=interrupts.stop_here)
+    return records, kept.counted

@@ -1,0 +1,176 @@
+"""Blocks are read and encoded once, into files of their owner, and a pass that stopped goes on with those there."""
+
+import errno
+import pickle
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.measure.gaussians import label_components
+from lightning_dpgen.measure.products import ProductRecipe
+from lightning_dpgen.measure.workload import StatisticSums
+from lightning_dpgen.passes import kept_blocks
+from lightning_dpgen.passes.blocks import Slices
+from lightning_dpgen.passes.kept_blocks import KeptBlocks
+from lightning_dpgen.passes.reduce import reduce
+from lightning_dpgen.passes.table_blocks import TableBlocks
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.sampling.errors import BadRecords
+
+SCHEMA = parse_schema(
+    "columns: {age: {type: integer, low: 0, high: 99, bins: 7}, sex: {type: category, values: [F, M], missing: true}, "
+    "city: {type: category, values: [a, b, c]}, pay: {type: number, low: 0, high: 9, bins: 3}, "
+    "seen: {type: integer, low: 0, high: 9, encoding: scaled}}"
+)
+CHOICES = parse_schema(
+    "{label: sex, columns: {age: {type: integer, low: 0, high: 99, bins: 7}, sex: {type: category, values: [F, M]}, "
+    "city: {type: category, values: [a, b, c]}, pay: {type: number, low: 0, high: 9, bins: 3}, seen: {type: drop}}}"
+)
+
+
+def _frame(n=90):
+    random = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "age": random.integers(0, 100, n), "sex": random.choice(["F", "M"], n), "city": random.choice(list("abc"), n),
+            "pay": random.uniform(0, 9, n), "seen": random.integers(0, 10, n),
+        }
+    )  # fmt: skip
+
+
+def _write(folder, frame, files=3, ending="parquet"):
+    folder.mkdir(exist_ok=True)
+    for i, part in enumerate(np.array_split(np.arange(len(frame)), files)):
+        own = frame.iloc[part]
+        if ending == "parquet":
+            pq.write_table(pa.Table.from_pandas(own), folder / f"{i}.parquet", row_group_size=13)
+        else:
+            own.to_csv(folder / f"{i}.csv", index=False)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize("rows", [5, 1 << 18])
+def test_blocks_hold_what_is_read_into_memory(tmp_path, monkeypatch, ending, rows):
+    monkeypatch.setattr(kept_blocks, "_ROWS", rows)
+    monkeypatch.setattr("lightning_dpgen.data.files.parquet._ROWS_AT_ONCE", 4)
+    _write(tmp_path / "in", _frame(), ending=ending)
+    kept = KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA, values=True), tmp_path / "kept")
+    kept.fill()
+    read = read_table(tmp_path / "in", SCHEMA, values=True)
+    parts = [kept.read(key) for key in kept.keys]
+    assert len(kept) == len(read.encoded) == 90 and len(set(kept.keys)) == len(parts)
+    assert all(part.encoded.codes.dtype == read.encoded.codes.dtype for part in parts)
+    for name in ("codes", "units"):
+        assert (np.concatenate([getattr(p.encoded, name) for p in parts]) == getattr(read.encoded, name)).all()
+    assert np.array_equal(np.concatenate([p.values.numbers for p in parts]), read.values.numbers, equal_nan=True)
+    assert (np.concatenate([p.values.codes for p in parts]) == read.values.codes).all()
+    assert all(path.stat().st_mode & 0o077 == 0 for path in [tmp_path / "kept", *(tmp_path / "kept").iterdir()])
+    # A copy in another process reads the same.
+    other = pickle.loads(pickle.dumps(kept))
+    assert (other.read(kept.keys[0]).encoded.codes == parts[0].encoded.codes).all()
+    kept.remove()
+    assert not (tmp_path / "kept").exists()
+
+
+def test_sums_over_blocks_are_those_in_memory(tmp_path):
+    for files, name in ((1, "one"), (2, "two"), (8, "eight")):
+        _write(tmp_path / name, _frame(), files=files)
+    records = Records(CHOICES, read_table(_frame(), CHOICES).encoded)
+    recipe = ProductRecipe(CHOICES, k=2, n=90)
+    function = StatisticSums(recipe.tables, label_components)
+    expected = {name: table.of_all(records, label_components(records)) for name, table in recipe.tables.items()}
+    assert {name: int(sums.sum()) for name, sums in expected.items()} == {"singles": 270, "pairs": 270}
+    for name in ("one", "two", "eight"):
+        kept = KeptBlocks(TableBlocks(str(tmp_path / name), CHOICES), tmp_path / f"kept-{name}")
+        kept.fill()
+        for blocks in (kept, Slices(records, 7)):
+            found = reduce(blocks, function)
+            assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def _reads(source):
+    """Count how often each block is read."""
+    reads, encoded = Counter(), source.encoded
+
+    def counted(key, changes):
+        reads[key] += 1
+        return encoded(key, changes)
+
+    object.__setattr__(source, "encoded", counted)
+    return reads
+
+
+def test_a_block_that_cannot_be_read_loses_no_other(tmp_path):
+    _write(tmp_path / "in", _frame())
+    bad = _frame().iloc[30:60].reset_index(drop=True)
+    bad.loc[20, "city"] = "x"
+    pq.write_table(pa.Table.from_pandas(bad), tmp_path / "in" / "1.parquet", row_group_size=13)
+    kept = KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept")
+    with pytest.raises(BadRecords, match=r"in/1.parquet, row group 1, row 7 \(from 0\): column 'city': 'x'"):
+        kept.fill()
+    assert len(list((tmp_path / "kept").glob("*.json"))) == 4
+    # The same folder once it is right: blocks of other files are not read again, and the wrong file's are not kept.
+    _write(tmp_path / "again", _frame())
+    (tmp_path / "again" / "1.parquet").rename(tmp_path / "in" / "1.parquet")
+    source = TableBlocks(str(tmp_path / "in"), SCHEMA)
+    reads, kept = _reads(source), KeptBlocks(source, tmp_path / "kept")
+    kept.fill()
+    assert sorted(reads) == [key for key in source.keys if not key.startswith("0.")]
+    assert len(kept) == 90 and len(list((tmp_path / "kept").glob("*.json"))) == len(source.keys)
+    KeptBlocks(source, tmp_path / "kept").fill()
+    assert set(reads.values()) == {1}
+    # Records that are read otherwise are others.
+    other = KeptBlocks(TableBlocks(str(tmp_path / "in"), CHOICES), tmp_path / "kept")
+    other.fill()
+    assert other.read(other.keys[0]).encoded.codes.shape[1] == 4
+
+
+def test_a_damaged_group_of_rows_is_named(tmp_path):
+    _write(tmp_path / "in", _frame(40), files=1)
+    path = tmp_path / "in" / "0.parquet"
+    at = pq.read_metadata(path).row_group(2).column(0)
+    content = bytearray(path.read_bytes())
+    start = at.dictionary_page_offset or at.data_page_offset
+    content[start : start + 20] = b"\xff" * 20
+    path.write_bytes(content)
+    kept = KeptBlocks(TableBlocks(str(path), SCHEMA), tmp_path / "kept")
+    with pytest.raises(BadRecords, match=r"0.parquet cannot be read in row group 2 as Parquet") as told:
+        kept.fill()
+    assert len(str(told.value).splitlines()) == 1 and len(list((tmp_path / "kept").glob("*.json"))) == 2
+
+
+def test_a_disk_that_is_full_keeps_what_is_there(tmp_path, monkeypatch):
+    _write(tmp_path / "in", _frame())
+    write, left = durable.write, 5
+
+    def full(path, content):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            durable.partial_path(path).write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write(path, content)
+
+    monkeypatch.setattr(durable, "write", full)
+    kept = KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept")
+    with pytest.raises(OSError, match="No space left"):
+        kept.fill()
+    assert not list((tmp_path / "kept").glob("*.part"))
+    monkeypatch.undo()
+    kept.fill()
+    assert len(kept) == 90
+
+
+def test_files_of_other_columns_are_refused_before_any_is_read(tmp_path):
+    _write(tmp_path / "in", _frame())
+    _frame().rename(columns={"age": "years"}).to_parquet(tmp_path / "in" / "3.parquet")
+    with pytest.raises(BadRecords, match=r"3.parquet has other columns than .*0.parquet: 'years' in place of 'age'"):
+        TableBlocks(str(tmp_path / "in"), SCHEMA)
