@@ -1,5 +1,6 @@
 """Persons of a table that is read in blocks: the same records take part as when all are in memory."""
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -22,6 +23,8 @@ from lightning_dpgen.passes.kept_blocks import KeptBlocks
 from lightning_dpgen.passes.reduce import reduce
 from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.data import TableSpec
+from lightning_dpgen.specs.sources import source_of
 
 SCHEMA = parse_schema(
     "{label: sex, columns: {age: {type: integer, low: 0, high: 99, bins: 7}, sex: {type: category, values: [F, M]}, "
@@ -142,3 +145,14 @@ def test_persons_that_are_missing_name_file_and_column(tmp_path):
     _write(tmp_path / "none", _frame().drop(columns="who"))
     with pytest.raises(BadRecords, match=r"0.parquet has no column person='who'"):
         _kept(tmp_path / "none", tmp_path / "kept")
+
+
+def test_a_source_bounds_its_persons_over_all_blocks(tmp_path):
+    """The settings data.person and data.max_rows reach the blocks, with a size above data.memory_gib=0."""
+    _write(tmp_path / "in", _frame())
+    given = {"path": str(tmp_path / "in"), "schema": str(tmp_path / "t.schema.yaml"), "person": "who", "max_rows": 2}
+    (tmp_path / "t.schema.yaml").write_text(json.dumps(SCHEMA.as_json()))
+    source = source_of(TableSpec(source="table", memory_gib=0.0, **given))
+    blocks = source.blocks(SCHEMA, tmp_path / "kept")
+    blocks.fill()
+    assert source.in_blocks and len(blocks) == len(_in_memory()) == len(source.records(SCHEMA)[0])
