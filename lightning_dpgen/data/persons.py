@@ -7,6 +7,9 @@ import scipy.sparse
 
 from lightning_dpgen.data.layout import Encoded
 
+# The count of records that are left out, for the private report.
+MORE_ROWS = "records: more than max_rows of a person"
+
 _STEP, _FIRST, _SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -34,17 +37,39 @@ def bounded(encoded: Encoded, persons: np.ndarray, max_rows: int) -> np.ndarray:
         raise ValueError(f"persons {persons.shape} of {persons.dtype}: expected (N,) whole numbers, one for each record")
     if max_rows < 1:
         raise ValueError(f"max_rows={max_rows}: expected a whole number, 1 or more")
-    own = _hashes(encoded)
+    own = row_hashes(encoded)
     _, person, counts = np.unique(persons, return_inverse=True, return_counts=True)
     together = np.zeros(len(counts), np.uint64)
     np.add.at(together, person, own)
-    order = np.lexsort((mixed(own ^ mixed(together)[person]), person))
+    order = np.lexsort((priorities(own, together[person]), person))
     rank = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
     return np.sort(order[rank < max_rows])
 
 
-def _hashes(encoded: Encoded) -> np.ndarray:
-    """Return a hash (N,) of each record."""
+def priorities(own: np.ndarray, together: np.ndarray) -> np.ndarray:
+    """Return the priority (N,) uint64 of each record of a person with more than m; the m lowest take part.
+
+    Args:
+        own: (N,) uint64, the hash of each record (`row_hashes`).
+        together: (N,) uint64, the sum of the hashes of all records of the same person, modulo 2^64.
+
+    Example:
+        >>> own = np.array([7, 7], np.uint64)
+        >>> first, second = priorities(own, np.array([7, 9], np.uint64))
+        >>> first == second
+        np.False_
+    """
+    return mixed(own ^ mixed(together))
+
+
+def row_hashes(encoded: Encoded) -> np.ndarray:
+    """Return a hash (N,) uint64 of each record: a function of that record alone.
+
+    Example:
+        >>> one, two, three = row_hashes(Encoded(np.zeros((3, 0), np.float32), np.array([[1], [2], [1]], np.uint8)))
+        >>> one == three, one == two
+        (np.True_, np.False_)
+    """
     found, units = np.zeros(len(encoded), np.uint64), encoded.units
     if scipy.sparse.issparse(units):
         rows = np.repeat(np.arange(len(encoded)), np.diff(units.indptr))

@@ -28,12 +28,14 @@ class Reading:
         persons: (N,) int64, a number for the person of each record; None where each record is of another person.
         counted: the kinds of changes and omissions on the way, and how often each happened.
         values: of a table: the same records by their values; None where these were not asked for.
+        owners: (N,) the person of each record as the source names them, where these have no number yet.
     """
 
     encoded: Encoded
     persons: np.ndarray | None
     counted: Mapping[str, int]
     values: TableValues | None = None
+    owners: pa.Array | None = None
 
 
 class Numbering:

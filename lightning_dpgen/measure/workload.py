@@ -174,7 +174,9 @@ class Workload:
                 f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, for which the bounds hold"
             )
         if isinstance(records, InBlocks):
-            _check_of_blocks(component, account)
+            records.blocks.check_persons(account.plan.max_rows)
+            if isinstance(component, Tensor) or not callable(component):
+                raise ValueError(f"component: {type(component).__name__}, expected a function of the records of a block")
         else:
             persons_of(records, None, account.plan.max_rows)
             _check_components(component, len(records), statistics)
@@ -228,16 +230,6 @@ def _sums_in_blocks(statistics: Mapping[str, Statistic], records: InBlocks, comp
     function = StatisticSums(statistics, component)
     # Sums that were kept are those of the same statistics.
     return records.reduce(function, of=hashlib.blake2b(pickle.dumps(function), digest_size=16).hexdigest())
-
-
-def _check_of_blocks(component: Tensor | Components, account: Account) -> None:
-    if isinstance(component, Tensor) or not callable(component):
-        raise ValueError(f"component: {type(component).__name__}, expected a function of the records of a block")
-    if account.plan.max_rows > 1:
-        raise ValueError(
-            f"records in blocks: the plan protects a person with up to max_rows={account.plan.max_rows} records, and "
-            "blocks say of no record whose it is: make the plan with max_rows=1, or read the records into memory"
-        )
 
 
 def _check_components(component: object, count: int, statistics: Mapping[str, Statistic]) -> None:

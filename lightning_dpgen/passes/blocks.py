@@ -8,6 +8,7 @@ from typing import Protocol
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.sampling.lots import persons_of
 
 
 class Blocks(Protocol):
@@ -27,6 +28,13 @@ class Blocks(Protocol):
 
     def __len__(self) -> int:
         """Return the number of records; private."""
+
+    def check_persons(self, max_rows: int) -> None:
+        """Refuse blocks that do not say whose the records are, where a person may have several, or one with more.
+
+        Raises:
+            ValueError, BadRecords: as `sampling.lots.persons_of`.
+        """
 
     def read(self, key: str) -> Records:
         """Return the records of a block, which are the same each time.
@@ -77,6 +85,10 @@ class Slices:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    def check_persons(self, max_rows: int) -> None:
+        """Refuse a person with more records, or an unknown one."""
+        persons_of(self.records, None, max_rows)
 
     def read(self, key: str) -> Records:
         """Return the records of a block."""

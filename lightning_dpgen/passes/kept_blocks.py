@@ -8,24 +8,30 @@ import io
 import json
 import shutil
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.persons import MORE_ROWS, row_hashes
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
+from lightning_dpgen.passes.person_shuffle import PersonShuffle, buckets_for, check_most_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.sampling.errors import BadRecords
 
 # Names in the folder besides those of blocks: of its lock, and of the sums so far of a pass over the blocks.
 LOCK, SUMS = "in-use", "sums"
+# The folder in it of the persons of all blocks.
+PERSONS = "persons"
 # The records of a block that is kept, of which a few are in memory at a time.
 _ROWS = 1 << 18
 
@@ -35,6 +41,8 @@ class SourceBlocks(Protocol):
 
     schema: TableSchema
     values: bool
+    person: str | None
+    source_bytes: int
 
     @property
     def keys(self) -> list[str]:
@@ -44,7 +52,7 @@ class SourceBlocks(Protocol):
         """Return a text that changes with what is read."""
 
     def encoded(self, key: str, counted: Counter[str]) -> Any:
-        """Yield the records of a block as `Reading`, some at a time."""
+        """Yield the records of a block as `Reading`, some at a time, with their owners where there is a person."""
 
 
 class KeptBlocks:
@@ -55,16 +63,22 @@ class KeptBlocks:
     pass goes on with the blocks that it lacks. A block is known again by the size and the time of its file, and by all that
     decides how it is read.
 
+    Where the source says whose the records are, those of a person over all blocks that take part are chosen by
+    `PersonShuffle`, and the others are left out when a part is read.
+
     Args:
         source: the blocks as they are read.
         folder: where they are kept, in a private place.
+        max_rows: how many records of a person take part, where the source says whose they are.
     """
 
-    def __init__(self, source: SourceBlocks, folder: Path) -> None:
+    def __init__(self, source: SourceBlocks, folder: Path, max_rows: int = 1) -> None:
         self.schema, self._source, self._folder = source.schema, source, folder
         self._parts: dict[str, Path] = {}
         self.counted: dict[str, int] = {}
         self._rows: dict[str, int] = {}
+        self._max_rows = max_rows
+        self._shuffle: PersonShuffle | None = None
 
     @property
     def keys(self) -> list[str]:
@@ -72,8 +86,19 @@ class KeptBlocks:
         return list(self._parts)
 
     def __len__(self) -> int:
-        """Return the number of records; private."""
+        """Return the number of records that take part; private."""
         return sum(self._rows.values())
+
+    def check_persons(self, max_rows: int) -> None:
+        """Refuse a person with more records over all blocks, or unknown persons where one may have several."""
+        if self._shuffle is None:
+            if max_rows > 1:
+                raise ValueError(
+                    f"records in blocks: the plan protects a person with up to max_rows={max_rows} records, and these "
+                    "say of no record whose it is: name the column of persons, or make the plan with max_rows=1"
+                )
+        elif self._max_rows > max_rows:
+            check_most_rows(lambda: (self.read(key).persons for key in self._parts), self._shuffle.persons, max_rows)
 
     def fill(self, executor: PassExecutor | None = None) -> None:
         """Read and encode the blocks that are not kept yet.
@@ -90,19 +115,26 @@ class KeptBlocks:
         with hold(self._folder / LOCK):
             names = {key: _name(self._source.identity(key)) for key in self._source.keys}
             for path in self._folder.iterdir():
-                if path.name.partition("-")[0].partition(".")[0] not in {*names.values(), LOCK, SUMS}:
+                if path.name.partition("-")[0].partition(".")[0] not in {*names.values(), LOCK, SUMS, PERSONS}:
                     path.unlink()
+            if self._source.person is not None:
+                buckets = buckets_for(self._source.source_bytes)
+                self._shuffle = PersonShuffle(self._folder / PERSONS, self._max_rows, buckets)
             left = [key for key, name in names.items() if not self._list(name).is_file()]
-            for _ in (executor or InProcess()).map(functools.partial(_keep, self._source, self._folder, names), left):
+            if self._shuffle is not None and (left or not self._shuffle.is_done(self._stems(names.values()))):
+                # The persons of a block are removed once the rows have been chosen, and this is another choice.
+                left = [
+                    key
+                    for key, name in names.items()
+                    if key in left or not all(map(self._shuffle.is_routed, self._stems([name])))
+                ]
+            if left:
+                # Sums that were kept of other records are of no use.
+                (self._folder / f"{SUMS}.pt").unlink(missing_ok=True)
+            keep = functools.partial(_keep, self._source, self._folder, names, self._shuffle)
+            for _ in (executor or InProcess()).map(keep, left):
                 pass
-        counted = Counter[str]()
-        for key, name in names.items():
-            found = json.loads(self._list(name).read_text())
-            counted.update(found["counted"])
-            for i, rows in enumerate(found["rows"]):
-                part = key if len(found["rows"]) == 1 else f"{key}, part {i}"
-                self._parts[part], self._rows[part] = _part(self._folder, name, i), rows
-        self.counted = dict(counted)
+            self._list_parts(names)
 
     def read(self, key: str) -> Records:
         """Return the records of a part.
@@ -118,7 +150,12 @@ class KeptBlocks:
             raise BadRecords(f"{path}: is damaged ({error}): remove the file and its list {path.stem}; go on") from None
         codes, units, *values = arrays
         by_values = TableValues(self.schema, *values) if values else None
-        return Records(self.schema, Encoded(units, codes), values=by_values)
+        if self._shuffle is None:
+            return Records(self.schema, Encoded(units, codes), values=by_values)
+        found = self._shuffle.of(path.stem)
+        encoded = Encoded(units[found.kept], np.asfortranarray(codes[found.kept]))
+        by_values = None if by_values is None else by_values[found.kept]
+        return Records(self.schema, encoded, found.numbers[found.kept], by_values)
 
     def remove(self) -> None:
         """Remove all that is kept."""
@@ -126,6 +163,29 @@ class KeptBlocks:
 
     def _list(self, name: str) -> Path:
         return self._folder / f"{name}.json"
+
+    def _listed(self, name: str) -> dict[str, Any]:
+        return json.loads(self._list(name).read_text())
+
+    def _stems(self, names: Iterable[str]) -> list[str]:
+        """Return the names of the files of the parts of these blocks."""
+        return [_part(self._folder, name, i).stem for name in names for i in range(len(self._listed(name)["rows"]))]
+
+    def _list_parts(self, names: Mapping[str, str]) -> None:
+        """Find the parts of all blocks, and choose the records of each person over all of them."""
+        counted = Counter[str]()
+        for key, name in names.items():
+            found = self._listed(name)
+            counted.update(found["counted"])
+            for i, rows in enumerate(found["rows"]):
+                part = key if len(found["rows"]) == 1 else f"{key}, part {i}"
+                self._parts[part], self._rows[part] = _part(self._folder, name, i), rows
+        if self._shuffle is not None and self._parts:
+            before = len(self)
+            self._shuffle.bound(path.stem for path in self._parts.values())
+            self._rows = {part: int(self._shuffle.of(path.stem).kept.sum()) for part, path in self._parts.items()}
+            counted.update({MORE_ROWS: before - len(self)} if before > len(self) else {})
+        self.counted = dict(counted)
 
 
 def _name(identity: str) -> str:
@@ -136,12 +196,18 @@ def _part(folder: Path, name: str, i: int) -> Path:
     return folder / f"{name}-{i}.npy"
 
 
-def _keep(source: SourceBlocks, folder: Path, names: dict[str, str], key: str) -> PartialSums:
+def _keep(
+    source: SourceBlocks, folder: Path, names: Mapping[str, str], shuffle: PersonShuffle | None, key: str
+) -> PartialSums:
     """Encode one block into files, and return the number of its records."""
     counted, rows, waiting = Counter[str](), list[int](), list[Reading]()
 
     def flush() -> None:
         if waiting:
+            if shuffle is not None:
+                owners = pa.concat_arrays([part.owners for part in waiting])
+                hashes = np.concatenate([row_hashes(part.encoded) for part in waiting])
+                shuffle.route(_part(folder, names[key], len(rows)).stem, owners, hashes)
             _write(_part(folder, names[key], len(rows)), _bytes(waiting))
             rows.append(sum(len(part.encoded) for part in waiting))
             waiting.clear()

@@ -27,6 +27,7 @@ class TableBlocks:
         schema: the public description, each of its columns decided.
         outside: ``refuse``, or ``clamp``, as for `read_table`.
         values: whether the records are kept by their values, too.
+        person: the column of the owners of records, which every file has; None where no person has several.
 
     Raises:
         MissingData: if there is no such file.
@@ -47,27 +48,32 @@ class TableBlocks:
     schema: TableSchema
     outside: str = "refuse"
     values: bool = False
+    person: str | None = None
 
     def __post_init__(self) -> None:
         for file in self._files.values():
-            check_rows(file, self.schema)
+            check_rows(file, self.schema, self.person)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process opens the files itself.
-        return TableBlocks, (self.path, self.schema, self.outside, self.values)
+        return TableBlocks, (self.path, self.schema, self.outside, self.values, self.person)
 
     @property
     def keys(self) -> list[str]:
         """The names of the blocks, in the order of the files."""
         return list(self._places)
 
+    @property
+    def source_bytes(self) -> int:
+        """The size of all files."""
+        return sum(self._file(name).stat().st_size for name in self._files)
+
     def identity(self, key: str) -> str:
         """Return a text that changes with the file of a block, and with the way in which it is read."""
         name, group = self._places[key]
-        place = Path(self.path) / name if Path(self.path).is_dir() else Path(self.path)
-        found = place.stat()
-        declared = self.schema.as_json()
-        return json.dumps([name, group, found.st_size, found.st_mtime_ns, declared, self.outside, self.values])
+        found = self._file(name).stat()
+        read = [self.schema.as_json(), self.outside, self.values, self.person]
+        return json.dumps([name, group, found.st_size, found.st_mtime_ns, *read])
 
     def encoded(self, key: str, counted: Counter[str]) -> Iterator[Reading]:
         """Yield the records of a block, some at a time; changes on the way are added to `counted`.
@@ -81,7 +87,11 @@ class TableBlocks:
             rows = localized(rows.group(group), self.schema)
         elif isinstance(rows, FileRows):
             rows = localized(rows, self.schema)
-        yield from read_parts(rows, self.schema, outside=self.outside, values=self.values, counted=counted)
+        how = {"outside": self.outside, "person": self.person, "values": self.values}
+        yield from read_parts(rows, self.schema, counted=counted, **how)
+
+    def _file(self, name: str) -> Path:
+        return Path(self.path) / name if Path(self.path).is_dir() else Path(self.path)
 
     @cached_property
     def _files(self) -> dict[str, RowSource]:

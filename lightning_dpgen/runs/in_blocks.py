@@ -42,8 +42,6 @@ def check_in_blocks(spec: RunSpec, source: Source) -> None:
     raise_it = "or raise data.memory_gib where the machine has the memory"
     if type(spec.model) is not MeasuredSpec:
         raise UsageError(f"model={spec.model.name}: takes {large}: choose model=measured, {raise_it}")
-    if spec.data.column_of_persons is not None:
-        raise UsageError(f"data.person={spec.data.column_of_persons}: takes {large}: give one record a person, {raise_it}")
     if opened := list(source.open_parts):
         also = "" if spec.data.share_of_values is None else "; data.bins_share=0 cuts bins of equal width"
         raise UsageError(f"{opened[0]} is to be found privately, which takes {large}: declare it{also}, {raise_it}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_dpgen.data.errors import MissingData
-from lightning_dpgen.data.persons import bounded
+from lightning_dpgen.data.persons import MORE_ROWS, bounded
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
@@ -119,7 +119,7 @@ class Source(ABC):
             return Records(schema, reading.encoded, values=by_values), dict(reading.counted)
         kept = bounded(reading.encoded, reading.persons, self.spec.most_rows)
         left_out = len(reading.encoded) - len(kept)
-        counted = dict(reading.counted) | ({"records: more than max_rows of a person": left_out} if left_out else {})
+        counted = dict(reading.counted) | ({MORE_ROWS: left_out} if left_out else {})
         by_values = None if by_values is None else by_values[kept]
         return Records(schema, reading.encoded[kept], reading.persons[kept], by_values), counted
 

@@ -209,7 +209,8 @@ class TableFile(Source):
         from lightning_dpgen.passes.kept_blocks import KeptBlocks
 
         with self._settings_named():
-            return KeptBlocks(TableBlocks(self.spec.path, schema, self.spec.outside, values), folder)
+            blocks = TableBlocks(self.spec.path, schema, self.spec.outside, values, self.spec.person)
+            return KeptBlocks(blocks, folder, self.spec.most_rows)
 
     def _read(self, schema: TableSchema, held_out: bool) -> Reading:
         return read_table(self._records, schema, **self.spec.given("outside", "person"))

@@ -140,11 +140,19 @@ def _opened(path: Path, folder: Path, open_text: Callable[[Path], RowSource] | N
 
 
 def _difference(first: RowSource, other: RowSource) -> str:
+    lacking, more = (
+        [name for name in one.columns if name not in another.columns] for one, another in ((first, other), (other, first))
+    )
+    # Names stand one for the other where there are as many of them.
+    differ = len(first.columns) != len(other.columns)
+    parts = [f"no {shown(', '.join(lacking))}"] * bool(lacking) + [f"{shown(', '.join(more))} besides"] * bool(more)
+    if parts and differ:
+        return f": {' and '.join(parts)}; write all files with the same columns"
     kinds, other_kinds = (file.types or [None] * len(file.columns) for file in (first, other))
-    pairs = zip(zip(first.columns, kinds, strict=True), zip(other.columns, other_kinds, strict=True), strict=False)
+    pairs = zip(zip(first.columns, kinds, strict=True), zip(other.columns, other_kinds, strict=True), strict=True)
     for (name, kind), (own, own_kind) in pairs:
         if name != own:
             return f": {shown(own)} in place of {shown(name)}; write all files with the same columns in one order"
         if kind != own_kind:
             return f": {shown(name)} is {own_kind} and not {kind}; write all files with the same types"
-    return f": {len(other.columns)} and not {len(first.columns)}; write all files with the same columns"
+    return ""

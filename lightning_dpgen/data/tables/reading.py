@@ -68,11 +68,11 @@ def read_table(
     """
     rows = table_source(source, schema)
     check_rows(rows, schema, person)
-    counted = Counter[str]()
+    counted, numbers = Counter[str](), Numbering()
     parts = list(read_parts(rows, schema, outside=outside, person=person, values=values, counted=counted))
     parts = parts or [no_records(schema, person=person, values=values)]
     encoded = Encoded.joined([part.encoded for part in parts])
-    persons_of = None if person is None else np.concatenate([part.persons for part in parts])
+    persons_of = None if person is None else np.concatenate([numbers.of(part.owners) for part in parts])
     return Reading(
         encoded, persons_of, dict(counted), TableValues.joined([part.values for part in parts]) if values else None
     )
@@ -89,18 +89,20 @@ def read_parts(
 ) -> Iterator[Reading]:
     """Yield the records of rows as `read_table` reads them, some at a time; changes on the way are added to `counted`.
 
+    Their persons are `Reading.owners`, without numbers, so that those of several sources can be told apart together.
+
     Raises:
         BadRecords: as `read_table`.
     """
-    recorded, numbers = [column.name for column in schema.recorded], Numbering()
+    recorded = [column.name for column in schema.recorded]
     # An error below leaves no file or connection open.
     with closing(rows.blocks(_with_person(recorded, person))) as blocks:
         for block in blocks:
             with _placed(rows, block):
                 conformed, kept = schema.rules.conformed(block.rows, outside=outside, counted=counted)
                 encoded = schema.encode(conformed, outside=outside, counted=counted)
-                persons = None if person is None else _persons(block.column(person), person, numbers)[kept]
-                yield Reading(encoded, persons, {}, TableValues.of(conformed, schema) if values else None)
+                owners = None if person is None else _owners(block.column(person), person).filter(pa.array(kept))
+                yield Reading(encoded, None, {}, TableValues.of(conformed, schema) if values else None, owners)
 
 
 def no_records(schema: TableSchema, *, person: str | None = None, values: bool = False) -> Reading:
@@ -108,7 +110,7 @@ def no_records(schema: TableSchema, *, person: str | None = None, values: bool =
     recorded = [column.name for column in schema.recorded]
     nothing = pa.record_batch([pa.nulls(0, pa.string())] * len(recorded), names=recorded)
     by_values = TableValues.of(nothing, schema) if values else None
-    return Reading(schema.encode(nothing), None if person is None else np.empty(0, np.int64), {}, by_values)
+    return Reading(schema.encode(nothing), None, {}, by_values, None if person is None else pa.array([], pa.string()))
 
 
 def check_columns(source: Table, schema: TableSchema, person: str | None = None) -> None:
@@ -155,7 +157,7 @@ def read_open_columns(
                     except Misfit as misfit:
                         raise BadValue.of(column.name, misfit) from None
                 if person is not None:
-                    persons.append(_persons(block.column(person), person, numbers))
+                    persons.append(numbers.of(_owners(block.column(person), person)))
     raw = {
         column.name: pa.chunked_array(parts[column.name], pa.string())
         if isinstance(column, Open) and column.find == KEYS
@@ -245,8 +247,8 @@ def check_rows(rows: RowSource, schema: TableSchema, person: str | None = None) 
         )
 
 
-def _persons(values: pa.Array, name: str, numbers: Numbering) -> np.ndarray:
-    """Return a number for each person, (n,) int64."""
+def _owners(values: pa.Array, name: str) -> pa.Array:
+    """Return the person of each row (n,), none of which is missing."""
     try:
         values = plain(values)
     except Misfit as misfit:
@@ -257,4 +259,4 @@ def _persons(values: pa.Array, name: str, numbers: Numbering) -> np.ndarray:
     absent = absent.to_numpy(zero_copy_only=False)
     if absent.any():
         raise BadValue(name, int(absent.argmax()), "a value is missing: expected the person of each record")
-    return numbers.of(values)
+    return values

@@ -1,0 +1,280 @@
+"""Persons over blocks: the rows of each that take part are those of all rows in memory, for any division and order."""
+
+import datetime
+import errno
+import multiprocessing
+import os
+import signal
+from collections import Counter
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.person_keys import person_keys
+from lightning_dpgen.data.persons import bounded, row_hashes
+from lightning_dpgen.data.reading import Numbering
+from lightning_dpgen.passes import person_shuffle
+from lightning_dpgen.passes.person_shuffle import PersonShuffle, buckets_for, check_most_rows
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.errors import DamagedState
+from lightning_dpgen.sampling.errors import BadRecords
+
+
+def _rows(seed, n=600, persons=90, skew=0.1):
+    """Return records with many equal ones, and names of persons, one of whom has a share of all rows."""
+    random = np.random.default_rng(seed)
+    codes = random.integers(0, [4, 3, 300], (n, 3)).astype(np.int16)
+    codes[random.random(n) < 0.3, 2] = 0
+    names = random.integers(0, persons, n)
+    names[random.random(n) < skew] = 0
+    return Encoded(np.zeros((n, 0), np.float32), codes), names
+
+
+def _blocks(n, seed):
+    """Return a random division of shuffled rows into 1 to 8 blocks, some of them empty."""
+    random = np.random.default_rng(seed)
+    cuts = np.sort(random.integers(0, n + 1, random.integers(0, 8)))
+    return np.split(random.permutation(n), cuts)
+
+
+def _shuffle(folder, blocks, encoded, names, max_rows, buckets=4):
+    shuffle = PersonShuffle(folder, max_rows, buckets)
+    for i, rows in enumerate(blocks):
+        if not shuffle.is_routed(f"f{i}"):
+            shuffle.route(f"f{i}", names.take(pa.array(rows)), row_hashes(encoded[rows]))
+    shuffle.bound(f"f{i}" for i in range(len(blocks)))
+    return shuffle
+
+
+def _all(shuffle, blocks):
+    """Return the number of each row's person, and whether it is kept, over all blocks."""
+    found = [shuffle.of(f"f{i}") for i in range(len(blocks))]
+    return np.concatenate([one.numbers for one in found]), np.concatenate([one.kept for one in found])
+
+
+def _kept(encoded, names, rows):
+    """Return how often each person has each row among those."""
+    return Counter(zip(names.take(pa.array(rows)).to_pylist(), map(tuple, encoded.codes[rows].tolist()), strict=True))
+
+
+@pytest.mark.parametrize("as_text", [False, True], ids=["numbers", "text"])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_rows_of_each_person_are_those_of_all_rows_in_memory(tmp_path, seed, as_text):
+    encoded, whose = _rows(seed)
+    names = pa.array([f"p{'é' * (i % 3)}{i}" for i in whose] if as_text else whose)
+    max_rows = [1, 2, 3, 50][seed % 4]
+    expected = _kept(encoded, names, bounded(encoded, whose, max_rows))
+    for division in range(3):
+        blocks = _blocks(len(whose), 100 * seed + division)
+        shuffle = _shuffle(tmp_path / str(division), blocks, encoded, names, max_rows, buckets=[1, 4, 7][division])
+        order, (numbers, kept) = np.concatenate(blocks), _all(shuffle, blocks)
+        assert _kept(encoded, names, order[kept]) == expected
+        # One number a person, and one person a number, from 0 without a gap.
+        pairs = set(zip(numbers.tolist(), whose[order].tolist(), strict=True))
+        assert len(pairs) == len(set(whose)) == shuffle.persons and {a for a, _ in pairs} == set(range(shuffle.persons))
+
+
+def test_a_choice_by_another_rule_would_be_found(tmp_path, monkeypatch):
+    """The first m of a person depend on the division; so does any rule that is not the person's rows alone."""
+    encoded, whose = _rows(3)
+    monkeypatch.setattr(person_shuffle, "priorities", lambda own, together: np.zeros(len(own), np.uint64))
+    blocks = _blocks(len(whose), 1)
+    shuffle = _shuffle(tmp_path / "s", blocks, encoded, pa.array(whose), 2)
+    kept = _all(shuffle, blocks)[1]
+    expected = _kept(encoded, pa.array(whose), bounded(encoded, whose, 2))
+    assert _kept(encoded, pa.array(whose), np.concatenate(blocks)[kept]) != expected
+
+
+def test_one_person_more_changes_no_row_of_another(tmp_path):
+    encoded, whose = _rows(5)
+    names, blocks = pa.array(whose), _blocks(len(whose), 5)
+    full = _shuffle(tmp_path / "full", blocks, encoded, names, 2)
+    without = [rows[whose[rows] != 0] for rows in blocks]
+    less = _shuffle(tmp_path / "less", without, encoded, names, 2)
+    both = [np.concatenate(own)[_all(shuffle, own)[1]] for own, shuffle in ((blocks, full), (without, less))]
+    assert _kept(encoded, names, both[0][whose[both[0]] != 0]) == _kept(encoded, names, both[1])
+    assert (whose[both[0]] == 0).sum() == 2
+
+
+def test_persons_of_one_hash_are_told_apart(tmp_path, monkeypatch):
+    """All persons have the same keyed hash, and all rows too."""
+    monkeypatch.setattr(person_shuffle.pd.util, "hash_array", lambda values, **_: np.full(len(values), 5, np.uint64))
+    encoded, whose = _rows(7)
+    blocks = _blocks(len(whose), 7)
+    shuffle = _shuffle(tmp_path / "s", blocks, encoded, pa.array(whose), 2)
+    kept = _all(shuffle, blocks)[1]
+    expected = _kept(encoded, pa.array(whose), bounded(encoded, whose, 2))
+    assert _kept(encoded, pa.array(whose), np.concatenate(blocks)[kept]) == expected
+    assert shuffle.persons == len(set(whose))
+
+
+def test_rows_that_wait_are_compared_now_and_then(tmp_path, monkeypatch):
+    monkeypatch.setattr(person_shuffle, "_WAITING", 3)
+    monkeypatch.setattr(person_shuffle, "_COUNTED", 10)
+    test_the_rows_of_each_person_are_those_of_all_rows_in_memory(tmp_path, 1, False)
+
+
+def test_keys_are_equal_exactly_where_numbers_are():
+    utc = datetime.UTC
+    arrays = [
+        pa.array(["1", "01", "x", "é", "i1", "2020-01-01"]),
+        pa.array([1, 2, -5, 2**62]),
+        pa.array([1, 2], pa.uint8()),
+        pa.array([2**63 + 5, 1], pa.uint64()),
+        pa.array([1.0, 2.5, 0.0, -0.0, 2.0**53, 1e300, float("inf"), 2.0**63]),
+        pa.array([0.1, 2.5], pa.float32()),
+        pa.array([0.1]),
+        pa.array([True, False]),
+        pa.array([Decimal("1.00"), Decimal("2.50")]),
+        pa.array(["x", "1"]).dictionary_encode(),
+        pa.array(["x"], pa.large_string()),
+        pa.array([datetime.date(2020, 1, 1)]),
+        pa.array([datetime.datetime(2020, 1, 1), datetime.datetime(2020, 1, 1, 1)]),
+        pa.array([datetime.datetime(2020, 1, 1, tzinfo=utc)], pa.timestamp("ns", "Europe/Zurich")),
+        pa.array([datetime.datetime(2020, 1, 1, tzinfo=utc)], pa.timestamp("s", "UTC")),
+        pa.array([datetime.datetime(2020, 1, 1)], pa.timestamp("ns")),
+        pa.array([datetime.timedelta(seconds=1)]),
+        pa.array([datetime.time(1)]),
+    ]
+    numbering, by_number, by_key = Numbering(), [], []
+    for values in arrays:
+        by_number += numbering.of(values).tolist()
+        keys, of_row = person_keys(values)
+        by_key += keys.take(pa.array(of_row)).to_pylist()
+    pairs = set(zip(by_number, by_key, strict=True))
+    assert len(pairs) == len(set(by_number)) == len(set(by_key))
+
+
+@pytest.mark.parametrize("wrong", [pa.array([[1], [2]]), pa.array([b"x", b"y"]), pa.array(["x", None])])
+def test_persons_that_cannot_be_told_apart_name_the_block(tmp_path, wrong):
+    shuffle = PersonShuffle(tmp_path / "s", 2)
+    with pytest.raises(BadRecords, match=r"^b.parquet, row group 3: [^\n]*$"):
+        shuffle.route("b.parquet, row group 3", wrong, np.zeros(2, np.uint64))
+    assert not shuffle.is_routed("b.parquet, row group 3")
+
+
+def test_a_full_disk_leaves_nothing_in_part_and_the_same_call_goes_on(tmp_path, monkeypatch):
+    encoded, whose = _rows(2)
+    names, blocks = pa.array(whose), _blocks(len(whose), 2)
+    expected = _all(_shuffle(tmp_path / "once", blocks, encoded, names, 2), blocks)[0]
+    assert len(blocks) > 2
+    replace, left = os.replace, [0]
+
+    def fill(source, target):
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left[0] -= 1
+        replace(source, target)
+
+    shuffle = None
+    for left[0] in [1, 2, 1, 3, 2, 1, *[2] * 20]:
+        monkeypatch.setattr(durable.os, "replace", fill)
+        try:
+            shuffle = _shuffle(tmp_path / "full", blocks, encoded, names, 2)
+            break
+        except OSError as error:
+            assert error.errno == errno.ENOSPC and str(tmp_path / "full") in str(error.filename)
+            assert not list((tmp_path / "full").glob("*.part"))
+    assert shuffle is not None
+    monkeypatch.undo()
+    # Numbers are those of another secret, so only which are equal, and which rows take part, is compared.
+    found = _all(shuffle, blocks)[0]
+    assert len(set(zip(expected.tolist(), found.tolist(), strict=True))) == shuffle.persons == len(set(expected.tolist()))
+
+
+def _killed_after(folder, blocks, encoded, whose, writes):
+    write, left = durable.write, [writes]
+
+    def kill(path, content):
+        if not left[0]:
+            durable.partial_path(path).write_bytes(bytes(content)[:7])
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+        write(path, content)
+
+    durable.write = kill
+    _shuffle(folder, blocks, encoded, pa.array(whose), 2)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="processes are forked")
+def test_a_killed_process_is_taken_up_with_the_same_rows(tmp_path):
+    encoded, whose = _rows(4)
+    names, blocks = pa.array(whose), [*np.array_split(np.random.default_rng(4).permutation(600), 3)]
+    expected = _kept(encoded, names, bounded(encoded, whose, 2))
+    fork = multiprocessing.get_context("fork")
+    # The state, 3 blocks, the state twice, 4 buckets, 3 results, and the state: a kill in each phase.
+    for writes in (0, 2, 5, 7, 11, 13):
+        killed = fork.Process(target=_killed_after, args=(tmp_path / str(writes), blocks, encoded, whose, writes))
+        killed.start()
+        killed.join()
+        assert killed.exitcode == -signal.SIGKILL
+        routed = PersonShuffle(tmp_path / str(writes), 2, 4)
+        assert [routed.is_routed(f"f{i}") for i in range(3)].count(True) == min(3, max(0, writes - 1))
+        shuffle = _shuffle(tmp_path / str(writes), blocks, encoded, names, 2)
+        kept = _all(shuffle, blocks)[1]
+        assert _kept(encoded, names, np.concatenate(blocks)[kept]) == expected
+
+
+def test_what_is_there_is_used_only_for_the_same_blocks_and_no_key_stays(tmp_path):
+    encoded, whose = _rows(6)
+    names = pa.array([f"name-{i}" for i in whose])
+    shuffle = _shuffle(tmp_path / "s", [np.arange(600)], encoded, names, 2)
+    folder = tmp_path / "s"
+    assert sorted(path.name[:8] for path in folder.iterdir()) == ["persons-", "shuffle."]
+    assert not any(b"name-" in path.read_bytes() for path in folder.iterdir())
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600} or os.name != "posix"
+    again = PersonShuffle(folder, 2, buckets=9)
+    assert again.is_done(["f0"]) and (again.of("f0").kept == shuffle.of("f0").kept).all()
+    for other, keys in ((again, ["f1"]), (again, ["f0", "f1"]), (PersonShuffle(folder, 3), ["f0"])):
+        assert not other.is_done(keys) and not other.is_routed("f0")
+        with pytest.raises(ValueError, match=r"block 'f[01]': expected one or more, and route"):
+            other.bound(keys)
+    assert again.is_done(["f0"])
+    again.route("f1", pa.array([5]), np.zeros(1, np.uint64))
+    again.bound(["f1"])
+    assert again.is_done(["f1"]) and not again.is_done(["f0"]) and again.persons == 1
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_damaged_files_are_told(tmp_path):
+    shuffle = PersonShuffle(tmp_path / "s", 2, 4)
+    shuffle.route("f0", pa.array([1, 2]), np.zeros(2, np.uint64))
+    (path,) = (tmp_path / "s").glob("block-*")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedState, match="block-"):
+        shuffle.bound(["f0"])
+    (tmp_path / "s" / person_shuffle.STATE).write_text("{}")
+    with pytest.raises(DamagedState, match=r"shuffle\.json"):
+        PersonShuffle(tmp_path / "s", 2, 4)
+
+
+def test_no_rows(tmp_path):
+    empty = PersonShuffle(tmp_path / "empty", 2, 4)
+    empty.route("f0", pa.array([], pa.string()), np.zeros(0, np.uint64))
+    empty.bound(["f0"])
+    assert empty.persons == 0 and len(empty.of("f0").numbers) == len(empty.of("f0").kept) == 0
+
+
+@pytest.mark.parametrize("wrong", [{"max_rows": 0}, {"buckets": 0}, {"buckets": 10**6}])
+def test_bad_arguments(tmp_path, wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        PersonShuffle(tmp_path / "s", **{"max_rows": 1} | wrong)
+    shuffle = PersonShuffle(tmp_path / "s", 1)
+    with pytest.raises(ValueError, match="hashes"):
+        shuffle.route("f0", pa.array([1]), np.zeros(2, np.uint64))
+    with pytest.raises(ValueError, match="block none"):
+        shuffle.bound([])
+    assert buckets_for(0) == 1 and buckets_for(10**18) == 4096
+
+
+def test_more_records_over_all_blocks_than_the_plan_says_are_refused(monkeypatch):
+    monkeypatch.setattr(person_shuffle, "_COUNTED", 2)
+    numbers = [np.array([0, 4, 3]), np.array([4, 1]), np.array([4])]
+    check_most_rows(lambda: numbers, 5, 3)
+    with pytest.raises(BadRecords, match="max_rows=2"):
+        check_most_rows(lambda: numbers, 5, 2)
+    with pytest.raises(ValueError, match="expected numbers from 0"):
+        check_most_rows(lambda: numbers, 4, 3)
