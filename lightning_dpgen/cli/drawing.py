@@ -33,10 +33,9 @@ _GOES_ON = "files that are finished stay, and the same command goes on"
 
 def run(arguments: Namespace, place: Place | None) -> int:
     """Draw records to a place, or to the terminal; gives the exit status."""
-    draw = DrawSpec(
-        arguments.release, arguments.n, arguments.seed, tuple(arguments.where), arguments.component, arguments.form
-    )
-    release, n, said = draw.release, arguments.n, ""
+    where, n, said = tuple(arguments.where), arguments.n, ""
+    draw = DrawSpec(arguments.release, n, arguments.seed, where, arguments.component, arguments.form)
+    release = draw.release
     try:
         if place is not None and place.folder and arguments.format is None and isinstance(release.schema, ImageSchema):
             write_pictures(
