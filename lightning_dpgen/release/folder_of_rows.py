@@ -10,8 +10,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import torch
@@ -166,9 +168,17 @@ _own: RowsFolder | None = None
 
 def _begin(folder: RowsFolder) -> None:
     global _own
+    if (parent := parent_process()) is not None:
+        Thread(target=_leave_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     pa.set_cpu_count(1)
     _own = folder
+
+
+def _leave_with(parent: BaseProcess) -> None:
+    """End this process once a killed parent hands out no files any more."""
+    parent.join()
+    os._exit(1)
 
 
 def _write_file(number: int, name: str) -> None:

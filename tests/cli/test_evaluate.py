@@ -217,7 +217,7 @@ def test_no_record_at_all(dpgen, table, tmp_path):
 
 
 def test_a_large_table_is_compared_by_a_sample(dpgen, table, tmp_path):
-    """Of real and of synthetic records alike, and output, page and JSON say so."""
+    """Real and synthetic records alike are, and output, page and JSON say so."""
     words = ["evaluate", table / "run/release", "data=table", f"data.path={table / 'f.csv'}", *BRIEF]
     assert dpgen("sample", table / "run/release", "-n", 500, "--seed", 1, "-o", f"{tmp_path}/rows/")[0] == 0
     status, out, err = dpgen(*words, "--real-rows", 90, "--synthetic", tmp_path / "rows", "--rows", 40, "--seed", 5)
