@@ -2,58 +2,56 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import secrets
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from lightning_dpgen.cli.sample import Place
 from lightning_dpgen.data.files.kinds import WORKBOOK
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.database_table import write_to_database
-from lightning_dpgen.release.files import NotARelease, read_certificate
-from lightning_dpgen.release.long_series import NUMBER, TIME, long_chunks
+from lightning_dpgen.release.draw_spec import DrawSpec
+from lightning_dpgen.release.files import NotARelease
+from lightning_dpgen.release.folder_of_rows import LostProcess, RowsFolder
 from lightning_dpgen.release.mark import NOT_PRIVATE
 from lightning_dpgen.release.picture_folder import write_pictures
 from lightning_dpgen.release.rejection import TooRare
-from lightning_dpgen.release.sampler import load_release
-from lightning_dpgen.release.tables import csv_text, write_table
+from lightning_dpgen.release.tables import OF_FOLDERS, csv_text, write_table
 from lightning_dpgen.release.workbook import SHEET, check_sheet
 from lightning_dpgen.specs.usage_error import UsageError
+
+_GOES_ON = "files that are finished stay, and the same command goes on"
 
 
 def run(arguments: Namespace, place: Place | None) -> int:
     """Draw records to a place, or to the terminal; gives the exit status."""
-    release, n = load_release(arguments.release), arguments.n
-    if arguments.component is not None:
-        release = release.component(arguments.component)
+    where, n, said = tuple(arguments.where), arguments.n, ""
+    draw = DrawSpec(arguments.release, n, arguments.seed, where, arguments.component, arguments.form)
+    release = draw.release
     try:
-        if place is not None and place.folder:
+        if place is not None and place.folder and arguments.format is None and isinstance(release.schema, ImageSchema):
             write_pictures(
                 place.path, release.schema, release.encoded(n, arguments.seed, arguments.where), private=release.private
             )
+        elif place is not None and place.folder:
+            said = _write_folder(place, draw, arguments)
         else:
-            chunks, columns = release.chunks(n, arguments.seed, arguments.where), release.arrow
-            if isinstance(release.schema, SeriesSchema) and _is_long(arguments):
-                chunks, columns = _long(chunks, columns, release.schema, arguments.release)
-            sheet = _sheet(place, release.schema)
-            _write(place, chunks, columns, AsRead.of(release.schema), escape=not arguments.no_escape, sheet=sheet)
+            _write(place, draw, escape=not arguments.no_escape, sheet=_sheet(place, release.schema))
     except TooRare as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         if place is None:
             raise
-        raise UsageError(f"-o {place}: cannot be written ({error.strerror or error})") from None
+        more = f"; {_GOES_ON}" if place.folder and not isinstance(release.schema, ImageSchema) else ""
+        raise UsageError(f"-o {place}: cannot be written ({error.strerror or error}){more}") from None
     except NotARelease:
         raise
     # A file of this format cannot hold it, or a database refuses it.
@@ -62,37 +60,26 @@ def run(arguments: Namespace, place: Place | None) -> int:
     if place is None:
         print(f"{n:,} synthetic records; -n says how many, -o FILE.parquet or FILE.csv writes them", file=sys.stderr)
     else:
-        print(f"{n:,} synthetic records in {place}")
+        print(f"{n:,} synthetic records in {place}{said}")
     if not release.private:
-        marked = place is not None and (place.folder or (place.path is not None and place.path.suffix == ".parquet"))
+        marked = place is not None and place.path is not None and _holds_mark(place, arguments.format)
         carried = "the metadata of the file says so" if marked else "and CSV has no place to say so: a .parquet file has"
         print(f"{NOT_PRIVATE}: this release protects no one; {carried}", file=sys.stderr)
     return 0
 
 
-def _is_long(arguments: Namespace) -> bool:
-    """Tell whether series are asked for with one time a row, or were read so."""
-    return arguments.form == "long" or (arguments.form is None and _declared(arguments.release).get("form") == "long")
-
-
-def _declared(release: Path) -> dict[str, Any]:
-    with suppress(NotARelease):  # a model gives records without its certificate
-        declared = read_certificate(release).get("declared")
-        return declared if isinstance(declared, dict) else {}
-    return {}
-
-
-def _long(
-    chunks: Iterator[pa.RecordBatch], columns: pa.Schema, schema: SeriesSchema, release: Path
-) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
-    """Return series with one time a row, under the names that the columns of the real ones had."""
-    declared = _declared(release)
-    number, time = declared.get("by") or NUMBER, declared.get("day") or TIME
-    if len({number, time, *schema.channels, "label"}) < 3 + len(schema.channels):
-        number, time = NUMBER, TIME
-    made = long_chunks(chunks, schema, number, time)
-    first = next(made)
-    return itertools.chain([first], made), first.schema.with_metadata(columns.metadata)
+def _write_folder(place: Place, draw: DrawSpec, arguments: Namespace) -> str:
+    """Write a folder of files, and say what was there."""
+    ending = OF_FOLDERS[0] if arguments.format is None else f".{arguments.format}"
+    try:
+        rows, there = RowsFolder(place.path, draw, ending, not arguments.no_escape).write(arguments.processes)
+    except KeyboardInterrupt:
+        print(f"-o {place}: {_GOES_ON}", file=sys.stderr)
+        raise
+    except LostProcess as error:
+        raise UsageError(f"-o {place}: {error}; {_GOES_ON}") from None
+    kept = f"; {there:,} of the files were there" if there else ""
+    return f", up to {rows:,} in a file{kept}"
 
 
 def _sheet(place: Place | None, schema: Schema) -> str:
@@ -109,15 +96,8 @@ def _sheet(place: Place | None, schema: Schema) -> str:
     return named
 
 
-def _write(
-    place: Place | None,
-    chunks: Iterable[pa.RecordBatch],
-    columns: pa.Schema,
-    form: AsRead,
-    *,
-    escape: bool,
-    sheet: str,
-) -> None:
+def _write(place: Place | None, draw: DrawSpec, *, escape: bool, sheet: str) -> None:
+    chunks, columns, form = draw.chunks(), draw.columns, draw.written_form
     if place is None:
         for text in csv_text(chunks, escape=escape, form=form):
             print(text, end="")
@@ -138,3 +118,10 @@ def _write_file(
         os.replace(part, output)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _holds_mark(place: Place, ending: str | None) -> bool:
+    """Tell whether what was written has metadata: pictures and Parquet files."""
+    if place.folder:
+        return ending == "parquet" or ending is None
+    return place.path.suffix == ".parquet"

@@ -26,6 +26,8 @@ from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.usage_error import UsageError
 
+# Real records that are looked at by default, and the most synthetic ones.
+_REAL_ROWS, _MOST_ROWS = 500_000, 1_000_000
 _SELECT = re.compile(r"\s*(?:select|with)\s", re.IGNORECASE)
 
 
@@ -54,7 +56,19 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--seconds", type=_seconds, help="start no part of the evaluation later than this")
     parser.add_argument("--rows", type=whole_number, help="synthetic records to draw (as many as real ones, up to 50,000)")
-    parser.add_argument("--seed", type=whole_number, default=0, help="of the synthetic records drawn (0)")
+    parser.add_argument(
+        "--synthetic",
+        metavar="PLACE",
+        help="of a table: a file or folder of records that were drawn from it before, of which a sample is compared",
+    )
+    parser.add_argument(
+        "--real-rows",
+        type=whole_number,
+        help=f"of a table: the most real records to look at, a sample by the seed where there are more ({_REAL_ROWS:,})",
+    )
+    parser.add_argument(
+        "--seed", type=whole_number, default=0, help="of the synthetic records, and of a sample of real ones (0)"
+    )
     return parser
 
 
@@ -62,8 +76,10 @@ def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_intermixed_args(argv)
     # A mistake is told before what compares records is imported.
     arguments.data, arguments.held_out = _without_held_out(arguments.data, arguments.held_out)
-    if arguments.rows == 0:
-        raise UsageError("--rows 0: expected 1 or more, or nothing can be compared")
+    if arguments.rows is not None and not 1 <= arguments.rows <= _MOST_ROWS:
+        raise UsageError(f"--rows {arguments.rows}: expected 1 to {_MOST_ROWS:,}, of which 50,000 at most are compared")
+    if arguments.real_rows == 0:
+        raise UsageError("--real-rows 0: expected 1 or more, or nothing can be compared")
     # The seed of classifiers has 32 bits.
     if arguments.seed >= 2**32:
         raise UsageError(f"--seed {arguments.seed}: expected a number below 2^32")
@@ -125,10 +141,17 @@ def _check_of_tables(arguments: argparse.Namespace, schema: Schema) -> None:
         known = [column.name for column in schema.recorded]
         if arguments.by is not None and arguments.by not in known:
             raise UsageError(f"--by {arguments.by}: expected a column of the table: {listed(known)}")
+        _check_synthetic(arguments.synthetic)
         return
-    for name, given in (("--by", arguments.by is not None), ("--sdmetrics", arguments.sdmetrics)):
-        if given:
+    for name in ("by", "sdmetrics", "synthetic", "real_rows"):
+        if getattr(arguments, name):
+            name = f"--{name.replace('_', '-')}"
             raise UsageError(f"{name}: expected for tables alone, and the release is of {schema.kind}")
+
+
+def _check_synthetic(path: str | None) -> None:
+    if path is not None and not (path and (place := place_of(path)).exists()):
+        raise UsageError(f"--synthetic {path or repr(path)}: there is no such file{suggest_file(place) if path else ''}")
 
 
 def _seconds(text: str) -> float:

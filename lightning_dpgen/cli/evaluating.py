@@ -7,13 +7,15 @@ import sys
 from typing import Any
 
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.row_sample import SAMPLED, RowSample
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.metrics.numeric_summaries import FIGURES
 from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
-from lightning_dpgen.release.against_real import BANNER, REPORT, evaluate, write_evaluation
+from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.release.against_real import BANNER, REAL_ROWS, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.release.text import printable
 from lightning_dpgen.runs.table import aligned
@@ -34,18 +36,22 @@ def run(arguments: argparse.Namespace, certificate: dict[str, Any], source: Sour
             import_quality_report()
         except MissingLibrary as error:
             raise UsageError(f"--sdmetrics: {error}") from None
-    held_out, counted_aside = (None, {}) if aside is None else _held_out(aside, release.schema)
-    real, counted = _read(source, release.schema)
+    sample = RowSample(REAL_ROWS if arguments.real_rows is None else arguments.real_rows, arguments.seed)
+    held_out, counted_aside = (None, {}) if aside is None else _held_out(aside, release.schema, sample)
+    real, counted = _read(source, release.schema, sample)
     if aside is None and source.held_out:
-        held_out, _ = _read(source, release.schema, held_out=True)
+        held_out, _ = _read(source, release.schema, sample, held_out=True)
     print(BANNER)
     counted |= {f"held-out records: {what}": count for what, count in counted_aside.items()}
+    if SAMPLED in counted:
+        counted[f"rows of the sample, by the public seed {arguments.seed}"] = len(real)
     for what, count in counted.items():
         print(f"reading: {what}: {count:,}")
     evaluation = evaluate(
         release,
         real,
         held_out=held_out,
+        synthetic=None if arguments.synthetic is None else place_of(arguments.synthetic),
         rows=arguments.rows,
         seconds=arguments.seconds,
         seed=arguments.seed,
@@ -117,9 +123,11 @@ def summary_table(evaluation: Evaluation) -> str:
     return aligned(rows) + (f"\nand {more} more columns of numbers, which differ less" if more > 0 else "")
 
 
-def _read(source: Source, schema: Schema, *, held_out: bool = False) -> tuple[Records | TableValues, dict[str, int]]:
+def _read(
+    source: Source, schema: Schema, sample: RowSample, *, held_out: bool = False
+) -> tuple[Records | TableValues, dict[str, int]]:
     """Read records, and those of a table by their values."""
-    records, counted = source.records(schema, held_out=held_out, values=isinstance(schema, TableSchema))
+    records, counted = source.records(schema, held_out=held_out, values=isinstance(schema, TableSchema), sample=sample)
     if not isinstance(schema, TableSchema):
         return records, counted
     if records.values is not None:
@@ -128,10 +136,10 @@ def _read(source: Source, schema: Schema, *, held_out: bool = False) -> tuple[Re
     return TableValues.drawn(schema, records.encoded), counted | {drawn: len(records)}
 
 
-def _held_out(source: Source, schema: Schema) -> tuple[Records | TableValues, dict[str, int]]:
+def _held_out(source: Source, schema: Schema, sample: RowSample) -> tuple[Records | TableValues, dict[str, int]]:
     """Read held-out records; a mistake in their file names the argument that has named it."""
     try:
-        return _read(source, schema)
+        return _read(source, schema, sample)
     except (UsageError, OSError, BadRecords) as error:
         said = describe_os_error(error) if isinstance(error, OSError) else str(error)
         said = said.replace("data.path", "--held-out")

@@ -21,14 +21,14 @@ from lightning_dpgen.release.database_table import check_new_table
 from lightning_dpgen.release.description import PROJECTION, check_component, conditions_on, read_description, schema_in
 from lightning_dpgen.release.files import PROJECTED
 from lightning_dpgen.release.folder import release_folder
-from lightning_dpgen.release.tables import FORMATS
+from lightning_dpgen.release.tables import FORMATS, OF_FOLDERS
 from lightning_dpgen.release.workbook import MOST_ROWS_OF_A_SHEET, SHEET, check_sheet
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Records to draw by default: a file of them, or a look.
 _WRITTEN, _SHOWN = 1000, 10
-_MOST = 10**9
+_MOST, _MOST_PROCESSES = 10**9, 1024
 _SQLITE = tuple(ending for ending in DATABASES if ending != ".duckdb")
 
 
@@ -47,7 +47,19 @@ def make_parser() -> Parser:
         "-o",
         dest="output",
         help=f"a new file ({', '.join(FORMATS)}), in the form that a table was read in; the URL of a database, with "
-        "--table; for pictures also a new folder (FOLDER/); without it, records are printed as CSV",
+        "--table; FOLDER/ for files of a million records each, which the same command goes on with, or pictures; without "
+        "it, records are printed as CSV",
+    )
+    parser.add_argument(
+        "--format",
+        choices=[ending.removeprefix(".") for ending in OF_FOLDERS],
+        help="of the files in FOLDER/ (parquet; for pictures one PNG each)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=whole_number,
+        default=1,
+        help="processes that write to FOLDER/, with a few hundred MiB of memory each; the records are the same (1)",
     )
     parser.add_argument(
         "--table", help=f"the new table of the database, or the sheet of the .xlsx file (the schema's table, or {SHEET})"
@@ -82,6 +94,7 @@ def run(argv: Sequence[str]) -> int:
     if arguments.n is not None and arguments.n > _MOST:
         raise UsageError(f"-n {arguments.n}: expected a number of records up to {_MOST:,}")
     place = None if arguments.output is None else _place(arguments.output, arguments.table)
+    _check_folder(arguments, place)
     arguments.n = (_SHOWN if place is None else _WRITTEN) if arguments.n is None else arguments.n
     description = read_description(arguments.release)
     if description.get("model") == PROJECTION:
@@ -95,6 +108,26 @@ def run(argv: Sequence[str]) -> int:
     return imported("drawing").run(arguments, place)
 
 
+def _check_new(place: Path) -> None:
+    if os.path.lexists(place):
+        raise UsageError(f"-o {place}: exists already; choose another name")
+
+
+def _check_folder(arguments: Namespace, place: Place | None) -> None:
+    """Refuse arguments about a folder of rows without one.
+
+    Raises:
+        UsageError: naming the argument.
+    """
+    folder = place is not None and place.folder
+    if arguments.format is not None and not folder:
+        raise UsageError(f"--format {arguments.format}: is about the files in a folder: expected -o FOLDER/")
+    if not 1 <= arguments.processes <= _MOST_PROCESSES:
+        raise UsageError(f"--processes {arguments.processes}: expected 1 to {_MOST_PROCESSES}")
+    if arguments.processes > 1 and not folder:
+        raise UsageError(f"--processes {arguments.processes}: one file is written by one process: expected -o FOLDER/")
+
+
 def _check(arguments: Namespace, place: Place | None, schema: Schema, components: Any) -> None:
     """Refuse what makes no sense of these records.
 
@@ -106,8 +139,8 @@ def _check(arguments: Namespace, place: Place | None, schema: Schema, components
             check_component(arguments.component, components)
         except ValueError as error:
             raise UsageError(f"--{error}") from None
-    if place is not None and place.folder and not isinstance(schema, ImageSchema):
-        raise UsageError(f"-o {place}: a folder is for pictures, and the release is of {schema.kind}: name a file")
+    if place is not None and place.folder and arguments.format is None and isinstance(schema, ImageSchema):
+        _check_new(place.path)
     if arguments.form is not None and not isinstance(schema, SeriesSchema):
         raise UsageError(f"--form {arguments.form}: is about series, and this release is of {schema.kind}")
     for word in [*arguments.where, arguments.where]:
@@ -165,7 +198,7 @@ def _place(name: str, table: str | None) -> Place:
     output, folder = place_of(name), name.endswith(("/", os.sep))
     if not folder and output.suffix not in FORMATS:
         raise UsageError(
-            f"-o {output}: expected a name that ends in {', '.join(FORMATS)}, the URL of a database, or FOLDER/ of pictures"
+            f"-o {output}: expected a name that ends in {', '.join(FORMATS)}, the URL of a database, or FOLDER/"
         )
     if table is not None:
         try:
@@ -175,7 +208,8 @@ def _place(name: str, table: str | None) -> Place:
                 check_sheet(table)
         except ValueError as error:
             raise UsageError(f"--table {table}: {error}") from None
-    if os.path.lexists(output):
+    # A folder of rows may have been begun.
+    if os.path.lexists(output) and not (folder and output.is_dir()):
         more = f", or give the URL sqlite:///{output} and --table for a new table in it" if output.suffix in _SQLITE else ""
         raise UsageError(f"-o {output}: exists already; choose another name{more}")
     if not output.parent.is_dir():

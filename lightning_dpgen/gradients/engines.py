@@ -22,13 +22,10 @@ from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
+from lightning_dpgen.sampling.twister_state import WORDS, make_twister_state
 
 # For each network, the losses whose gradients were compared with those of single records, and a public record for each.
 _checked: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
-# Places in the state of torch's Mersenne twister: its seed of 64 bits, and its 624 words of 32 bits, each in 64.
-_SEED_AT, _WORDS_AT, _WORDS = 0, 24, 624
-# The state of a generator from which nothing was drawn.
-_UNUSED = torch.Generator().get_state()
 _NONE = torch.zeros(())
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
@@ -138,8 +135,5 @@ def _keyed(stream: PrivateStream) -> Tensor:
 
     Its seed is from the stream, too, so that `Guard` can tell it from another state.
     """
-    state = _UNUSED.clone()
-    fresh, octets = stream.words(1 + _WORDS), state.numpy()
-    octets[_SEED_AT : _SEED_AT + 8].view(np.uint64)[:] = fresh[:1] >> np.uint64(1)
-    octets[_WORDS_AT : _WORDS_AT + 8 * _WORDS].view(np.uint64)[:] = fresh[1:] >> np.uint64(32)
-    return state
+    fresh = stream.words(1 + WORDS)
+    return make_twister_state(fresh[:1] >> np.uint64(1), fresh[1:] >> np.uint64(32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.row_sample import SAMPLED, RowSample
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.reading import read_table
@@ -37,6 +39,9 @@ from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.sampling.errors import BadRecords
 
+# Records of a table that are looked at where no other number is said, and the most synthetic ones that are drawn.
+REAL_ROWS, MOST_ROWS = 500_000, 1_000_000
+REAL_RECORDS = "real records"
 BANNER = "PRIVATE: what follows is computed from real records and is not covered by the certificate; do not publish it."
 EVALUATION, REPORT = "evaluation.json", "report.html"
 _LARGEST_WARNINGS = 1 << 16
@@ -50,7 +55,9 @@ def evaluate(
     records: Real,
     *,
     held_out: Real | None = None,
+    synthetic: Real | None = None,
     rows: int | None = None,
+    real_rows: int | None = REAL_ROWS,
     seconds: float | None = None,
     seed: int = 0,
     person: str | None = None,
@@ -69,7 +76,12 @@ def evaluate(
             kind `Records`, or an `Encoded` of the release's schema.
         held_out: records that it was not made from, likewise. Without any, a third of `records` is put aside, and a table
             is compared by halves in either case.
-        rows: number of synthetic records to draw; None for as many as there are real ones, at most as many as are used.
+        synthetic: of a table: records that were drawn from the release before, likewise; None to draw them here.
+        rows: number of synthetic records to draw, or to take of `synthetic`, at most 1,000,000; None for as many as there
+            are real ones, at most as many as are used.
+        real_rows: of a table: the most real records that are looked at, and held-out ones; of more that a path, a query, a
+            DataFrame or a table of Arrow has, a sample by the seed is read, which a note says, and no more than twice as
+            many are in memory; None for all.
         seconds: parts that would start later than this are left out and noted, and one that can stop early does; None
             without a limit.
         seed: seed of the synthetic records, and of what the evaluation draws.
@@ -95,17 +107,17 @@ def evaluate(
     if not isinstance(release, Release):
         what = "projected rows: their report says how well distances are recovered"
         raise ValueError(what if isinstance(release, ProjectedRows) else f"release={release!r}: expected a release")
-    if rows is not None and (type(rows) is not int or rows < 1):
-        raise ValueError(f"rows={rows!r}: expected a whole number, 1 or more")
+    if rows is not None and (type(rows) is not int or not 1 <= rows <= MOST_ROWS):
+        raise ValueError(f"rows={rows!r}: expected a whole number from 1 to {MOST_ROWS:,}")
     schema = release.schema
     table = isinstance(schema, TableSchema)
-    if not table and (by is not None or sdmetrics):
-        raise ValueError(
-            f"by={by!r}, sdmetrics={sdmetrics!r}: expected of tables alone, and the release is of {schema.kind}"
-        )
-    as_read = {"person": person, "max_rows": max_rows, "outside": outside} if table else {}
+    if not table and (by is not None or sdmetrics or synthetic is not None):
+        given = f"by={by!r}, sdmetrics={sdmetrics!r}, synthetic={synthetic!r}"
+        raise ValueError(f"{given}: expected of tables alone, and the release is of {schema.kind}")
+    counted, sample = Counter[str](), None if real_rows is None else RowSample(real_rows, seed)
+    as_read = {"person": person, "max_rows": max_rows, "outside": outside, "sample": sample} if table else {}
     read = _values if table else _encoded
-    real = read(records, schema, **as_read)
+    real = read(records, schema, **as_read, **({"counted": counted} if table else {}))
     try:
         aside = None if held_out is None else read(held_out, schema, **as_read)
     except MissingData as error:
@@ -118,8 +130,11 @@ def evaluate(
     count = min(len(real), ROWS) if rows is None else rows
     asked = {"held_out": aside, "seed": seed, "seconds": seconds, "progress": progress}
     if table:
-        synthetic = TableValues.joined([TableValues.of(batch, schema) for batch in release.chunks(count, seed)])
-        evaluation = evaluate_table(real, synthetic, by=by, sdmetrics=sdmetrics, **asked)
+        made = _drawn(release, count, seed) if synthetic is None else _given(synthetic, schema, count, seed)
+        evaluation = evaluate_table(real, made, by=by, sdmetrics=sdmetrics, **asked)
+        if SAMPLED in counted:
+            note = f"a sample of {len(real):,} by the public seed {seed}, of {counted[SAMPLED]:,} rows"
+            evaluation = replace(evaluation, notes={REAL_RECORDS: note, **evaluation.notes})
     else:
         channels = len(schema.channels) if isinstance(schema, SeriesSchema) else 1
         names = list(schema.choices)
@@ -195,15 +210,39 @@ def _with_classifier(evaluation: Evaluation, release: Release, held_out: Encoded
     return replace(evaluation, scores={CLASSIFIER: own, **evaluation.scores})
 
 
+def _drawn(release: Release, count: int, seed: int) -> TableValues:
+    return TableValues.joined([TableValues.of(batch, release.schema) for batch in release.chunks(count, seed)])
+
+
+def _given(synthetic: Real, schema: TableSchema, count: int, seed: int) -> TableValues:
+    """Return a sample of records that were drawn before."""
+    try:
+        # One record is of one person.
+        made = _values(synthetic, schema, person=None, max_rows=None, outside="refuse", sample=RowSample(count, seed))
+    except MissingData as error:
+        raise MissingData(f"synthetic: {error}") from None
+    except BadRecords as error:
+        raise BadRecords(f"synthetic: {error}") from None
+    if not len(made):
+        raise BadRecords("synthetic holds no record: nothing to compare with")
+    return made
+
+
 def _classified(
-    records: Real | None, schema: Schema, *, person: str | None = None, max_rows: int | None = None, outside: str = "refuse"
+    records: Real | None,
+    schema: Schema,
+    *,
+    person: str | None = None,
+    max_rows: int | None = None,
+    outside: str = "refuse",
+    sample: RowSample | None = None,
 ) -> Encoded | None:
     """Return records as the classifier sees them, all those of a person; None for none, or for values of a table alone."""
     if records is None or isinstance(records, TableValues):
         return None
     if isinstance(records, Records | Encoded):
         return records.encoded if isinstance(records, Records) else records
-    return read_table(records, schema, outside=outside, person=person).encoded
+    return read_table(records, schema, outside=outside, person=person, sample=sample).encoded
 
 
 def _encoded(records: Real, schema: Schema) -> Encoded:
@@ -219,13 +258,22 @@ def _encoded(records: Real, schema: Schema) -> Encoded:
     )
 
 
-def _values(records: Real, schema: TableSchema, *, person: str | None, max_rows: int | None, outside: str) -> TableValues:
+def _values(
+    records: Real,
+    schema: TableSchema,
+    *,
+    person: str | None,
+    max_rows: int | None,
+    outside: str,
+    sample: RowSample | None,
+    counted: Counter[str] | None = None,
+) -> TableValues:
     if isinstance(records, TableValues):
         if records.schema != schema:
             raise BadRecords("the records are of another schema than the release: read them by release.schema")
         return records
     if isinstance(records, Records) and records.values is not None:
-        return _values(records.values, schema, person=person, max_rows=max_rows, outside=outside)
+        return _values(records.values, schema, person=person, max_rows=max_rows, outside=outside, sample=sample)
     if isinstance(records, Records | Encoded):
         article = "an" if isinstance(records, Encoded) else "a"
         raise BadRecords(
@@ -234,7 +282,9 @@ def _values(records: Real, schema: TableSchema, *, person: str | None, max_rows:
         )
     if (person is None) != (max_rows is None):
         raise ValueError(f"person={person!r} with max_rows={max_rows!r}: expected both, or neither")
-    reading = read_table(records, schema, outside=outside, person=person, values=True)
+    reading = read_table(records, schema, outside=outside, person=person, values=True, sample=sample)
+    if counted is not None:
+        counted.update(reading.counted)
     if person is None:
         return reading.values
     return reading.values[bounded(reading.encoded, reading.persons, max_rows)]

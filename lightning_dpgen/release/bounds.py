@@ -9,6 +9,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.layout import smallest_integer
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.privacy.plan import MOST_STAGES
 from lightning_dpgen.privacy.strict_json import MOST_BYTES, MOST_VALUES
 from lightning_dpgen.release.opened import MOST_BYTES_IN_ALL
@@ -23,6 +27,8 @@ _LONGEST_NAME = 128
 MOST_NUMBERS = 1 << 29
 # Columns of a table of synthetic records, in which each number of a picture has a column.
 MOST_COLUMNS = 1 << 20
+# Synthetic records of a release where none is said: more take minutes, and `dpgen sample` draws them at any time.
+_MOST_BY_DEFAULT = 5_000_000
 # Settings among which a selection chooses, each of which names a run that is trained; and packages with a version.
 _MOST_CHOICES, _MOST_VERSIONS = 10_000, 1000
 
@@ -103,3 +109,27 @@ def check_rows(rows: int, each: int) -> None:
             f"rows={rows}: expected at most {MOST_BYTES_IN_ALL // each:,} records of {each:,} bytes, for a release that "
             "others can read"
         )
+
+
+def default_rows(n: int, each: int) -> int:
+    """Return the number of synthetic records of a release of n records, of `each` bytes unpacked, where none is said.
+
+    Example:
+        >>> default_rows(10**6, 100), default_rows(10**9, 100), default_rows(10**9, 10_000)
+        (1000000, 5000000, 268435)
+    """
+    return min(n, _MOST_BY_DEFAULT, MOST_BYTES_IN_ALL // max(1, each))
+
+
+def bytes_of_record(schema: Schema) -> int:
+    """Return the bytes that a synthetic record takes in a file at most, but for long texts.
+
+    Example:
+        >>> bytes_of_record(ImageSchema(28, 28, levels=255, classes=10))
+        792
+    """
+    if isinstance(schema, BasketSchema):
+        return 8 * (schema.max_items + 1)
+    layout = schema.layout
+    pixel = smallest_integer(layout.levels).itemsize if isinstance(schema, ImageSchema) else 8
+    return pixel * layout.units + 8 * len(layout.groups)

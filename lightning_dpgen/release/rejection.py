@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,10 +50,8 @@ class Drawn:
         return Drawn(self.encoded[rows], None if self.values is None else self.values.take(pa.array(rows)))
 
 
-def draw_all(
-    mixture: Mixture, n: int, step: int, generator: torch.Generator, random: np.random.Generator
-) -> Iterator[Drawn]:
-    """Draw n records that keep the constraints of their schema, `step` at a time.
+def draw_all(mixture: Mixture, n: int, generator: torch.Generator, random: np.random.Generator) -> Drawn:
+    """Draw n records that keep the constraints of their schema.
 
     Of a record that breaks one, the values of its bins are drawn anew, and then the record. After some rounds what is left
     is repaired (`RowRules.repaired`), and only a record that cannot be is drawn again.
@@ -61,63 +60,68 @@ def draw_all(
         TooRare: if hardly any record can be repaired.
     """
     schema = mixture.network.schema
-    for start in range(0, max(n, 1), step):
-        wanted = min(step, n - start)
-        if not isinstance(schema, TableSchema) or not schema.rules.restrict:
-            yield Drawn(mixture.sample(wanted, generator))
-            continue
-        parts, found, drawn = [], 0, 0
-        while found < wanted or not parts:
-            check_rate("the constraints of the schema", wanted, found, drawn)
-            encoded = mixture.sample(wanted - found, generator)
-            values, kept = _valued(encoded, schema, random)
-            drawn += len(encoded)
-            if len(parts) >= _ROUNDS:
-                values, kept = schema.rules.repaired(values)
-                # A row that cannot be repaired may be none of the schema's.
-                values, kept = values.filter(pa.array(kept)), kept[kept]
-                encoded = schema.encode(values)
-            parts.append(Drawn(encoded, values)[np.flatnonzero(kept)])
-            found += len(parts[-1])
-        # The order of rounds would tell which rows are rare.
-        yield _joined(parts)[random.permutation(found)]
+    if not isinstance(schema, TableSchema) or not schema.rules.restrict:
+        return Drawn(mixture.sample(n, generator))
+    parts, found, drawn = [], 0, 0
+    while found < n or not parts:
+        check_rate("the constraints of the schema", n, found, drawn)
+        encoded = mixture.sample(n - found, generator)
+        values, kept = _valued(encoded, schema, random)
+        drawn += len(encoded)
+        if len(parts) >= _ROUNDS:
+            values, kept = schema.rules.repaired(values)
+            # A row that cannot be repaired may be none of the schema's.
+            values, kept = values.filter(pa.array(kept)), kept[kept]
+            encoded = schema.encode(values)
+        parts.append(Drawn(encoded, values)[np.flatnonzero(kept)])
+        found += len(parts[-1])
+    # The order of rounds would tell which rows are rare.
+    return _joined(parts)[random.permutation(found)]
+
+
+@contextmanager
+def shown_progress(n: int, *, hidden: bool) -> Iterator[tqdm]:
+    """Show how many of n records that fit have been drawn, on a terminal alone."""
+    with tqdm(total=n, desc="records that fit", disable=hidden or None, leave=False, dynamic_ncols=True) as bar:
+        yield bar
 
 
 def draw_fitting(
     mixture: Mixture,
     n: int,
+    asked: int,
     step: int,
     where: Where,
     conditions: Mapping[str, Sequence[Condition]],
     generator: torch.Generator,
     random: np.random.Generator,
-) -> Iterator[Drawn]:
+    bar: tqdm,
+) -> Drawn:
     """Draw until n records fulfil all conditions, by rejection: each is drawn like all others.
 
     Args:
+        n: those of a block, and `asked` those of all blocks.
+        step: the number of records that are drawn at a time.
         conditions: those of `where`, by column.
+        bar: told how far it is.
 
     Raises:
         TooRare: see `check_rate`.
     """
     said, schema = _in_words(where), mixture.network.schema
     parts, found, drawn = [], 0, 0
-    # The bar is shown on a terminal alone.
-    with tqdm(total=n, desc="records that fit", disable=None, leave=False, dynamic_ncols=True) as bar:
-        while found < n or not parts:
-            check_rate(said, n, found, drawn)
-            part = Drawn(mixture.sample_independent(step if n else 0, generator))
-            drawn += len(part)
-            part = _fitting(part, schema, conditions, random)
-            part = part[np.arange(min(len(part), n - found))]
-            found += len(part)
-            parts.append(part)
-            bar.set_postfix_str(f"of {drawn:,} drawn", refresh=False)
-            bar.update(len(part))
-            if sum(map(len, parts)) >= step and found < n:
-                yield _joined(parts)
-                parts = []
-    yield _joined(parts)
+    while found < n or not parts:
+        # The last block may have few records, of which as many may be drawn as of another.
+        check_rate(said, min(asked, step), found, drawn, asked)
+        part = Drawn(mixture.sample_independent(step if n else 0, generator))
+        drawn += len(part)
+        part = _fitting(part, schema, conditions, random)
+        part = part[np.arange(min(len(part), n - found))]
+        found += len(part)
+        parts.append(part)
+        bar.set_postfix_str(f"of {drawn:,} drawn in a block", refresh=False)
+        bar.update(len(part))
+    return _joined(parts)
 
 
 def _fitting(
@@ -174,11 +178,12 @@ def _in_words(where: Where) -> str:
     return "where " + (where if isinstance(where, str) else ", ".join(where))
 
 
-def check_rate(said: str, n: int, found: int, drawn: int) -> None:
+def check_rate(said: str, n: int, found: int, drawn: int, asked: int | None = None) -> None:
     """Give up a draw of n records that has come to its end, or that hardly ever would come to a good one.
 
     Args:
         said: the conditions in words.
+        asked: the number of records that was asked for, of which n are drawn here; None for n.
 
     Raises:
         TooRare: naming the rate: of those `drawn` so far, `found` fit the conditions.
@@ -198,4 +203,5 @@ def check_rate(said: str, n: int, found: int, drawn: int) -> None:
     rate = f", about 1 in {drawn / found:,.0f}" if found else ""
     enough = found * MOST_DRAWN // drawn
     advice = f"ask for {enough:,} at most, or for what more records fit" if enough else "ask for what more records fit"
-    raise TooRare(f"{said}: {found:,} of {drawn:,} records drawn fit{rate}, and {n:,} were asked for: {advice}")
+    wanted = n if asked is None else asked
+    raise TooRare(f"{said}: {found:,} of {drawn:,} records drawn fit{rate}, and {wanted:,} were asked for: {advice}")

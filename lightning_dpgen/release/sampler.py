@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.series_gaussians import SeriesGaussians
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.number_arguments import read_whole
+from lightning_dpgen.release.blocks import block_rows, block_streams
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.codes import encode_records
 from lightning_dpgen.release.description import (
@@ -44,11 +46,9 @@ from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.predictions import Unlabelled, predict_labels
 from lightning_dpgen.release.projected import ProjectedRows, load_projected
-from lightning_dpgen.release.rejection import Drawn, draw_all, draw_fitting
+from lightning_dpgen.release.rejection import Drawn, draw_all, draw_fitting, shown_progress
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 
-# Records and numbers that are drawn at a time: so few that memory is used again and not fetched anew.
-_CHUNK, _NUMBERS = 10_000, 1 << 22
 _NETWORKS = {network.kind: network for network in (*TRAINED.values(), StackedGaussians, SeriesGaussians, StackedProducts)}
 _LARGEST = 2**24
 _SEEDS = 2**63
@@ -185,9 +185,8 @@ class Release:
             TooRare: if not enough of 1,000 records for each that is asked for, and of 100,000, fit; as soon as that is
                 clear.
         """
-        n, seed = _checked(n, seed)
         if isinstance(self.schema, ImageSchema):
-            return np.concatenate([self.schema.pictures(part.encoded) for part in self._drawn(n, seed, where)])
+            return np.concatenate([self.schema.pictures(part.encoded) for _, part, _ in self._drawn(n, seed, where)])
         return self.table(n, seed, where).to_pandas()
 
     def table(self, n: int, seed: int | None = None, where: Where | None = None) -> pa.Table:
@@ -195,22 +194,29 @@ class Release:
         self._check_columns()
         return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow).cast(self.arrow)
 
-    def chunks(self, n: int, seed: int | None = None, where: Where | None = None) -> Iterator[pa.RecordBatch]:
-        """Draw the same, a chunk at a time."""
+    def chunks(
+        self, n: int, seed: int | None = None, where: Where | None = None, rows: range | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Draw the same, a block at a time.
+
+        Args:
+            n, seed, where: as of `sample`.
+            rows: those of the n that are drawn, from the beginning of a block (a multiple of `blocks.LARGEST_BLOCK` is one)
+                to the end of one or of all; None for all. They are the same whether others are drawn or not.
+
+        Example:
+            >>> batches = list(release.chunks(10**8, seed=1, rows=range(10**7, 2 * 10**7)))      # doctest: +SKIP
+        """
         self._check_columns()
-        n, seed = _checked(n, seed)
-        random, before = np.random.default_rng(seed), 0
-        for part in self._drawn(n, seed, where, random):
+        for before, part, random in self._drawn(n, seed, where, rows):
             if part.values is None:
                 yield self.schema.decode(part.encoded, random, before)
             else:
                 yield self.schema.with_fakes(part.values, random, before)
-            before += len(part)
 
     def encoded(self, n: int, seed: int | None = None, where: Where | None = None) -> Encoded:
         """Draw the same records, as they are encoded."""
-        n, seed = _checked(n, seed)
-        return Encoded.joined([part.encoded for part in self._drawn(n, seed, where)])
+        return Encoded.joined([part.encoded for _, part, _ in self._drawn(n, seed, where)])
 
     def _check_columns(self) -> None:
         # Other kinds of records have no more columns than a description has values.
@@ -218,18 +224,26 @@ class Release:
             check_columns(self.schema.layout.units)
 
     def _drawn(
-        self, n: int, seed: int | None, where: Where | None, random: np.random.Generator | None = None
-    ) -> Iterator[Drawn]:
-        generator = torch.Generator()
-        if seed is None:
-            generator.seed()
-        else:
-            generator.manual_seed(seed)
-        random = np.random.default_rng(seed) if random is None else random
-        step = min(_CHUNK, max(1, _NUMBERS // self.schema.layout.width))
-        if where:
-            return draw_fitting(self._mixture, n, step, where, conditions_on(self.schema, where), generator, random)
-        return draw_all(self._mixture, n, step, generator, random)
+        self, n: int, seed: int | None, where: Where | None, rows: range | None = None
+    ) -> Iterator[tuple[int, Drawn, np.random.Generator]]:
+        """Yield the number of records before a block, its records, and the generator from which it draws on."""
+        n, seed = _checked(n, seed)
+        seed = secrets.randbelow(_SEEDS) if seed is None else seed
+        step = block_rows(self.schema.layout)
+        first, stop = (0, n) if rows is None else (rows.start, rows.stop)
+        if first % step or not 0 <= first <= stop <= n or (stop % step and stop != n):
+            raise ValueError(f"rows={rows}: expected whole blocks of {step:,} among {n:,} records")
+        conditions = conditions_on(self.schema, where) if where else {}
+        with shown_progress(stop - first, hidden=not where) as bar:
+            # Without records, the form of them is drawn.
+            for start in range(first, max(stop, first + 1), step):
+                generator, random = block_streams(seed, start // step)
+                wanted = min(step, stop - start)
+                if where:
+                    part = draw_fitting(self._mixture, wanted, n, step, where, conditions, generator, random, bar)
+                else:
+                    part = draw_all(self._mixture, wanted, generator, random)
+                yield start, part, random
 
     def sample_component(self, component: int, n: int, seed: int) -> Encoded:
         """Draw n records of one component of the mixture."""

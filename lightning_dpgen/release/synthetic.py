@@ -18,6 +18,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
+from lightning_dpgen.release.bounds import bytes_of_record, default_rows
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.croissant import write_croissant
@@ -140,7 +141,7 @@ def release_mixture(
         unit: the unit whose presence is protected; None for a person if the plan is about persons with several records,
             else one record.
         declared: everything else that the certificate assumes to be public.
-        rows: number of synthetic records; None for n.
+        rows: number of synthetic records; None for n, at most 5,000,000.
         seed: seed of the synthetic records; public.
 
     Returns:
@@ -153,8 +154,6 @@ def release_mixture(
             network to start from; Diverged for a mixture that is not finite.
     """
     n = declared_records(account.plan, n)
-    rows = n if rows is None else rows
-    check_sizes(rows=rows)
     check_seed(seed)
     if not isinstance(mixture, Mixture):
         raise ValueError(f"mixture: a {type(mixture).__name__}: expected a Mixture, as module.mixture() returns one")
@@ -167,6 +166,8 @@ def release_mixture(
     if said := sorted({"schema", "seed", "rows", INIT} & set(declared or {})):
         raise ValueError(f"declared: holds {said}, which arguments and the mixture state already; leave them out")
     schema = mixture.network.schema
+    rows = default_rows(n, bytes_of_record(schema)) if rows is None else rows
+    check_sizes(rows=rows)
     # Constraints that noisy tables have shown are not declared.
     schema = replace(schema, found_constraints=()) if isinstance(schema, TableSchema) else schema
     everything = {"schema": schema.as_json(), "seed": seed, "rows": rows, **(declared or {})}

@@ -20,6 +20,8 @@ from lightning_dpgen.release.database_table import write_to_database, write_to_d
 from lightning_dpgen.release.workbook import SHEET, write_workbook
 
 FORMATS = (".parquet", ".csv", ".tsv", ".jsonl", WORKBOOK, *DATABASES)
+# Those of files that are read together from a folder.
+OF_FOLDERS = FORMATS[:4]
 _USUAL = AsRead()
 # Bytes of a row group of Parquet: small ones take longer to write and to read, and their file is larger.
 _ROW_GROUP = 1 << 24

@@ -16,6 +16,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.row_sample import RowSample
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
@@ -101,10 +102,11 @@ class CustomSource(Source):
         else:
             yield from table_bytes(records, schema, self.spec.person)
 
-    def _read_values(self, schema: Any, held_out: bool) -> Reading:
+    def _read_values(self, schema: Any, held_out: bool, sample: RowSample | None = None) -> Reading:
         if self._frame is None or not isinstance(schema, TableSchema):
             return self._read(schema, held_out)
-        return read_table(self._frame, schema, outside=self.spec.outside, person=self.spec.person, values=True)
+        asked = {"outside": self.spec.outside, "person": self.spec.person, "sample": sample}
+        return read_table(self._frame, schema, values=True, **asked)
 
     def _read(self, schema: Schema, held_out: bool) -> Reading:
         (own, records), where = self._given, f"data.target={self.spec.target}"

@@ -35,7 +35,7 @@ class RunSpec(Spec):
     debug: DebugSpec = DebugSpec()
     run_dir: Place | None = setting("the folder of the run", by_default="runs/<date>_<time>")
     seed: int = setting("public: initial weights, features, the synthetic records", 0, ge=0, lt=2**62)
-    rows: int | None = setting("synthetic records to release", ge=0, le=10**9, by_default="the declared number of records")
+    rows: int | None = setting("synthetic records to release", ge=0, le=10**9, by_default="data.n, at most 5,000,000")
 
     def with_privacy(self, **values: Any) -> RunSpec:
         """Return the settings with another budget."""

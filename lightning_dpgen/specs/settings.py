@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lightning_dpgen.clustering.settings import SplitSettings
-from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.discovery import bounds_of, discovery_stage, keys_of
-from lightning_dpgen.data.layout import smallest_integer
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
@@ -26,7 +24,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows
+from lightning_dpgen.release.bounds import bytes_of_record, check_columns, check_declared, check_rows, default_rows
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
@@ -93,8 +91,8 @@ class Settings:
 
     @property
     def rows(self) -> int:
-        """The number of synthetic records."""
-        return self.n if self.spec.rows is None else self.spec.rows
+        """The number of synthetic records in the release."""
+        return default_rows(self.n, bytes_of_record(self.schema)) if self.spec.rows is None else self.spec.rows
 
     @property
     def trained(self) -> bool:
@@ -359,7 +357,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     try:
         if isinstance(schema, ImageSchema):
             check_columns(schema.layout.units)
-        check_rows(settings.rows, _bytes_of_record(schema))
+        check_rows(settings.rows, bytes_of_record(schema))
     except ValueError as error:
         raise UsageError(str(error)) from None
     return settings
@@ -458,15 +456,6 @@ def _check_trainer(spec: RunSpec) -> None:
     ranks, groups = trainer.devices * trainer.num_nodes, getattr(model, "groups", None) or 0
     if ranks > 0 and groups % ranks:
         raise UsageError(f"model.groups={groups}: {ranks} devices share them; expected a multiple of {ranks}")
-
-
-def _bytes_of_record(schema: Schema) -> int:
-    """Return the bytes that a synthetic record takes in a file at most, but for long texts."""
-    if isinstance(schema, BasketSchema):
-        return 8 * (schema.max_items + 1)
-    layout = schema.layout
-    pixel = smallest_integer(layout.levels).itemsize if isinstance(schema, ImageSchema) else 8
-    return pixel * layout.units + 8 * len(layout.groups)
 
 
 def _choose(spec: RunSpec, source: Source, schema: Schema, found: Mapping[str, Any] | None) -> Settings:

@@ -14,6 +14,7 @@ import numpy as np
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.persons import MORE_ROWS, bounded
 from lightning_dpgen.data.reading import Reading
+from lightning_dpgen.data.row_sample import RowSample
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import VALUES, Open
@@ -94,11 +95,14 @@ class Source(ABC):
         for file in self.files():
             yield np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
 
-    def records(self, schema: Schema, *, held_out: bool = False, values: bool = False) -> tuple[Records, dict[str, int]]:
+    def records(
+        self, schema: Schema, *, held_out: bool = False, values: bool = False, sample: RowSample | None = None
+    ) -> tuple[Records, dict[str, int]]:
         """Return the records, at most `max_rows` of a person, and what was changed or left out on the way.
 
         Args:
             values: whether those of a table are kept by their values, too; records that come encoded have none.
+            sample: with values: a part of the rows of a table that is read in place of all of them.
 
         Raises:
             UsageError: for a setting that makes no sense of how they are written.
@@ -109,7 +113,7 @@ class Source(ABC):
         from lightning_dpgen.data.records import Records
 
         with self._settings_named():
-            reading = self._read_values(schema, held_out) if values else self._read(schema, held_out)
+            reading = self._read_values(schema, held_out, sample) if values else self._read(schema, held_out)
         if not len(reading.encoded):
             raise BadRecords(
                 f"data={self.spec.source}: there are no records: expected at least one; see what data.path holds"
@@ -139,7 +143,7 @@ class Source(ABC):
         """
         raise UsageError(f"data={self.spec.source}: is read into memory: expected a table in files for blocks")
 
-    def _read_values(self, schema: Any, held_out: bool) -> Reading:
+    def _read_values(self, schema: Any, held_out: bool, sample: RowSample | None = None) -> Reading:
         """Read the same, and keep the values of a table where they are known."""
         return self._read(schema, held_out)
 

@@ -26,6 +26,7 @@ from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.public_sets import find_public_set, load_public_set, public_set
 from lightning_dpgen.data.reading import Reading
+from lightning_dpgen.data.row_sample import RowSample
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.files import WEEKDAYS
 from lightning_dpgen.data.series.reading import read_series
@@ -215,8 +216,8 @@ class TableFile(Source):
     def _read(self, schema: TableSchema, held_out: bool) -> Reading:
         return read_table(self._records, schema, **self.spec.given("outside", "person"))
 
-    def _read_values(self, schema: TableSchema, held_out: bool) -> Reading:
-        return read_table(self._records, schema, values=True, **self.spec.given("outside", "person"))
+    def _read_values(self, schema: TableSchema, held_out: bool, sample: RowSample | None = None) -> Reading:
+        return read_table(self._records, schema, values=True, sample=sample, **self.spec.given("outside", "person"))
 
     @property
     def open_parts(self) -> dict[str, Part]:

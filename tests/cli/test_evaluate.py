@@ -123,8 +123,8 @@ def test_held_out_records_are_named_once(dpgen, table, tmp_path):
 
 def test_groups_and_the_report_of_sdmetrics_are_of_tables(dpgen, table, trained, monkeypatch):
     words = ["data=table", f"data.path={table / 'f.csv'}"]
-    status, out, err = dpgen("evaluate", table / "run/release", *words, "--by", "job", *BRIEF[:1], 60)
-    assert status == 0 and "groups: job vet: one column, mean" in out, err
+    status, out, err = dpgen("evaluate", table / "run/release", *words, "--by", "sex", *BRIEF[:1], 60)
+    assert status == 0 and "groups: sex F: one column, mean" in out, err
     for more, said in (
         (["--by", "nosuch"], "--by nosuch: expected a column of the table: sex, age, job"),
         (["--sdmetrics"], "--sdmetrics: SDMetrics cannot be imported"),
@@ -214,3 +214,25 @@ def test_no_record_at_all(dpgen, table, tmp_path):
     pd.read_csv(table / "f.csv")[:0].to_csv(tmp_path / "none.csv", index=False)
     status, _, err = dpgen("evaluate", table / "run/release", "data=table", f"data.path={tmp_path / 'none.csv'}")
     assert status == 2 and "no record" in err and len(err.splitlines()) == 1
+
+
+def test_a_large_table_is_compared_by_a_sample(dpgen, table, tmp_path):
+    """Real and synthetic records alike are, and output, page and JSON say so."""
+    words = ["evaluate", table / "run/release", "data=table", f"data.path={table / 'f.csv'}", *BRIEF]
+    assert dpgen("sample", table / "run/release", "-n", 500, "--seed", 1, "-o", f"{tmp_path}/rows/")[0] == 0
+    status, out, err = dpgen(*words, "--real-rows", 90, "--synthetic", tmp_path / "rows", "--rows", 40, "--seed", 5)
+    assert status == 0, err
+    for said in ("rows in all, of which a sample was read: 300", "rows of the sample, by the public seed 5: "):
+        assert f"reading: {said}" in out and said.partition(":")[0] in (table / "run/private/report.html").read_text()
+    told = json.loads((table / "run/private/evaluation.json").read_text())
+    assert told["rows"]["synthetic"][0] == 40 and told["rows"]["real"][0] <= 90
+    found = evaluate(table / "run/release", table / "f.csv", person="who", max_rows=2, real_rows=90, seed=5, seconds=1e-6)
+    assert found.notes["real records"].startswith("a sample of ") and found.notes["real records"].endswith("of 300 rows")
+    for more, said in (
+        (["--synthetic", tmp_path / "no"], "no: there is no such file"),
+        (["--synthetic", table / "f.csv"], "synthetic: "),
+        (["--real-rows", 0], "--real-rows 0: expected 1 or more"),
+        (["--rows", 10**7], "--rows 10000000: expected 1 to 1,000,000"),
+    ):
+        status, _, err = dpgen(*words, *more)
+        assert status == 2 and said in err and len([line for line in err.splitlines() if "..." not in line]) == 1, err

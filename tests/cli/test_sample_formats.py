@@ -14,7 +14,6 @@ import pytest
 import torch
 from PIL import Image
 
-from lightning_dpgen.cli import drawing
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -27,7 +26,7 @@ from lightning_dpgen.data.tables.schema_draft import draft_of_file
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
-from lightning_dpgen.release import sampler
+from lightning_dpgen.release import blocks, draw_spec
 from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.sampler import load_release, write_model
 from lightning_dpgen.release.tables import csv_text
@@ -170,7 +169,7 @@ def test_fields_are_quoted_as_in_the_file_that_was_read(tmp_path, quotes):
 
 
 def test_a_table_of_a_database_has_types_and_is_made_once(dpgen, tmp_path, monkeypatch):
-    monkeypatch.setattr(sampler, "_CHUNK", 10)
+    monkeypatch.setattr(blocks, "LARGEST_BLOCK", 10)
     schema = parse_schema("""columns:
   a: {type: number, low: 0, high: 1, decimals: 2, bins: 10}
   at: {type: datetime, low: "2020-01-01 00:00", high: "2020-12-31 00:00", bins: 9}
@@ -191,7 +190,7 @@ def test_a_table_of_a_database_has_types_and_is_made_once(dpgen, tmp_path, monke
 @pytest.mark.parametrize("there", [False, True])
 def test_an_interrupted_draw_leaves_nothing(dpgen, tmp_path, monkeypatch, there):
     """Half a table would look whole, in a database that was there and in a new one."""
-    monkeypatch.setattr(sampler, "_CHUNK", 10)
+    monkeypatch.setattr(blocks, "LARGEST_BLOCK", 10)
     model = released(tmp_path / "model", PLAIN)
     if there:
         connection = sqlite3.connect(tmp_path / "a.db")
@@ -244,7 +243,7 @@ def test_series_are_long_where_they_are_asked_for_or_were_read_so(dpgen, tmp_pat
     columns = ["series", "time", "load", "sun", *["label"] * bool(classes)]
     assert pd.read_csv(tmp_path / "long.csv").columns.tolist() == columns
     # The certificate says how the real ones were read, and that is the default.
-    monkeypatch.setattr(drawing, "read_certificate", lambda _: {"declared": {"form": "long", "by": "house"}})
+    monkeypatch.setattr(draw_spec, "read_certificate", lambda _: {"declared": {"form": "long", "by": "house"}})
     status, out, _ = dpgen("sample", model, "-n", 2)
     assert status == 0 and out.startswith("house,time,load,")
     assert dpgen("sample", model, "-n", 2, "--form", "wide")[1].startswith("load_0,")
@@ -257,7 +256,10 @@ MISTAKES = {
     "no database": (["-o", "nodb://h/d", "--table", "t"], "no driver of this kind"),
     "a table of a file": (["-o", "{}/a.csv", "--table", "t"], "--table t: names a table of a database, or the sheet"),
     "a sheet": (["-o", "{}/a.xlsx", "--table", "a/b"], "--table a/b: 'a/b': expected a name of a sheet"),
-    "a folder of a table": (["-o", "{}/a/"], "a folder is for pictures, and the release is of table: name a file"),
+    "a folder with other files": (["-o", "{}/model/"], "/model: holds 'b.db': expected a new folder, or one"),
+    "a kind of no folder": (["-o", "{}/a.csv", "--format", "csv"], "--format csv: is about the files in a folder"),
+    "processes for a file": (["-o", "{}/a.csv", "--processes", "2"], "--processes 2: one file is written by one process"),
+    "no process": (["-o", "{}/a/", "--processes", "0"], "--processes 0: expected 1 to 1024"),
     "long": (["--form", "long"], "--form long: is about series, and this release is of table"),
     "too many rows": (["-o", "{}/a.xlsx", "-n", "1048576"], "a sheet holds 1,048,575 records"),
     "there already": (["-o", "{}/model/b.db"], "give the URL sqlite:///"),

@@ -21,7 +21,8 @@ from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.number_arguments import show
-from lightning_dpgen.release import rejection, sampler
+from lightning_dpgen.release import blocks, rejection
+from lightning_dpgen.release.blocks import block_rows, block_streams
 from lightning_dpgen.release.rejection import TooRare, check_rate
 from lightning_dpgen.release.sampler import Release
 
@@ -74,7 +75,7 @@ def test_conditions_pick_from_what_is_drawn_without_them(schema, column, value, 
     (choice,), group = condition.sure, condition.group
     assert schema.choices[column][choice] == str(value)
     found = release.encoded(n, seed, where={column: value})
-    drawn = mixture_of(schema, seed).sample_independent(10_000, torch.Generator().manual_seed(seed))
+    drawn = mixture_of(schema, seed).sample_independent(block_rows(schema.layout), block_streams(seed, 0)[0])
     fit = np.flatnonzero(drawn.codes[:, group] == choice)[:n]
     assert (found.codes[: len(fit)] == drawn.codes[fit]).all() and len(found) == n
     units = [part.units.toarray() if issparse(part.units) else part.units for part in (found, drawn)]
@@ -242,7 +243,7 @@ def test_a_component_alone_has_its_own_shares():
 
 @pytest.mark.parametrize("where", [None, {"sex": "F"}], ids=["all", "some"])
 def test_row_numbers_go_on_from_chunk_to_chunk(monkeypatch, where):
-    monkeypatch.setattr(sampler, "_CHUNK", 7)
+    monkeypatch.setattr(blocks, "LARGEST_BLOCK", 7)
     columns = (*TABLE.columns, column_of("key", {"type": "fake", "fake": "row_number"}))
     drawn = release_of(TableSchema(columns)).sample(23, 1, where)
     assert drawn["key"].tolist() == list(range(1, 24))

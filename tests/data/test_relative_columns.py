@@ -63,7 +63,7 @@ def apart(frame, kind):
 @pytest.mark.parametrize("special", [False, True])
 def test_every_row_keeps_range_and_bounds_and_comes_back(kind, special):
     schema = schema_of(kind, special=special, first={"missing": True})
-    batch = release_of(schema).table(300, 3).combine_chunks().to_batches()[0]
+    batch = release_of(schema).table(300, 13).combine_chunks().to_batches()[0]
     frame = batch.to_pandas(date_as_object=True)
     value = SPECIAL.get(kind)
     named = frame["b"].astype(str).isin([str(pd.Timestamp(value)) if kind == "datetime" else str(value), f"{value}.0"])

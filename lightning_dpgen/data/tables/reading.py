@@ -18,6 +18,7 @@ from lightning_dpgen.data.files.blocks import Block, RowSource
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import Numbering, Reading
+from lightning_dpgen.data.row_sample import SAMPLED, RowSample, SampledRows
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit, plain
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.numeric import Numeric
@@ -41,6 +42,7 @@ def read_table(
     outside: str = "refuse",
     person: str | None = None,
     values: bool = False,
+    sample: RowSample | None = None,
 ) -> Reading:
     """Read the records of a table a block at a time, as its schema encodes them.
 
@@ -52,6 +54,7 @@ def read_table(
         outside: ``refuse``, or ``clamp`` values that the schema does not allow into it, which is counted.
         person: the column of the owners of records; it need not be in the schema.
         values: whether the records are kept by their values, too.
+        sample: a part of them that is read in their place, which is counted; None for all.
 
     Raises:
         MissingData: if there is no such file.
@@ -68,8 +71,11 @@ def read_table(
     """
     rows = table_source(source, schema)
     check_rows(rows, schema, person)
+    rows = rows if sample is None else SampledRows(rows, sample, person)
     counted, numbers = Counter[str](), Numbering()
     parts = list(read_parts(rows, schema, outside=outside, person=person, values=values, counted=counted))
+    if isinstance(rows, SampledRows) and rows.is_part:
+        counted[SAMPLED] = rows.seen
     parts = parts or [no_records(schema, person=person, values=values)]
     encoded = Encoded.joined([part.encoded for part in parts])
     persons_of = None if person is None else np.concatenate([numbers.of(part.owners) for part in parts])
