@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from lightning_dpgen.clustering.features import BLOCK, FEATURE_NORM, FourierFeatures, IdentityFeatures, KeptFeatures
+from lightning_dpgen.clustering.features import (
+    _COSINES,
+    BLOCK,
+    FEATURE_NORM,
+    LARGEST,
+    FourierFeatures,
+    IdentityFeatures,
+    KeptFeatures,
+)
 from lightning_dpgen.clustering.kmeans import feature_sums, lloyd
 from lightning_dpgen.sampling.as_store import store_of
 
@@ -115,3 +123,10 @@ def test_the_map_is_public_and_repeats():
 def test_impossible_settings_are_refused(d, gamma):
     with pytest.raises(ValueError, match="expected"):
         _features(7, d, gamma)
+
+
+def test_no_angle_of_the_table_gives_a_pair_that_is_too_long():
+    """All 2^16 angles, in whole numbers: so a paired feature vector is no longer than 2^13 sqrt(d / 2) units."""
+    cosines = _COSINES.long()
+    sines = cosines[(torch.arange(len(cosines)) - len(cosines) // 4) % len(cosines)]
+    assert int((cosines.square() + sines.square()).max()) == LARGEST**2
