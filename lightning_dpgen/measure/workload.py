@@ -135,10 +135,10 @@ class Workload:
         found = {}
         with account.open(self.stage, of=records) as access:
             for name, sums in exact.items():
-                bound = statistics[name].bound
+                bound, unit = statistics[name].bound, statistics[name].unit
                 deviation = access.access.multipliers[name] * bound * access.max_rows
                 if sums.dtype == torch.int64:
-                    noisy = rounded_gaussian(access, name, sums, unit=statistics[name].unit, sensitivity=bound)
+                    noisy = rounded_gaussian(access, name, sums, sensitivity=bound / unit) * unit
                 else:
                     noisy = gaussian(access, name, sums, sensitivity=bound)
                 found[name] = Measured(noisy, deviation, account.ledger.run)

@@ -223,6 +223,11 @@ def made_by(network, n=40_000, seed=1):
     return network.generate((0, n // 2, n), torch.Generator().manual_seed(seed)).double()
 
 
+def shares(histogram, values):
+    """Sums without noise, as they are measured."""
+    return histogram.of_values(values).double() * histogram.unit
+
+
 @pytest.mark.parametrize("pieces", [1, 16])
 def test_values_are_spread_as_those_of_records_are(pieces):
     """Two channels, one squeezed to the middle, one mostly at its ends; shares of 40,000 records, to 0.015."""
@@ -230,11 +235,11 @@ def test_values_are_spread_as_those_of_records_are(pieces):
     asked = Histogram(network.schema.layout, 2, pieces)
     values = network.before_curve((0, 20_000, 40_000), torch.Generator().manual_seed(1)).double()
     wanted = torch.stack([0.5 + 0.3 * (values[:, ::2] - 0.5), 0.2 + 3.0 * (values[:, 1::2] - 0.5)], dim=2).flatten(1)
-    due = asked.of_values(wanted)
-    assert (asked.of_values(made_by(network)) - due).abs().max() > 0.2 * 40_000
+    due = shares(asked, wanted)
+    assert (shares(asked, made_by(network)) - due).abs().max() > 0.2 * 40_000
     network.knots.copy_(curve(asked, due, 0.0, 40_000.0, network, torch.ones(2)))
     assert (network.knots.diff(dim=1) >= 0.0).all()
-    found = asked.of_values(made_by(network, seed=2))
+    found = shares(asked, made_by(network, seed=2))
     if pieces > 1:
         torch.testing.assert_close(found, due, atol=0.015 * 40_000, rtol=0.0)
         assert (made_by(network).mean(dim=0) - wanted.clamp(0.0, 1.0).mean(dim=0)).abs().max() < 0.03
@@ -246,7 +251,7 @@ def test_values_are_spread_as_those_of_records_are(pieces):
 def test_values_that_are_spread_as_they_should_be_stay_as_they_are():
     network = a_network()
     asked = Histogram(network.schema.layout, 2, 16)
-    own = asked.of_values(network.before_curve((0, 20_000, 40_000), torch.Generator().manual_seed(1)).double())
+    own = shares(asked, network.before_curve((0, 20_000, 40_000), torch.Generator().manual_seed(1)).double())
     straight = network.knots.clone()
     noise = torch.randn(2, 18, generator=torch.Generator().manual_seed(2))
     for sums, deviation in ((own, 0.0), (own + 300.0 * noise, 300.0)):
@@ -259,7 +264,7 @@ def test_noise_that_outweighs_all_bends_nothing():
     network = a_network()
     asked = Histogram(network.schema.layout, 2, 16)
     straight = network.knots.clone()
-    own = asked.of_values(made_by(network, 100))
+    own = shares(asked, made_by(network, 100))
     noisy = own + 500.0 * torch.randn(2, 18, generator=torch.Generator().manual_seed(3))
     found = curve(asked, noisy.double(), 500.0, 100.0, network, torch.ones(2))
     assert found.isfinite().all() and found.shape == straight.shape

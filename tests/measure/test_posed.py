@@ -117,6 +117,7 @@ def test_one_record_moves_the_trial_by_its_bounds_at_most():
         for name, statistic in trial(waves, Posed(waves, SCHEMA.axes, radius), 2, radius).items():
             lengths = [
                 float(statistic.sums(Encoded(row[None], np.zeros((1, 1), np.uint8)), torch.tensor([1])).double().norm())
+                * statistic.unit
                 for row in units
             ]
             assert max(lengths) <= statistic.bound * (1 + 1e-9), name
