@@ -133,11 +133,12 @@ def rounded_rows(rows: Tensor, bound: float, unit: float) -> Tensor:
     if long.any():
         factors[long] = _shortening(rows[long], bound, unit, bits, longest)
     whole = (rows * factors).round_()
-    doubtful = ~(torch.linalg.vector_norm(whole, dim=1) <= largest * (1.0 - error))
+    norms = torch.linalg.vector_norm(whole, dim=1)
+    doubtful = ~(norms <= largest * (1.0 - error))
     if doubtful.any():
-        # A row twice too long would leave int64.
-        found = whole[doubtful].nan_to_num_(2.0 * largest).clamp_(-2.0 * largest, 2.0 * largest).to(torch.int64)
-        whole[doubtful] = found.where(found.square().sum(dim=1, keepdim=True) <= largest**2, 0).double()
+        # Squares of a row twice too long could leave int64.
+        near = whole[doubtful].where((norms[doubtful] <= 2.0 * largest)[:, None], 0.0).to(torch.int64)
+        whole[doubtful] = near.where(near.square().sum(dim=1, keepdim=True) <= largest**2, 0).double()
     return whole
 
 

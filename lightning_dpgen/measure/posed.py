@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import whole_rows
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.shrinkage import likely_counts
-from lightning_dpgen.measure.statistics import Counts, Means, Statistic, check_radius, square_unit
+from lightning_dpgen.measure.statistics import SQUARE_LENGTH, Counts, Means, Statistic, check_radius
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.bases import STEPS, Basis, unit_values
 from lightning_dpgen.models.poses import POSE, find_poses, longest_pose, remove_poses, upright
@@ -100,11 +99,14 @@ class Lengths(Statistic):
     def __init__(self, basis: Basis, radius: float) -> None:
         check_radius(radius)
         self._basis, self._radius, self.layout, self.shape = basis, radius, basis.layout, (1,)
-        self.bound, self.unit = radius**2, square_unit(radius) ** 2
+        self.bound, self.unit = radius**2, (radius / SQUARE_LENGTH) ** 2
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        rows = whole_rows(self._basis.coordinates(records), self._radius, square_unit(self._radius))
-        return rows.square().sum().unsqueeze(0)
+        # One number twice as long as the radius is enough.
+        most = 2.0 * SQUARE_LENGTH
+        rows = self._basis.coordinates(records).mul(SQUARE_LENGTH / self._radius).clamp_(-most, most).round_()
+        squares = rows.square_().sum(dim=1).clamp_(max=SQUARE_LENGTH**2).nan_to_num_(0.0)
+        return squares.to(torch.int64).sum(dim=0, keepdim=True)
 
 
 def trial(plain: Basis, posed: Posed, k: int, radius: float) -> dict[str, Statistic]:

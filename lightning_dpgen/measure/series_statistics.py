@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_dpgen.clustering.fixed_point import DOUBLE, Grid, product, rounded_rows
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.measure.statistics import Statistic, check_radius, outer_products, square_unit
+from lightning_dpgen.measure.statistics import SQUARE_LENGTH, Statistic, check_radius, outer_products
 from lightning_dpgen.models.bases import Basis
 from lightning_dpgen.models.networks import check_sizes
 
@@ -62,10 +62,10 @@ class SecondMoments(Statistic):
     def __init__(self, basis: Basis, radius: float) -> None:
         check_radius(radius)
         self.basis, self.layout, self._radius = basis, basis.layout, radius
-        self.bound, self.shape, self.unit = radius**2, (basis.size, basis.size), square_unit(radius) ** 2
+        self.bound, self.shape, self.unit = radius**2, (basis.size, basis.size), (radius / SQUARE_LENGTH) ** 2
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        return outer_products(rounded_rows(self.basis.coordinates(records), self._radius, square_unit(self._radius)))
+        return outer_products(rounded_rows(self.basis.coordinates(records), self._radius, self._radius / SQUARE_LENGTH))
 
 
 class CharacteristicFunctions(Statistic):

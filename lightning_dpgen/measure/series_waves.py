@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.measure.reading_scores import ReadingScores
-from lightning_dpgen.models.bases import STEPS, Basis, unit_values
+from lightning_dpgen.models.bases import Basis, unit_values
 
 
 class SeriesWaves(Basis):
@@ -31,9 +31,6 @@ class SeriesWaves(Basis):
         tensor(True)
     """
 
-    # With 10^5 readings, whose waves have a sum of absolute values of 320 at most, vectors keep 20 bits.
-    largest = 8.0
-
     def __init__(
         self,
         basis: Basis,
@@ -42,10 +39,10 @@ class SeriesWaves(Basis):
         scale: Tensor | None = None,
     ) -> None:
         super().__init__(basis.layout, basis.vectors)
-        self.scores = scores
+        # With 10^5 readings, whose waves have a sum of absolute values of 320 at most, vectors keep 20 bits.
+        self.scores, self.steps, self.largest = scores, 2.0**20, 8.0
         self.centre = torch.zeros(self.size, dtype=torch.float64) if centre is None else centre.double()
         self.scale = torch.ones(self.size, dtype=torch.float64) if scale is None else scale.double()
-        self.steps = STEPS
 
     def coordinates(self, records: Encoded) -> Tensor:
         return super().coordinates(records).sub_(self.centre).div_(self.scale)

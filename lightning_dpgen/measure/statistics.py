@@ -22,8 +22,9 @@ from lightning_dpgen.models.networks import check_sizes
 
 # Numbers that are written out at a time.
 _AT_ONCE = 1 << 20
-# Bits of rows of which outer products are summed.
-_SQUARE_BITS = 16
+# The length, in units, of the longest rows of which squares and outer products are summed: those of 2^30 rows, a thousand
+# million, add up within int64.
+SQUARE_LENGTH = 2**16
 
 
 class Statistic(ABC):
@@ -211,11 +212,11 @@ class Squares(Statistic):
             raise ValueError(f"of={of!r}: expected a whole number from 0, int64, for each of {len(centres)} components")
         self.basis, self.layout, self._centres, self._radius = basis, basis.layout, centres.double(), radius
         self.bound, self.k, self.shape = radius**2, len(centres), (int(self._of.max()) + 1, basis.size, basis.size)
-        self.unit = square_unit(radius) ** 2
+        self.unit = (radius / SQUARE_LENGTH) ** 2
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         rest = self.basis.coordinates(records) - self._centres[component]
-        rest = rounded_rows(rest, self._radius, square_unit(self._radius))
+        rest = rounded_rows(rest, self._radius, self._radius / SQUARE_LENGTH)
         sums, place = torch.zeros(self.shape, dtype=torch.int64), self._of[component]
         for c in place.unique().tolist():
             sums[c] = outer_products(rest[place == c])
@@ -271,17 +272,9 @@ def check_radius(radius: float, name: str = "radius") -> None:
         raise ValueError(f"{name}={radius!r}: expected a number from 1e-06 to 1e+06")
 
 
-def square_unit(radius: float) -> float:
-    """Return the unit of rows of which outer products are summed, of which a radius is 2^16.
-
-    The products of 2^30 rows, a thousand million, add up within int64.
-    """
-    return radius * 2.0**-_SQUARE_BITS
-
-
 def outer_products(rows: Tensor) -> Tensor:
-    """Return the sum (d, d), int64, of the outer products of whole rows (B, d), no longer than 2^16, in float64; exact."""
-    parts = [part.T @ part for part in rows.split(1 << DOUBLE - 1 - 2 * _SQUARE_BITS)]
+    """Return the exact sum (d, d), int64, of outer products of whole rows (B, d), float64, of `SQUARE_LENGTH` at most."""
+    parts = [part.T @ part for part in rows.split(2 ** (DOUBLE - 1) // SQUARE_LENGTH**2)]
     return torch.stack(parts).to(torch.int64).sum(dim=0)
 
 

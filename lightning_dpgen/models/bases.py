@@ -14,8 +14,9 @@ from torch import Tensor
 from lightning_dpgen.clustering.fixed_point import DOUBLE, Rows, product
 from lightning_dpgen.data.layout import Encoded, Layout
 
-# Values without levels are seen as multiples of 2^-20.
-STEPS = 2.0**20
+# Values without levels are seen as multiples of 2^-22, which float32 holds, and leave 25 bits to the numbers of a wave of
+# 336 readings.
+STEPS = 2.0**22
 
 
 class Basis:
@@ -41,8 +42,6 @@ class Basis:
         tensor([[0., 1., 1., 0., 0.]], dtype=torch.float64)
     """
 
-    largest = 1.0
-
     def __init__(self, layout: Layout, vectors: Tensor) -> None:
         vectors = torch.as_tensor(vectors, dtype=torch.float64)
         if vectors.dim() != 2 or vectors.shape[1] not in (layout.units, layout.width):
@@ -53,7 +52,7 @@ class Basis:
         if len(vectors) and not (vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)).abs().max() <= 1e-6:
             raise ValueError("a basis whose vectors are not orthonormal: expected length 1 and right angles")
         self.vectors, self.size, self.layout = vectors, len(vectors), layout
-        self.steps = float(layout.levels or STEPS)
+        self.steps, self.largest = float(layout.levels or STEPS), 1.0
 
     @property
     def matrix(self) -> Tensor:
@@ -69,7 +68,8 @@ class Basis:
         """Return the coordinates (B, size) of records, in float64, with units as numbers from 0 to 1.
 
         Values and the matrix are whole numbers on the way, and products of these are exact. So each record's coordinates
-        are a function of it alone, bit for bit. What rounding the matrix changes is below the 2^-20th part of a length.
+        are a function of it alone, bit for bit. An orthonormal matrix of 65,536 columns is rounded to multiples of 2^-22,
+        one of fewer columns or fewer levels to finer ones.
         """
         whole, unit = self._whole
         return product(self.multiples(records), whole).mul_(unit).add_(self.offset)
