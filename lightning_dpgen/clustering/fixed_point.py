@@ -85,6 +85,8 @@ def lengths(whole: Rows) -> Tensor:
 
 # Bits of the bound of rows that are rounded to a grid of their own.
 ROW_BITS = 28
+# A row that is so many times as long as its bound counts as one that is not finite.
+_FARTHEST = 1e290
 
 
 def unit_of(bound: float, bits: int = ROW_BITS) -> float:
@@ -108,30 +110,52 @@ def whole_rows(rows: Tensor, bound: float, unit: float) -> Tensor:
     Args:
         rows: float64, each an exact function of its record alone.
         bound: at most 2^30 units, and at least as many as the root of d.
-        unit: a power of two.
+        unit: above 0.
 
     Example:
         >>> whole_rows(torch.tensor([[3.0, 4.0], [0.3, 0.0]], dtype=torch.float64), bound=2.5, unit=2.0**-3)
         tensor([[11, 15],
                 [ 2,  0]])
     """
+    return rounded_rows(rows, bound, unit).to(torch.int64)
+
+
+def rounded_rows(rows: Tensor, bound: float, unit: float) -> Tensor:
+    """Return the same whole numbers in float64, in which fewer than 2^53 add up exactly and products are fast."""
     largest, width = math.floor(bound / unit), max(rows.shape[1], 2)
-    # Squares of so many bits add up within int64.
-    bits = (62 - math.ceil(math.log2(width))) // 2
-    rows = rows.where(rows.isfinite().all(dim=1, keepdim=True), 0.0) * (1.0 / bound)
-    # Rows beyond the bound in one number are divided by a power of two, which rounds nothing.
-    farthest = rows.abs().amax(dim=1, keepdim=True) if rows.shape[1] else rows.new_zeros(len(rows), 1)
-    halvings = torch.frexp(farthest)[1].clamp(min=0)
-    rows = torch.ldexp(rows, -halvings)
-    norms = (rows * 2.0**bits).round_().to(torch.int64).square_().sum(dim=1, keepdim=True).double().sqrt_() * 2.0**-bits
+    # Squares of so many bits add up exactly.
+    bits = (DOUBLE - 1 - math.ceil(math.log2(width))) // 2
     longest = 1.0 - 1.0 / largest - 0.51 * math.sqrt(width) * (1.0 / largest + 2.0**-bits)
-    factors = longest / norms.clamp(min=2.0**-bits)
-    rounded = (rows * factors.where(halvings > 0, factors.clamp(max=1.0)) * (bound / unit)).round_()
-    # A row twice too long would leave int64, so floats tell; any other is judged in whole numbers.
-    near = torch.linalg.vector_norm(rounded, dim=1, keepdim=True) <= 2.0 * largest
-    whole = rounded.where(near, 0.0).to(torch.int64)
-    whole[whole.square().sum(dim=1) > largest**2] = 0
+    # Sums of floats only tell which rows are looked at again: either way leads to the same numbers.
+    error = (width + 4) * 2.0**-52
+    factors = rows.new_full((len(rows), 1), 1.0 / unit)
+    long = ~(torch.linalg.vector_norm(rows, dim=1) <= bound * (longest - math.sqrt(width) * 2.0**-bits - error))
+    if long.any():
+        factors[long] = _shortening(rows[long], bound, unit, bits, longest)
+    whole = (rows * factors).round_()
+    norms = torch.linalg.vector_norm(whole, dim=1)
+    doubtful = ~(norms <= largest * (1.0 - error))
+    if doubtful.any():
+        # Squares of a row twice too long could leave int64.
+        near = whole[doubtful].where((norms[doubtful] <= 2.0 * largest)[:, None], 0.0).to(torch.int64)
+        whole[doubtful] = near.where(near.square().sum(dim=1, keepdim=True) <= largest**2, 0).double()
     return whole
+
+
+def _shortening(rows: Tensor, bound: float, unit: float, bits: int, longest: float) -> Tensor:
+    """Return what each row (B, 1) is multiplied by, which brings it to a part `longest` of a bound, in units.
+
+    Args:
+        bits: lengths are computed in whole numbers of so many.
+    """
+    farthest = rows.abs().amax(dim=1, keepdim=True) * (1.0 / bound)
+    # Rows beyond the bound in one number are divided by a power of two, which rounds nothing.
+    halvings = torch.frexp(farthest)[1].clamp_(min=0)
+    scale = torch.from_numpy(np.ldexp(1.0 / bound, -halvings.numpy()))
+    norms = lengths((rows * (scale * 2.0**bits)).round_())[:, None] * 2.0**-bits
+    factors = longest / norms.clamp(min=2.0**-bits)
+    found = torch.where((halvings > 0) | (factors < 1.0), factors * scale * (bound / unit), 1.0 / unit)
+    return found.where(farthest < _FARTHEST, 0.0)
 
 
 class Highest:

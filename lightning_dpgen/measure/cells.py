@@ -135,7 +135,8 @@ class InCells(Statistic):
 
     def __init__(self, cells: Cells, of_cells: Statistic) -> None:
         self._cells, self._of_cells, self.layout = cells, of_cells, cells.basis.layout
-        self.k, self.shape, self.bound = int(cells.component[-1]) + 1, of_cells.shape, of_cells.bound
+        self.k, self.shape = int(cells.component[-1]) + 1, of_cells.shape
+        self.bound, self.unit = of_cells.bound, of_cells.unit
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         return self._of_cells.sums(records, self._cells.places(records, component))

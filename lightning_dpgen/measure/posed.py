@@ -12,14 +12,14 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.shrinkage import likely_counts
-from lightning_dpgen.measure.statistics import Counts, Means, Statistic, check_radius
+from lightning_dpgen.measure.statistics import SQUARE_LENGTH, Counts, Means, Statistic, check_radius
 from lightning_dpgen.measure.workload import Measured
-from lightning_dpgen.models.bases import Basis, unit_values
+from lightning_dpgen.models.bases import STEPS, Basis, unit_values
 from lightning_dpgen.models.poses import POSE, find_poses, longest_pose, remove_poses, upright
 
 # The weights of what `trial` measures, by which the inverse squared noise is divided.
 TRIAL = {"counts": 0.05, "plain": 0.45, "posed": 0.45, "lengths": 0.05}
-# Steps between 0 and 1 of values whose slant is taken away.
+# Steps between 0 and 1 of pictures whose slant is taken away.
 _STEPS = 2.0**12
 # Coordinates of a slant of 1, and of a move by a whole side, as parts of the radius: about what they change in a picture.
 _SLANT, _SIDE = 0.24, 1.5
@@ -34,11 +34,11 @@ class Upright(Basis):
 
     def __init__(self, waves: Basis, axes: tuple[int, ...]) -> None:
         super().__init__(waves.layout, waves.vectors)
-        self._axes = axes
+        self._axes, self.steps = axes, STEPS
 
-    def values(self, records: Encoded) -> Tensor:
+    def multiples(self, records: Encoded) -> Tensor:
         pictures = _on_grid(records, self.layout, self._axes)
-        return upright(pictures).flatten(1).double()
+        return upright(pictures).flatten(1).double().mul_(STEPS).round_()
 
 
 class Posed(Basis):
@@ -52,11 +52,11 @@ class Posed(Basis):
 
     def __init__(self, waves: Basis, axes: tuple[int, ...], radius: float) -> None:
         super().__init__(waves.layout, waves.vectors)
-        self._axes, self.waves, self.size = axes, waves.size, waves.size + POSE
+        self._axes, self.waves, self.size, self.steps = axes, waves.size, waves.size + POSE, STEPS
         self._most = torch.tensor(longest_pose(*axes[:2]), dtype=torch.float64)
         side = max(axes[:2])
-        # Private: values and coordinates of the parts of records, which go with them.
-        self._values: weakref.WeakKeyDictionary[Encoded, Tensor] = weakref.WeakKeyDictionary()
+        # Private: multiples and coordinates of the parts of records, which go with them.
+        self._multiples: weakref.WeakKeyDictionary[Encoded, Tensor] = weakref.WeakKeyDictionary()
         self._coordinates: weakref.WeakKeyDictionary[Encoded, Tensor] = weakref.WeakKeyDictionary()
         self.weights = radius * torch.tensor([_SLANT, _SIDE / side, _SIDE / side], dtype=torch.float64)
 
@@ -73,24 +73,24 @@ class Posed(Basis):
         kept = self._coordinates.get(records)
         return self._keep(self._coordinates, records, super().coordinates(records)) if kept is None else kept
 
-    def values(self, records: Encoded) -> Tensor:
-        """Return the values (B, units) of the picture without its pose, and the pose (B, 3), all from 0 to 1: asked for
-        again, those that were kept."""
-        kept = self._values.get(records)
-        return (self._keep(self._values, records, self._found(records)) if kept is None else kept).double()
+    def multiples(self, records: Encoded) -> Tensor:
+        """Return the multiples (B, units) of the picture without its pose, and of the pose (B, 3): asked for again, those
+        that were kept."""
+        kept = self._multiples.get(records)
+        return (self._keep(self._multiples, records, self._found(records)) if kept is None else kept).double()
 
     def _keep(self, kept: weakref.WeakKeyDictionary[Encoded, Tensor], records: Encoded, found: Tensor) -> Tensor:
-        if sum(own.nbytes for of_all in (self._values, self._coordinates) for own in of_all.values()) <= _MOST_KEPT:
+        if sum(own.nbytes for of_all in (self._multiples, self._coordinates) for own in of_all.values()) <= _MOST_KEPT:
             kept[records] = found
         return found
 
     def _found(self, records: Encoded) -> Tensor:
-        """Return the values in float32, which holds those of pictures."""
+        """Return the multiples in float32, which holds whole numbers so small."""
         pictures = _on_grid(records, self.layout, self._axes)
         poses = find_poses(pictures)
         # A side of two pixels or fewer leaves nowhere to move.
         pose = (0.5 + 0.5 * poses.double() / self._most.clamp(min=1.0)).float()
-        return torch.cat([remove_poses(pictures, poses).flatten(1), pose], dim=1)
+        return torch.cat([remove_poses(pictures, poses).flatten(1), pose], dim=1).mul_(STEPS).round_()
 
 
 class Lengths(Statistic):
@@ -98,10 +98,15 @@ class Lengths(Statistic):
 
     def __init__(self, basis: Basis, radius: float) -> None:
         check_radius(radius)
-        self._basis, self.layout, self.shape, self.bound = basis, basis.layout, (1,), radius**2
+        self._basis, self._radius, self.layout, self.shape = basis, radius, basis.layout, (1,)
+        self.bound, self.unit = radius**2, (radius / SQUARE_LENGTH) ** 2
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        return self._basis.coordinates(records).square().sum(dim=1).clamp(max=self.bound).sum(dim=0, keepdim=True)
+        # One number twice as long as the radius is enough.
+        most = 2.0 * SQUARE_LENGTH
+        rows = self._basis.coordinates(records).mul(SQUARE_LENGTH / self._radius).clamp_(-most, most).round_()
+        squares = rows.square_().sum(dim=1).clamp_(max=SQUARE_LENGTH**2).nan_to_num_(0.0)
+        return squares.to(torch.int64).sum(dim=0, keepdim=True)
 
 
 def trial(plain: Basis, posed: Posed, k: int, radius: float) -> dict[str, Statistic]:

@@ -8,13 +8,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lightning_dpgen.clustering.fixed_point import DOUBLE, Grid, product, rounded_rows
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.measure.statistics import Statistic, check_radius, shortened
+from lightning_dpgen.measure.statistics import SQUARE_LENGTH, Statistic, check_radius, outer_products
 from lightning_dpgen.models.bases import Basis
 from lightning_dpgen.models.networks import check_sizes
 
 # Numbers of a part of the records that are written out at a time.
-_AT_ONCE = 1 << 22
+_AT_ONCE = 1 << 18
+# Differences of coordinates, and the coordinates in directions of which cosines are taken.
+_SEEN, _PLACES = Grid(2.0**-13, bits=23), Grid(2.0**-14, bits=20)
+# Angles of a turn, the most turns that a coordinate of 1 may stand for, and the cosine of each angle as a whole number.
+_TURN, _MOST_TURNS, _LONGEST = 2**16, 2.0**8, 2.0**20
+_COSINES = (_LONGEST * torch.cos(torch.arange(_TURN, dtype=torch.float64) * (2.0 * math.pi / _TURN))).trunc_()
 
 
 class CoordinateHistograms(Statistic):
@@ -32,8 +38,8 @@ class CoordinateHistograms(Statistic):
         >>> of_units = lambda records: torch.from_numpy(records.units)
         >>> found = CoordinateHistograms(Layout(units=2), of_units, 2, torch.tensor([0.0, 0.5]).double())
         >>> found.sums(Encoded(np.array([[0.0, 0.6], [0.5, 0.7]]), np.zeros((2, 0), np.uint8)), None)
-        tensor([[1., 1., 0.],
-                [0., 0., 2.]], dtype=torch.float64)
+        tensor([[1, 1, 0],
+                [0, 0, 2]])
     """
 
     def __init__(self, layout: Layout, coordinates: Callable[[Encoded], Tensor], size: int, edges: Tensor) -> None:
@@ -44,7 +50,7 @@ class CoordinateHistograms(Statistic):
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         size, bins = self.shape
         places = torch.bucketize(self._coordinates(records), self._edges) + bins * torch.arange(size)
-        return torch.bincount(places.flatten(), minlength=size * bins).double().view(size, bins)
+        return torch.bincount(places.flatten(), minlength=size * bins).view(size, bins)
 
 
 class SecondMoments(Statistic):
@@ -56,11 +62,10 @@ class SecondMoments(Statistic):
     def __init__(self, basis: Basis, radius: float) -> None:
         check_radius(radius)
         self.basis, self.layout, self._radius = basis, basis.layout, radius
-        self.bound, self.shape = radius**2, (basis.size, basis.size)
+        self.bound, self.shape, self.unit = radius**2, (basis.size, basis.size), (radius / SQUARE_LENGTH) ** 2
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        within = shortened(self.basis.coordinates(records), self._radius)
-        return within.T @ within
+        return outer_products(rounded_rows(self.basis.coordinates(records), self._radius, self._radius / SQUARE_LENGTH))
 
 
 class CharacteristicFunctions(Statistic):
@@ -70,6 +75,9 @@ class CharacteristicFunctions(Statistic):
     which a mixture of Gaussians is found). Each pair of cosine and sine has length 1, so a record's vector has length 1,
     which is the bound, whatever its coordinates are.
 
+    Coordinates are seen as multiples of 2^-14 up to 64 in each direction, and a turn has 2^16 angles. The cosine of each
+    is a whole number of 20 bits, cut towards 0, so no pair is longer than 1.
+
     Args:
         basis: the basis in which records are seen.
         centres: (k, basis.size) what is taken off these coordinates, for each component; public.
@@ -77,22 +85,40 @@ class CharacteristicFunctions(Statistic):
         frequencies: (m, d), public.
     """
 
-    bound = 1.0 + 1e-9
+    bound = 1.0
 
     def __init__(self, basis: Basis, centres: Tensor, directions: Tensor, frequencies: Tensor) -> None:
-        turned = frequencies.double() @ directions.double()
-        if turned.shape[1:] != centres.shape[1:] or not turned.isfinite().all() or not centres.isfinite().all():
+        directions, turns = directions.double(), frequencies.double() / (2.0 * math.pi)
+        fits = directions.shape[1:] == centres.shape[1:] == (basis.size,) and turns.shape[1:] == directions.shape[:1]
+        if not fits or not all(part.isfinite().all() for part in (directions, turns, centres)):
             raise ValueError(f"directions {tuple(directions.shape)}: expected (d, {basis.size}) finite numbers")
-        self.basis, self.layout, self._centres, self._turned = basis, basis.layout, centres.double(), turned
-        self.k, self.shape = len(centres), (len(centres), 2, len(frequencies))
+        if turns.abs().sum(dim=1).max() > _MOST_TURNS:
+            raise ValueError(f"frequencies: expected at most {_MOST_TURNS:.0f} turns for coordinates of 1")
+        self.basis, self.layout, self._centres = basis, basis.layout, centres.double()
+        self._directions, self._turns = _whole(directions, _SEEN), _whole(turns, _PLACES)
+        self.k, self.shape = len(centres), (len(centres), 2, len(turns))
+        self.unit = 1.0 / (_LONGEST * math.sqrt(len(turns)))
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        # So many whole numbers add up exactly in float64.
         sums = torch.zeros(self.shape, dtype=torch.float64)
-        coordinates = (self.basis.coordinates(records) - self._centres[component]).nan_to_num_(0.0, 0.0, 0.0)
+        (directions, scale), (turns, turn) = self._directions, self._turns
+        differences = self.basis.coordinates(records) - self._centres[component]
+        places = _PLACES(product(_SEEN(differences), directions).mul_(scale))
         step = max(1, _AT_ONCE // self.shape[2])
-        for start in range(0, len(coordinates), step):
-            angles = coordinates[start : start + step] @ self._turned.T
-            own = component[start : start + step]
-            for part, values in enumerate((angles.cos(), angles.sin())):
-                sums[:, part].index_add_(0, own, values)
-        return sums / math.sqrt(self.shape[2])
+        for part, own in zip(places.split(step), component.split(step), strict=True):
+            angles = product(part, turns).mul_(turn * _TURN).round_().to(torch.int32)
+            for i, angle in enumerate((angles, angles - _TURN // 4)):
+                values = _COSINES.index_select(0, angle.bitwise_and_(_TURN - 1).view(-1)).view(angle.shape)
+                sums[:, i].index_add_(0, own, values)
+        return sums.to(torch.int64)
+
+
+def _whole(matrix: Tensor, grid: Grid) -> tuple[Tensor, float]:
+    """Return a matrix (d, m), transposed, in whole numbers, and what a product of 1 with a grid's multiples stands for.
+
+    It is as fine as exact products allow.
+    """
+    longest = max(matrix.abs().sum(dim=1).tolist(), default=1.0)
+    bits = math.floor(DOUBLE - 1 - grid.bits - math.log2(max(longest, 1e-100)))
+    return (matrix.T * 2.0**bits).round_(), grid.unit * 2.0**-bits

@@ -9,16 +9,12 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.measure.reading_scores import ReadingScores
 from lightning_dpgen.models.bases import Basis, unit_values
 
-# Values up to 8 are seen as multiples of 2^-20, and so are vectors of length 1: with 10^5 readings, which have a sum of
-# absolute values of 320 at most, a product stays below 2^52 of these, where float64 is exact in any order.
-_GRID = 2.0**20
-
 
 class SeriesWaves(Basis):
     """Waves of series, each less a centre and over a scale, which are public.
 
-    Waves are computed in whole numbers, so that a wave, and the bin that it falls into, follows from its own record alone,
-    bit for bit. Waves of readings are about the middle of their bounds.
+    A wave, and the bin that it falls into, follows from its own record alone, bit for bit. Waves of readings are about the
+    middle of their bounds.
 
     Args:
         basis: the slowest waves, as `cosines` gives them.
@@ -43,16 +39,18 @@ class SeriesWaves(Basis):
         scale: Tensor | None = None,
     ) -> None:
         super().__init__(basis.layout, basis.vectors)
-        self.scores = scores
+        # With 10^5 readings, whose waves have a sum of absolute values of 320 at most, vectors keep 20 bits.
+        self.scores, self.steps, self.largest = scores, 2.0**20, 8.0
         self.centre = torch.zeros(self.size, dtype=torch.float64) if centre is None else centre.double()
         self.scale = torch.ones(self.size, dtype=torch.float64) if scale is None else scale.double()
-        self._whole = self.vectors.mul(_GRID).round_()
 
     def coordinates(self, records: Encoded) -> Tensor:
+        return super().coordinates(records).sub_(self.centre).div_(self.scale)
+
+    def multiples(self, records: Encoded) -> Tensor:
         units = unit_values(records, self.layout).nan_to_num_(0.0)
         values = units - 0.5 if self.scores is None else self.scores(units)
-        waves = values.clamp(-8.0, 8.0).mul_(_GRID).round_() @ self._whole.T / _GRID**2
-        return (waves - self.centre) / self.scale
+        return values.clamp(-self.largest, self.largest).mul_(self.steps).round_()
 
     def scaled(self, centre: Tensor, scale: Tensor) -> SeriesWaves:
         """Return these waves, about another centre and over another scale."""

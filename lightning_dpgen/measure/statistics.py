@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.clustering.features import FEATURE_NORM, Features
+from lightning_dpgen.clustering.fixed_point import DOUBLE, rounded_rows, unit_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
@@ -21,6 +22,9 @@ from lightning_dpgen.models.networks import check_sizes
 
 # Numbers that are written out at a time.
 _AT_ONCE = 1 << 20
+# The length, in units, of the longest rows of which squares and outer products are summed: those of 2^30 rows, a thousand
+# million, add up within int64.
+SQUARE_LENGTH = 2**16
 
 
 class Statistic(ABC):
@@ -32,7 +36,7 @@ class Statistic(ABC):
     Attributes:
         shape: shape of the sums.
         bound: the largest change of the sums in L2 when one record is added or removed; public.
-        unit: the number that a multiple of 1 stands for, a power of two; public.
+        unit: the number that a multiple of 1 stands for; public.
         layout: the layout of the records for which the bound holds; None if it holds for any.
         k: number of components that it tells apart; None if it does not look at them.
     """
@@ -58,10 +62,11 @@ class Statistic(ABC):
         step = max(1, _AT_ONCE // max(1, records.schema.layout.width))
         for rows, encoded in records.parts(step):
             part = self.sums(encoded, component[rows])
-            if part.shape != total.shape:
-                raise ValueError(f"sums of shape {tuple(part.shape)}: expected {tuple(total.shape)}, that of the statistic")
-            if part.is_floating_point():
-                total = total.double()
+            if (part.shape, part.dtype) != (total.shape, total.dtype):
+                raise ValueError(
+                    f"sums of shape {tuple(part.shape)} and {part.dtype}: expected {tuple(total.shape)}, that of the "
+                    "statistic, and torch.int64"
+                )
             total += part
         return total
 
@@ -88,7 +93,8 @@ class Histogram(Statistic):
     """A histogram of the values of units: for each channel, the shares of a record's units in the bins.
 
     Bins are 0 itself, bins of equal width between 0 and 1, and 1 itself. A record's shares of a channel add up to 1, so
-    their norm is at most 1, and that of all channels at most the root of their number, which is the bound.
+    their norm is at most 1, and that of all channels at most the root of their number, which is the bound. The unit is the
+    share of one unit, so sums are counts.
 
     Args:
         channels: number of channels, to which units belong in turn.
@@ -100,8 +106,8 @@ class Histogram(Statistic):
 
     Example:
         >>> spread = Histogram(Layout(units=4, levels=4), channels=1, bins=2)
-        >>> spread.sums(Encoded(np.array([[0, 0, 1, 4]]), np.zeros((1, 0), np.uint8)), torch.tensor([0]))
-        tensor([[0.5000, 0.2500, 0.0000, 0.2500]], dtype=torch.float64)
+        >>> spread.sums(Encoded(np.array([[0, 0, 1, 4]]), np.zeros((1, 0), np.uint8)), torch.tensor([0])), spread.unit
+        (tensor([[2, 1, 0, 1]]), 0.25)
     """
 
     def __init__(self, layout: Layout, channels: int, bins: int, of: Basis | None = None) -> None:
@@ -109,20 +115,19 @@ class Histogram(Statistic):
         if layout.units < 1 or layout.units % channels:
             raise ValueError(f"channels={channels}: expected a number that divides the {layout.units} units of a record")
         self.layout, self._channels, self._bins, self._of = layout, channels, bins, of
-        self.shape, self.bound = (channels, bins + 2), math.sqrt(channels)
+        self.shape, self.bound, self.unit = (channels, bins + 2), math.sqrt(channels), channels / layout.units
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         values = unit_values(records, self.layout) if self._of is None else self._of.values(records)
         return self.of_values(values[:, : self.layout.units])
 
     def of_values(self, units: Tensor) -> Tensor:
-        """Sum over values (n, units) of any size: those below 0 count as 0, those above 1 as 1."""
+        """Count values (n, units) of any size: those below 0 count as 0, those above 1 as 1."""
         units = units.nan_to_num(0.0)
         place = (units * self._bins).clamp_(0, self._bins - 1).floor_().add_(1.0)
         place = place.masked_fill_(units <= 0.0, 0.0).masked_fill_(units >= 1.0, self._bins + 1).long()
-        of_channel = self.layout.units // self._channels
-        place += (self._bins + 2) * torch.arange(self._channels).repeat(of_channel)
-        return torch.bincount(place.flatten(), minlength=math.prod(self.shape)).double().view(self.shape) / of_channel
+        place += (self._bins + 2) * torch.arange(self._channels).repeat(self.layout.units // self._channels)
+        return torch.bincount(place.flatten(), minlength=math.prod(self.shape)).view(self.shape)
 
 
 class Marginals(Statistic):
@@ -183,14 +188,15 @@ class Means(Statistic):
         check_radius(radius)
         if centres is not None:
             _check_centres(centres, k, basis)
-        self.basis, self.layout, self.bound, self.k, self.shape = basis, basis.layout, radius, k, (k, basis.size)
+        self.basis, self.layout, self.k, self.shape = basis, basis.layout, k, (k, basis.size)
+        self.bound, self.unit = radius, unit_of(radius)
         self._centres = None if centres is None else centres.double()
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         rows = self.basis.coordinates(records)
         rows = rows if self._centres is None else rows - self._centres[component]
-        within = shortened(rows, self.bound)
-        return torch.zeros(self.shape, dtype=torch.float64).index_add_(0, component, within)
+        within = rounded_rows(rows, self.bound, self.unit)
+        return add_by_place(within, component, self.shape[0])
 
 
 class Squares(Statistic):
@@ -212,13 +218,14 @@ class Squares(Statistic):
             raise ValueError(f"of={of!r}: expected a whole number from 0, int64, for each of {len(centres)} components")
         self.basis, self.layout, self._centres, self._radius = basis, basis.layout, centres.double(), radius
         self.bound, self.k, self.shape = radius**2, len(centres), (int(self._of.max()) + 1, basis.size, basis.size)
+        self.unit = (radius / SQUARE_LENGTH) ** 2
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        rest = shortened(self.basis.coordinates(records) - self._centres[component], self._radius)
-        sums, place = torch.zeros(self.shape, dtype=torch.float64), self._of[component]
+        rest = self.basis.coordinates(records) - self._centres[component]
+        rest = rounded_rows(rest, self._radius, self._radius / SQUARE_LENGTH)
+        sums, place = torch.zeros(self.shape, dtype=torch.int64), self._of[component]
         for c in place.unique().tolist():
-            own = rest[place == c]
-            sums[c] = own.T @ own
+            sums[c] = outer_products(rest[place == c])
         return sums
 
 
@@ -242,7 +249,8 @@ class MeanEmbeddings(Statistic):
         >>> schema, public = ImageSchema(2, 2, levels=1), torch.Generator().manual_seed(0)
         >>> embeddings = MeanEmbeddings(schema, FourierFeatures(torch.ones(4), d=6, gamma=0.5, generator=public), k=2)
         >>> black = Encoded(np.zeros((3, 4), np.uint8), np.zeros((3, 0), np.uint8))
-        >>> embeddings.sums(black, torch.tensor([1, 1, 1])).norm(dim=1).round(decimals=2)
+        >>> sums = embeddings.sums(black, torch.tensor([1, 1, 1])).double() * embeddings.unit
+        >>> sums.norm(dim=1).round(decimals=2)
         tensor([0., 3.], dtype=torch.float64)
     """
 
@@ -251,13 +259,13 @@ class MeanEmbeddings(Statistic):
     def __init__(self, schema: Schema, features: Features, k: int) -> None:
         check_sizes(k=k)
         self._schema, self._features, self.k, self.shape = schema, features, k, (k, features.d)
-        self.layout = schema.layout
+        self.layout, self.unit = schema.layout, features.unit
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        total = torch.zeros(self.shape, dtype=torch.float64)
+        total = torch.zeros(self.shape, dtype=torch.int64)
         for rows, multiples in self._features.multiples(Records(self._schema, records)):
-            total.index_add_(0, component[rows], multiples.double())
-        return total * self._features.unit
+            total += add_by_place(multiples.double(), component[rows], self.shape[0])
+        return total
 
 
 def check_radius(radius: float, name: str = "radius") -> None:
@@ -268,6 +276,21 @@ def check_radius(radius: float, name: str = "radius") -> None:
     """
     if not (isinstance(radius, numbers.Real) and 1e-6 <= radius <= 1e6):
         raise ValueError(f"{name}={radius!r}: expected a number from 1e-06 to 1e+06")
+
+
+def outer_products(rows: Tensor) -> Tensor:
+    """Return the exact sum (d, d), int64, of outer products of whole rows (B, d), float64, of `SQUARE_LENGTH` at most."""
+    parts = [part.T @ part for part in rows.split(2 ** (DOUBLE - 1) // SQUARE_LENGTH**2)]
+    return torch.stack(parts).to(torch.int64).sum(dim=0)
+
+
+def add_by_place(rows: Tensor, place: Tensor, k: int) -> Tensor:
+    """Return the sums (k, d), int64, of whole rows (B, d) with the same place, each row below 2^30, in float64; exact."""
+    total, step = torch.zeros(k, rows.shape[1], dtype=torch.int64), 1 << DOUBLE - 1 - 30
+    for part, own in zip(rows.split(step), place.split(step), strict=True):
+        # float64 takes a fifth of the time of int64.
+        total += torch.zeros(k, rows.shape[1], dtype=torch.float64).index_add_(0, own, part).to(torch.int64)
+    return total
 
 
 def shortened(rows: Tensor, radius: float) -> Tensor:

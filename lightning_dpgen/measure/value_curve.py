@@ -34,7 +34,7 @@ def curve(
     draws = min(max(_NUMBERS // network.schema.layout.units, _FEWEST), _MOST)
     offsets = (weights / weights.sum()).cumsum(dim=0).mul(draws).round().long().tolist()
     values = network.before_curve((0, *offsets), torch.Generator().manual_seed(0))
-    own = histogram.of_values(values) / len(values)
+    own = histogram.of_values(values).double() * histogram.unit / len(values)
     # All units of a record may be alike.
     doubt = (deviation / total) ** 2 + own * (1.0 - own) * (1.0 / draws + 1.0 / total)
     shares = torch.where((sums / total - own).square() > _CERTAIN**2 * doubt, sums / total, own).clamp(min=0.0)

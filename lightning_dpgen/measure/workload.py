@@ -17,7 +17,7 @@ from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.mechanisms import gaussian, rounded_gaussian
+from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.whole_sums import check_multiples, check_steps
@@ -115,7 +115,7 @@ class Workload:
 
         Guarantee:
             One record added or removed moves the sums of a statistic by its bound, and a person by as many times that as
-            they have records; the noise is the plan's multiplier times that (`mechanisms.gaussian`).
+            they have records; the noise is the plan's multiplier times that (`mechanisms.rounded_gaussian`).
 
         Raises:
             ValueError: for other statistics than were planned, one without a bound, or records without persons where the
@@ -136,28 +136,18 @@ class Workload:
         exact = {name: torch.as_tensor(sums).detach().clone() for name, sums in sums_of.items()}
         for name, sums in exact.items():
             shape = tuple(statistics[name].shape)
-            if sums.dtype == torch.int64 and tuple(sums.shape) == shape:
-                check_multiples(f"statistic {name}", sums)
-                continue
-            if (tuple(sums.shape), sums.dtype) != (shape, torch.float64):
+            if (tuple(sums.shape), sums.dtype) != (shape, torch.int64):
                 raise ValueError(
                     f"statistic {name!r}: sums over all records of shape {tuple(sums.shape)} and {sums.dtype}, expected "
-                    f"{shape}, that of the statistic, and torch.float64"
+                    f"{shape}, that of the statistic, and torch.int64: whole multiples of its unit"
                 )
-            if not sums.isfinite().all():
-                raise ValueError(
-                    f"statistic {name!r}: sums that are not finite, so its bound does not hold; numbers of a record that "
-                    "are not finite have to become 0"
-                )
+            check_multiples(f"statistic {name}", sums)
         found = {}
         with account.open(self.stage, of=records) as access:
             for name, sums in exact.items():
-                bound = statistics[name].bound
+                bound, unit = statistics[name].bound, statistics[name].unit
                 deviation = access.access.multipliers[name] * bound * access.max_rows
-                if sums.dtype == torch.int64:
-                    noisy = rounded_gaussian(access, name, sums, unit=statistics[name].unit, sensitivity=bound)
-                else:
-                    noisy = gaussian(access, name, sums, sensitivity=bound)
+                noisy = rounded_gaussian(access, name, sums, sensitivity=bound / unit) * unit
                 found[name] = Measured(noisy, deviation, account.ledger.run)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 import scipy.fft
@@ -10,7 +11,12 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from lightning_dpgen.clustering.fixed_point import DOUBLE, Rows, product
 from lightning_dpgen.data.layout import Encoded, Layout
+
+# Values without levels are seen as multiples of 2^-22, which float32 holds, and leave 25 bits to the numbers of a wave of
+# 336 readings.
+STEPS = 2.0**22
 
 
 class Basis:
@@ -18,6 +24,10 @@ class Basis:
 
     Args:
         vectors: (size, units); or (size, width), of units and of choices as one-hot.
+
+    Attributes:
+        steps: the steps between 0 and 1 in which values are seen.
+        largest: no value is larger in size.
 
     Raises:
         ValueError: for vectors of another length, or vectors that are not orthonormal.
@@ -42,6 +52,7 @@ class Basis:
         if len(vectors) and not (vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)).abs().max() <= 1e-6:
             raise ValueError("a basis whose vectors are not orthonormal: expected length 1 and right angles")
         self.vectors, self.size, self.layout = vectors, len(vectors), layout
+        self.steps, self.largest = float(layout.levels or STEPS), 1.0
 
     @property
     def matrix(self) -> Tensor:
@@ -54,20 +65,45 @@ class Basis:
         return torch.zeros(self.size, dtype=torch.float64)
 
     def coordinates(self, records: Encoded) -> Tensor:
-        """Return the coordinates (B, size) of records, in float64, with units as numbers from 0 to 1."""
-        units, whole = self.layout.units, self.vectors.shape[1] > self.layout.units
-        if scipy.sparse.issparse(records.units):
-            of_units, levels = self.vectors[:, :units].numpy().T, self.layout.levels or 1
-            found = torch.from_numpy(records.units.astype(np.float64) @ of_units / levels)
-            return found + _one_hot(records, self.layout) @ self.vectors[:, units:].T if whole else found
-        return self.values(records) @ self.matrix.T + self.offset
+        """Return the coordinates (B, size) of records, in float64, with units as numbers from 0 to 1.
+
+        Values and the matrix are whole numbers on the way, and products of these are exact. So each record's coordinates
+        are a function of it alone, bit for bit. An orthonormal matrix of 65,536 columns is rounded to multiples of 2^-22,
+        one of fewer columns or fewer levels to finer ones.
+        """
+        whole, unit = self._whole
+        return product(self.multiples(records), whole).mul_(unit).add_(self.offset)
+
+    @functools.cached_property
+    def _whole(self) -> tuple[Tensor, float]:
+        """The matrix (units or width, size) in whole numbers, and the coordinate that a product of 1 stands for.
+
+        It is as fine as exact products with multiples allow.
+        """
+        longest = max(self.matrix.abs().sum(dim=1).tolist(), default=1.0)
+        bits = math.floor(DOUBLE - 1 - math.log2(longest * self.largest * self.steps))
+        return (self.matrix.T * 2.0**bits).round_(), 2.0**-bits / self.steps
+
+    def multiples(self, records: Encoded) -> Rows:
+        """Return values (B, units or width), which the matrix multiplies, in whole numbers of steps, float64.
+
+        They are sparse where units are.
+        """
+        units, written_out = records.units, self.vectors.shape[1] > self.layout.units
+        if scipy.sparse.issparse(units):
+            found = units.astype(np.float64) * (self.steps / (self.layout.levels or 1))
+            if not written_out:
+                return found
+            return scipy.sparse.hstack([found, (_one_hot(records, self.layout) * self.steps).numpy()], format="csr")
+        found = torch.from_numpy(units.astype(np.float64))
+        if self.layout.levels is None:
+            found.nan_to_num_(0.0).clamp_(0.0, self.largest).mul_(self.steps).round_()
+        return torch.cat([found, _one_hot(records, self.layout) * self.steps], dim=1) if written_out else found
 
     def values(self, records: Encoded) -> Tensor:
-        """Return the values (B, units or width) that the matrix multiplies, from 0 to 1, in float64."""
-        values = unit_values(records, self.layout)
-        if self.vectors.shape[1] == self.layout.units:
-            return values
-        return torch.cat([values, _one_hot(records, self.layout)], dim=1)
+        """Return values (B, units or width), from 0 to 1, in float64."""
+        found = self.multiples(records)
+        return (found if isinstance(found, Tensor) else torch.from_numpy(found.toarray())).div(self.steps)
 
 
 def unit_values(records: Encoded, layout: Layout) -> Tensor:

@@ -5,7 +5,7 @@ Of the sound ones a false alarm has a probability of 1e-4 each (`audit.confidenc
 
 import numpy as np
 import pytest
-from contracts.changes import FACTORS, NOISE, change
+from contracts.changes import FACTORS, NOISE, ROUNDED_NOISE, change
 
 from lightning_dpgen.audit.canaries import canaries_of, coins
 from lightning_dpgen.audit.one_run import audit_run
@@ -56,7 +56,7 @@ def test_what_is_shipped_is_not_refuted(audit, model):
 BROKEN = {
     "no noise": (mechanisms.gaussian, {NOISE: "pass"}, MODELS["rbm"],
                  {"Gaussian noise, float32", "the same, of a record far beyond the bound", "the whole run"}),
-    "no noise on what is measured": (mechanisms.gaussian, {NOISE: "pass"},
+    "no noise on what is measured": (mechanisms.rounded_gaussian, {ROUNDED_NOISE: "pass"},
                  MODELS["measured"], {"the whole run"}),
     "noise half as large": (mechanisms.gaussian, {NOISE: NOISE.replace("deviation", "0.5 * deviation")}, MODELS["rbm"],
                             {"Gaussian noise, float32", "Gaussian noise, float64", "Gaussian noise on a histogram",
@@ -65,7 +65,7 @@ BROKEN = {
         {"rule.scope.sensitivity(bounds) * (reach": "rule.scope.sensitivity(bounds) / 2 * (reach"}, MODELS["rbm"],
         {"the same, of a record far beyond the bound"}),
     "noise half as large in what is measured alone": (Workload.measure, {
-        "sensitivity=bound)": "sensitivity=bound / 2)"}, MODELS["measured"], {"means", "squares"}),
+        "sensitivity=bound / unit)": "sensitivity=bound / unit / 2)"}, MODELS["measured"], {"means", "squares"}),
     "a missing clip": (privatize.clipped_weights, {FACTORS: "factors = lambda norms, bound: torch.ones_like(norms)"},
                        MODELS["rbm"], {"the same, of a record far beyond the bound"}),
     "seeded noise": (PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(0)"}, MODELS["measured"],

@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from contracts.changes import NOISE, change
+from contracts.changes import ROUNDED_NOISE, change
 
 from lightning_dpgen.audit.bound import paired_shift
 from lightning_dpgen.audit.replay import check_replayable
@@ -89,18 +89,19 @@ def test_many_trials_come_within_a_tenth(attack):
     assert 0.8 < found.whole.shown.low / found.whole.claim < 1.0 and not found.refuted
 
 
-SHORTENED = "within = shortened(rows, self.bound)"
+SHORTENED = "within = rounded_rows(rows, self.bound, self.unit)"
 # The changed function and lines, the settings, what is refuted, and what is said.
 BROKEN = {
     "a bound a tenth too small": (
         Squares.__init__, {"radius**2, len(centres)": "0.9 * radius**2, len(centres)"}, DIGITS, "squares", ""),
     "a record that is not shortened": (
-        Means.sums, {SHORTENED: "within = rows"}, DIGITS, "means: means", ""),
+        Means.sums, {SHORTENED: "within = rows.div(self.unit).round_()"}, DIGITS, "means: means", ""),
     "a vector that depends on other records": (
         Means.sums, {SHORTENED: f"{SHORTENED} * (-1.0) ** len(component)"}, DIGITS, "means: means", ""),
     "noise that is asked for too small": (
-        mechanisms.gaussian, {"multiplier * _checked(": "0.9 * multiplier * _checked("}, DIGITS, "means: counts", ""),
-    "no noise": (mechanisms.gaussian, {NOISE: "pass"}, DIGITS, "the whole run", "was not drawn"),
+        mechanisms.rounded_gaussian, {"deviation = multiplier *": "deviation = 0.9 * multiplier *"}, DIGITS,
+        "means: counts", ""),
+    "no noise": (mechanisms.rounded_gaussian, {ROUNDED_NOISE: "pass"}, DIGITS, "the whole run", "was not drawn"),
     "a value beside the noise": (
         Workload.measure, {"Measured(noisy, deviation": "Measured(sums_of[name] + 0.0, deviation"}, DIGITS,
         "the whole run", "more than the noisy values"),

@@ -8,7 +8,7 @@ import scipy.sparse
 import torch
 
 from lightning_dpgen.clustering.features import FourierFeatures
-from lightning_dpgen.clustering.fixed_point import Grid, Nearest, lengths
+from lightning_dpgen.clustering.fixed_point import Grid, Nearest, lengths, unit_of, whole_rows
 from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -61,6 +61,31 @@ def test_no_record_is_longer_than_the_radius_however_wide(width, sparse):
             added = multiples.double() * unit
             shortened = row.double() * min(1.0, radius / float(row.double().norm()))
             assert row.max() > 100 or float((added[0] - shortened).norm()) < 0.02 * radius
+
+
+@pytest.mark.parametrize("width", [1, 2, 24, 113, 1000])
+@pytest.mark.parametrize("bits", [16, 28])
+def test_whole_rows_are_within_the_bound_and_each_follows_from_its_own_row(width, bits):
+    """Rows far from the bound, beside it by some last bits, and far beyond; lengths are Python's whole numbers."""
+    random = torch.Generator().manual_seed(width)
+    rows = torch.randn(193, width, generator=random, dtype=torch.float64)
+    rows /= torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    factors = torch.tensor([0.1, 1.0 - 3e-4, 1.0 - 2e-6, 1.0, 1.0 + 1e-15, 1.5, 1e200], dtype=torch.float64)
+    rows *= 3.0 * factors.repeat(28)[:193, None]
+    for unit in (unit_of(3.0, bits), 3.0 / 2**bits):
+        whole, most = whole_rows(rows, 3.0, unit), 3.0 / unit
+        squares = [sum(number * number for number in row) for row in whole.tolist()]
+        assert max(squares) <= most**2 and min(squares[3::7]) > ((1.0 - (2.0 + width**0.5) * 2.0**-16) * most) ** 2
+        torch.testing.assert_close(whole[::7].double() * unit, rows[::7], atol=0.51 * unit, rtol=0.0)
+        assert torch.equal(whole, torch.cat([whole_rows(row[None], 3.0, unit) for row in rows]))
+        assert torch.equal(whole[1:], whole_rows(rows[1:], 3.0, unit))
+
+
+def test_a_row_that_is_not_finite_or_absurdly_long_counts_as_nothing():
+    rows = torch.ones(4, 200, dtype=torch.float64)
+    rows[0, 5], rows[1], rows[2] = torch.nan, torch.inf, -1e308
+    for bound in (1e-6, 1.0, 1e6):
+        assert whole_rows(rows, bound, unit_of(bound)).any(dim=1).tolist() == [False, False, False, True]
 
 
 def test_what_is_no_number_counts_as_nothing_and_what_is_too_large_as_the_largest():

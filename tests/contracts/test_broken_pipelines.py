@@ -652,13 +652,12 @@ BROKEN = {
         first_pass.look, {"KeyOwners.of_column(values, persons)": "KeyOwners.of_column(values, None)"}, (persons_cost,)
     ),
     "measurements noised for a record of a person": Broken(
-        Workload.measure, {"unit=statistics[name].unit, sensitivity=bound)":
-                           "unit=statistics[name].unit, sensitivity=bound, of_unit=True)"},
+        Workload.measure, {"sensitivity=bound / unit)": "sensitivity=bound / unit, of_unit=True)"},
         (persons_cost,),
     ),
     "measurements over the true number of records": Broken(
-        Workload.measure, {"noisy = rounded_gaussian(access, name, sums, unit":
-                           "noisy = rounded_gaussian(access, name, sums * 60 // len(records), unit"},
+        Workload.measure, {"noisy = rounded_gaussian(access, name, sums, sens":
+                           "noisy = rounded_gaussian(access, name, sums * 60 // len(records), sens"},
         (persons_add_up,),
     ),
     "expected lot of the true number of records": Broken(

@@ -240,7 +240,7 @@ def _quantile_cells(places):
 def _bins(places):
     """Return bins of the values of pictures, one of which is at the border of two bins."""
     values = torch.tensor([3 / 7, 0.0, 1.0, 2 / 7, 1 / 3], dtype=torch.float64)[places, None].expand(-1, 4)
-    return 4 * Histogram(Layout(units=4), channels=1, bins=7).of_values(values)
+    return Histogram(Layout(units=4), channels=1, bins=7).of_values(values)
 
 
 def _strata(places):

@@ -87,10 +87,10 @@ def test_statistics_in_cells_are_those_of_the_cells():
     together = Squares(basis, centres, cells.reach, cells.component)
     for plain in (Counts(k), Means(basis, k, cells.reach, centres), each, together):
         within = InCells(cells, plain)
-        assert (within.bound, within.shape, within.k) == (plain.bound, plain.shape, 3)
+        assert (within.bound, within.unit, within.shape, within.k) == (plain.bound, plain.unit, plain.shape, 3)
         assert torch.equal(within.sums(records.encoded, component), plain.sums(records.encoded, places))
-    sums = torch.zeros(3, 9, 9, dtype=torch.float64).index_add_(0, cells.component, each.sums(records.encoded, places))
-    assert torch.allclose(sums, together.sums(records.encoded, places))
+    sums = torch.zeros(3, 9, 9, dtype=torch.int64).index_add_(0, cells.component, each.sums(records.encoded, places))
+    assert torch.equal(sums, together.sums(records.encoded, places))
 
 
 def test_cells_tell_shapes_apart_that_one_gaussian_mixes():

@@ -224,6 +224,11 @@ def made_by(network, n=40_000, seed=1):
     return network.generate((0, n // 2, n), torch.Generator().manual_seed(seed)).double()
 
 
+def shares(histogram, values):
+    """Sums without noise, as they are measured."""
+    return histogram.of_values(values).double() * histogram.unit
+
+
 @pytest.mark.parametrize("pieces", [1, 16])
 def test_values_are_spread_as_those_of_records_are(pieces):
     """Two channels, one squeezed to the middle, one mostly at its ends; shares of 40,000 records, to 0.015."""
@@ -231,11 +236,11 @@ def test_values_are_spread_as_those_of_records_are(pieces):
     asked = Histogram(network.schema.layout, 2, pieces)
     values = network.before_curve((0, 20_000, 40_000), torch.Generator().manual_seed(1)).double()
     wanted = torch.stack([0.5 + 0.3 * (values[:, ::2] - 0.5), 0.2 + 3.0 * (values[:, 1::2] - 0.5)], dim=2).flatten(1)
-    due = asked.of_values(wanted)
-    assert (asked.of_values(made_by(network)) - due).abs().max() > 0.2 * 40_000
+    due = shares(asked, wanted)
+    assert (shares(asked, made_by(network)) - due).abs().max() > 0.2 * 40_000
     network.knots.copy_(curve(asked, due, 0.0, 40_000.0, network, torch.ones(2)))
     assert (network.knots.diff(dim=1) >= 0.0).all()
-    found = asked.of_values(made_by(network, seed=2))
+    found = shares(asked, made_by(network, seed=2))
     if pieces > 1:
         torch.testing.assert_close(found, due, atol=0.015 * 40_000, rtol=0.0)
         assert (made_by(network).mean(dim=0) - wanted.clamp(0.0, 1.0).mean(dim=0)).abs().max() < 0.03
@@ -247,7 +252,7 @@ def test_values_are_spread_as_those_of_records_are(pieces):
 def test_values_that_are_spread_as_they_should_be_stay_as_they_are():
     network = a_network()
     asked = Histogram(network.schema.layout, 2, 16)
-    own = asked.of_values(network.before_curve((0, 20_000, 40_000), torch.Generator().manual_seed(1)).double())
+    own = shares(asked, network.before_curve((0, 20_000, 40_000), torch.Generator().manual_seed(1)).double())
     straight = network.knots.clone()
     noise = torch.randn(2, 18, generator=torch.Generator().manual_seed(2))
     for sums, deviation in ((own, 0.0), (own + 300.0 * noise, 300.0)):
@@ -260,7 +265,7 @@ def test_noise_that_outweighs_all_bends_nothing():
     network = a_network()
     asked = Histogram(network.schema.layout, 2, 16)
     straight = network.knots.clone()
-    own = asked.of_values(made_by(network, 100))
+    own = shares(asked, made_by(network, 100))
     noisy = own + 500.0 * torch.randn(2, 18, generator=torch.Generator().manual_seed(3))
     found = curve(asked, noisy.double(), 500.0, 100.0, network, torch.ones(2))
     assert found.isfinite().all() and found.shape == straight.shape
@@ -484,9 +489,10 @@ PIXELS = ImageSchema(3, 2, levels=255)
 NONE_EACH = torch.zeros(100, dtype=torch.int64)
 AMISS = {
     "of other records": (Histogram(PIXELS.layout, 1, 4), NONE_EACH, "its bound holds for no others"),
-    "one number for two": (Amiss([1.0]), NONE_EACH, r"sums of shape \(1,\): expected \(2,\)"),
+    "one number for two": (Amiss([1]), NONE_EACH, r"sums of shape \(1,\) and torch.int64: expected \(2,\)"),
     "short numbers": (Short(2), NONE_EACH, r"of shape \(2,\) and torch.int32, expected \(2,\)"),
-    "not a number": (Amiss([1.0, math.nan]), NONE_EACH, "sums that are not finite, so its bound does not hold"),
+    "not whole numbers": (Amiss([1.0, math.nan]), NONE_EACH, "float32: expected .* that of the statistic, and torch.int64"),
+    "sums near the end of int64": (Amiss([1, 2**62]), NONE_EACH, r"multiples of 'statistic bad' reach 2\^62"),
     "too few components": (Counts(2), NONE_EACH[:99], "component: .* expected int64, one for each record"),
     "components of another kind": (Counts(2), NONE_EACH.double(), "component: 1 axes of torch.float64"),
     "components of NumPy": (Counts(2), NONE_EACH.numpy(), "component: ndarray, expected a tensor of int64"),

@@ -117,6 +117,7 @@ def test_one_record_moves_the_trial_by_its_bounds_at_most():
         for name, statistic in trial(waves, Posed(waves, SCHEMA.axes, radius), 2, radius).items():
             lengths = [
                 float(statistic.sums(Encoded(row[None], np.zeros((1, 1), np.uint8)), torch.tensor([1])).double().norm())
+                * statistic.unit
                 for row in units
             ]
             assert max(lengths) <= statistic.bound * (1 + 1e-9), name
@@ -129,10 +130,11 @@ def test_coordinates_follow_from_values_by_the_matrix_and_are_of_each_record_alo
     values = posed.values(records)
     assert values.min() >= 0.0 and values.max() <= 1.0 and posed.size == 63
     rows = posed.coordinates(records)
-    torch.testing.assert_close(rows, values @ posed.matrix.T + posed.offset)
+    torch.testing.assert_close(rows, values @ posed.matrix.T + posed.offset, atol=2e-6, rtol=0.0)
     poses = find_poses(torch.from_numpy(records.units / 255.0).view(-1, *SCHEMA.axes))
     torch.testing.assert_close(rows[:, 60:] / posed.weights, poses, atol=1e-3, rtol=0.0)
     assert torch.equal(values, torch.cat([posed.values(records[i : i + 1]) for i in range(30)]))
+    assert torch.equal(rows, torch.cat([posed.coordinates(records[i : i + 1]) for i in range(30)]))
 
 
 def test_generated_pictures_have_the_poses_of_records():

@@ -168,7 +168,7 @@ def test_one_of_two_heaps_is_not_the_scale_of_a_wave():
     random, edges = np.random.default_rng(0), scale_edges(8.0)
     drawn = torch.from_numpy(np.where(random.random((3000, 1)) < 0.65, -0.7, 1.4) + 0.1 * random.normal(size=(3000, 4)))
     statistic = CoordinateHistograms(SeriesSchema(4, 0.0, 1.0).layout, lambda records: drawn, 4, edges)
-    _, scales = find_scales(statistic.sums(None, None), 1.0, 3000.0, edges, torch.zeros(4).double())
+    _, scales = find_scales(statistic.sums(None, None).double(), 1.0, 3000.0, edges, torch.zeros(4).double())
     assert (scales > 0.5).all() and (scales < 2.0).all()
 
 

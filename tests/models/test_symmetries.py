@@ -171,7 +171,9 @@ def test_one_record_moves_statistics_by_their_bounds_at_most():
         statistics = own.statistics(stage, state)
         for statistic in statistics.values():
             lengths = [
-                float(statistic.sums(Encoded(row[None], np.zeros((1, 1), np.uint8)), component).norm()) for row in units
+                float(statistic.sums(Encoded(row[None], np.zeros((1, 1), np.uint8)), component).double().norm())
+                * statistic.unit
+                for row in units
             ]
             assert max(lengths) <= statistic.bound * (1 + 1e-9) and max(lengths) > 0.99 * statistic.bound
 
@@ -182,8 +184,9 @@ def test_measured_upright_and_plain_where_it_is_not_declared():
 
     def means(symmetries):
         own = recipe(symmetries=symmetries, size=224, radius=100.0)
-        vectors = own.statistics("means", {})["means"].basis.vectors
-        return (own.statistics("means", {})["means"].sums(records, component)[0] @ vectors).view(16, 14) / 30
+        asked = own.statistics("means", {})["means"]
+        mean = asked.sums(records, component)[0].double() * (asked.unit / 30)
+        return (mean @ asked.basis.vectors).view(16, 14)
 
     assert (upright(leaning(30)) - leaning(30)).mean(dim=0).abs().max() > 0.05
     torch.testing.assert_close(means(SETS["handwriting"]), upright(leaning(30)).mean(dim=0)[..., 0], atol=0.01, rtol=0.0)
