@@ -18,11 +18,11 @@ from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.mechanisms import (
     discrete_laplace,
     gaussian,
-    laplace,
     noisy_histogram,
     report_noisy_max,
+    rounded_laplace,
+    rounded_spherical,
     select_keys,
-    spherical,
 )
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
@@ -34,6 +34,8 @@ _MULTIPLIER, _DELTA = 1.0, 1e-5
 _RARE = 0.05
 # Candidates of a noisy maximum. With more, the loss of one comes nearer to epsilon, but it is seen less often.
 _CANDIDATES = 10
+# A step of the grid of whole numbers.
+_UNIT = 2.0**-13
 # Words of two streams that are compared.
 _WORDS = 64
 
@@ -59,6 +61,14 @@ def _vector(dtype: torch.dtype, mechanism: Callable, sensitivity: float = 3.0) -
     return draw
 
 
+def _whole_vector(mechanism: Callable, sensitivity: float = 3.0) -> Callable[[OpenAccess, bool], float]:
+    def draw(access: OpenAccess, present: bool) -> float:
+        multiples = torch.tensor([int(sensitivity / _UNIT) * present, int(5.0 / _UNIT)])
+        return float(mechanism(access, _NOISE, multiples, unit=_UNIT, sensitivity=sensitivity)[0])
+
+    return draw
+
+
 def _count(access: OpenAccess, present: bool) -> float:
     counts = torch.tensor([7 + int(present)])
     return float(discrete_laplace(access, _NOISE, counts, sensitivity=1)[0])
@@ -79,8 +89,8 @@ CASES = {
     "Gaussian noise, float32": _Case(_vector(torch.float32, gaussian)),
     "Gaussian noise, float64": _Case(_vector(torch.float64, gaussian)),
     "Gaussian noise on a histogram": _Case(_histogram),
-    "Laplace noise": _Case(_vector(torch.float64, laplace), LAPLACE),
-    "spherical noise": _Case(_vector(torch.float64, spherical), PURE),
+    "Laplace noise": _Case(_whole_vector(rounded_laplace), LAPLACE),
+    "spherical noise": _Case(_whole_vector(rounded_spherical), PURE),
     "discrete Laplace noise": _Case(_count, PURE),
     "noisy maximum": _Case(_maximum, PURE),
 }

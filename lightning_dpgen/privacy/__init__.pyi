@@ -17,11 +17,11 @@ from .errors import RanksDiffer as RanksDiffer
 from .ledger import Ledger as Ledger
 from .mechanisms import discrete_laplace as discrete_laplace
 from .mechanisms import gaussian as gaussian
-from .mechanisms import laplace as laplace
 from .mechanisms import noisy_histogram as noisy_histogram
 from .mechanisms import report_noisy_max as report_noisy_max
+from .mechanisms import rounded_laplace as rounded_laplace
+from .mechanisms import rounded_spherical as rounded_spherical
 from .mechanisms import select_keys as select_keys
-from .mechanisms import spherical as spherical
 from .noise import PrivateStream as PrivateStream
 from .open_access import OpenAccess as OpenAccess
 from .plan import Plan as Plan

@@ -21,7 +21,8 @@ from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.private_selection import draw_trial_count
 from lightning_dpgen.privacy.rounded_normal import SMALLEST_SIGMA
-from lightning_dpgen.privacy.whole_sums import check_multiples, check_steps
+from lightning_dpgen.privacy.rounded_vectors import SMALLEST_SCALE
+from lightning_dpgen.privacy.whole_sums import check_multiples, check_steps, check_unit
 
 
 def gaussian(
@@ -112,8 +113,7 @@ def rounded_gaussian(
     check_multiples(name, multiples, access.ranks.size)
     if access.correlated is not None:
         raise LedgerError(f"noise {name!r}: correlated noise is that of gradients, not of whole numbers")
-    if not (math.isfinite(unit) and unit > 0.0 and math.frexp(unit)[0] == 0.5):
-        raise ValueError(f"unit={unit} of {name!r}: expected a power of two")
+    check_unit(name, unit)
     planned = access.access.multipliers.get(name, 0.0)
     if planned:
         check_steps(name, planned * _checked(name, sensitivity) * (1 if of_unit else access.max_rows) / unit)
@@ -129,46 +129,75 @@ def rounded_gaussian(
     return access.ranks.sum_(multiples).to(torch.float64).mul_(unit)
 
 
-def laplace(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float) -> Tensor:
-    """Add Laplace noise of scale ``multiplier * sensitivity`` to `values`, in place.
+def rounded_laplace(access: OpenAccess, name: str, multiples: Tensor, *, unit: float = 1.0, sensitivity: float) -> Tensor:
+    """Return whole multiples of a unit plus Laplace noise of scale ``multiplier * sensitivity``, rounded to multiples.
 
     Args:
-        access, name, values: as for `gaussian`.
-        sensitivity: the largest L1 change of all of `values`.
+        access, name, multiples, unit: as for `rounded_gaussian`.
+        sensitivity: the largest L1 change of ``unit * multiples``.
+
+    Returns:
+        As `rounded_gaussian`.
 
     Guarantee:
-        ``1 / multiplier``-private (Dwork, McSherry, Nissim and Smith 2006), up to the low-order bits of floating point.
+        ``1 / multiplier``-private (Dwork, McSherry, Nissim and Smith 2006), with no reservation about floating point: the
+        noise has exactly the law of the rounded number (`rounded_sphericals`), and x + round(y) is round(x + y) for a whole
+        number x.
 
     Raises:
-        LedgerError, ValueError: as for `gaussian`.
+        LedgerError, TypeError, ValueError: as for `rounded_gaussian`.
+
+    Example:
+        >>> from lightning_dpgen.privacy import Access, Account, Plan, Stage
+        >>> once = Stage(Access("sums", {"size": 2.0}, kinds={"size": "laplace"}), 1, 1.0)
+        >>> with Account(Plan((once,), 0.5, 0.0)).open("sums") as access:
+        ...     noisy = rounded_laplace(access, "size", torch.tensor([900]), sensitivity=1.0)
+        >>> float(noisy[0]).is_integer()
+        True
     """
-    _check_real(name, values)
-    multiplier = access.consume(name, LAPLACE)
-    if multiplier == 0.0:
-        return values
-    return access.stream.add_laplace_(values, multiplier * _checked(name, sensitivity) * access.max_rows)
+    scale = _take_scale(access, name, LAPLACE, multiples, unit, sensitivity)
+    noisy = access.stream.add_rounded_laplace_(multiples, scale) if scale else multiples
+    return noisy.to(torch.float64).mul_(unit)
 
 
-def spherical(access: OpenAccess, name: str, values: Tensor, *, sensitivity: float, by_row: bool = False) -> Tensor:
-    """Add one vector of density ``exp(-|z| / (multiplier * sensitivity))``: the K-norm mechanism of the Euclidean ball.
+def rounded_spherical(
+    access: OpenAccess, name: str, multiples: Tensor, *, unit: float = 1.0, sensitivity: float, by_row: bool = False
+) -> Tensor:
+    """Return whole multiples of a unit plus one vector of density ``exp(-|z| / (multiplier * sensitivity))``, rounded.
 
     Args:
-        access, name, values: as for `gaussian`.
-        sensitivity: the largest L2 change of all of `values`.
-        by_row: True adds an independent vector to each row of (n, k) values, for neighbours that differ in one row.
+        access, name, multiples, unit: as for `rounded_gaussian`.
+        sensitivity: the largest L2 change of ``unit * multiples``.
+        by_row: True adds an independent vector to each row of (n, k) multiples, for neighbours that differ in one row.
+
+    Returns:
+        As `rounded_gaussian`.
 
     Guarantee:
-        ``1 / multiplier``-private (Hardt and Talwar 2010, K-norm mechanism).
+        ``1 / multiplier``-private (Hardt and Talwar 2010, the K-norm mechanism of the Euclidean ball), with no reservation
+        about floating point, as for `rounded_laplace`.
 
     Raises:
-        LedgerError, ValueError: as for `gaussian`.
+        LedgerError, TypeError, ValueError: as for `rounded_gaussian`.
     """
-    _check_real(name, values)
-    multiplier = access.consume(name, PURE)
+    scale = _take_scale(access, name, PURE, multiples, unit, sensitivity)
+    if scale:
+        access.stream.add_rounded_spherical_(multiples if by_row else multiples.view(1, -1), scale)
+    return multiples.to(torch.float64).mul_(unit)
+
+
+def _take_scale(access: OpenAccess, name: str, kind: str, multiples: Tensor, unit: float, sensitivity: float) -> float:
+    """Use a noise up, and return its scale in units; 0 in the non-private twin. All is checked before."""
+    check_multiples(name, multiples)
+    check_unit(name, unit)
+    planned = access.access.multipliers.get(name, 0.0)
+    if planned:
+        check_steps(name, planned * _checked(name, sensitivity) * access.max_rows / unit)
+    multiplier = access.consume(name, kind)
     if multiplier == 0.0:
-        return values
-    scale = multiplier * _checked(name, sensitivity) * access.max_rows
-    return access.stream.add_spherical_(values if by_row else values.view(1, -1), scale).view(values.shape)
+        return 0.0
+    # The product was rounded a few times, and may be below the scale that was paid for by some last bits.
+    return max(multiplier * _checked(name, sensitivity) * access.max_rows / unit * (1.0 + 2.0**-48), SMALLEST_SCALE)
 
 
 def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivity: int) -> Tensor:

@@ -25,6 +25,7 @@ from torch import Tensor
 from lightning_dpgen.privacy.coins import geometric, poisson_sample
 from lightning_dpgen.privacy.keystream import Keystream
 from lightning_dpgen.privacy.rounded_normal import rounded_normals
+from lightning_dpgen.privacy.rounded_vectors import rounded_sphericals
 
 # The words in which certificates name the source of the noise.
 STANDARD = (
@@ -41,8 +42,6 @@ _PAIRS, _PAIRS_ON_DEVICE = 1 << 18, 1 << 21
 _WHOLE_AT_ONCE = 1 << 20
 # Requests for at most so many normals are served from a reserve of so many that are drawn ahead.
 _FEW, _RESERVE = 1 << 12, 1 << 15
-# Uniforms whose product stays above the smallest float64.
-_MULTIPLIED = 8
 # For each type of normals: the type of the words, the bits that give a radius, and the value below which 53 more bits
 # continue these. For float32 that is 2^16 of 2^31, a radius above 4.5.
 _WORDS = {torch.float32: (np.int32, 31, 2.0**16), torch.float64: (np.int64, 63, 2.0**43)}
@@ -137,36 +136,6 @@ class PrivateStream:
         return out
 
     @_one_at_a_time
-    def add_laplace_(self, out: Tensor, scale: float) -> Tensor:
-        """Add independent Laplace noise of a scale, in place; drawn in float64, as an exponential and a sign."""
-        flat = out.view(-1)
-        for start in range(0, flat.numel(), 2 * _PAIRS):
-            part = flat[start : start + 2 * _PAIRS]
-            uniform, sign = self._uniform(part.numel())
-            np.log(uniform, out=uniform)
-            uniform *= sign
-            part.add_(torch.from_numpy(uniform).to(part), alpha=scale)
-        return out
-
-    @_one_at_a_time
-    def add_spherical_(self, out: Tensor, scale: float) -> Tensor:
-        """Add to each row of (n, k) a vector of density proportional to ``exp(-|z| / scale)``, in place.
-
-        Its direction is uniform, and its length from the gamma distribution of shape k, a sum of k exponentials.
-        """
-        n, k = out.shape
-        rows = max(1, 2 * _PAIRS // k)
-        for start in range(0, n, rows):
-            part = out[start : start + rows]
-            direction = self.normal(tuple(part.shape), dtype=part.dtype, device=part.device)
-            uniforms = self._uniform(part.numel())[0].reshape(-1, k)
-            # A product of a few needs one logarithm for all of them; none is below 2^-116, so nothing underflows.
-            length = np.log(np.multiply.reduceat(uniforms, np.arange(0, k, _MULTIPLIED), axis=1)).sum(axis=1)
-            factor = torch.from_numpy(length).to(part) / torch.linalg.vector_norm(direction, dim=1)
-            part.addcmul_(direction, factor[:, None], value=scale)
-        return out
-
-    @_one_at_a_time
     def add_rounded_normal_(self, out: Tensor, sigma: float) -> Tensor:
         """Add to each number of an int64 tensor an independent one of exactly the law of round(sigma Z), in place.
 
@@ -177,6 +146,24 @@ class PrivateStream:
             part = flat[start : start + _WHOLE_AT_ONCE]
             part.add_(torch.from_numpy(rounded_normals(self._bits.random_raw, part.numel(), sigma)))
         return out
+
+    @_one_at_a_time
+    def add_rounded_spherical_(self, out: Tensor, scale: float) -> Tensor:
+        """Add to each row of (n, k) int64 a vector of exactly the law of round(scale Z), in place.
+
+        Z has a density proportional to exp(-|z|). ``out`` is contiguous and on the CPU, and the scale is from 2^-20 to 2^45
+        (`rounded_sphericals`).
+        """
+        n, k = out.shape
+        rows = max(1, _WHOLE_AT_ONCE // max(k, 1))
+        for start in range(0, n, rows):
+            part = out[start : start + rows]
+            part.add_(torch.from_numpy(rounded_sphericals(self._bits.random_raw, len(part), k, scale)))
+        return out
+
+    def add_rounded_laplace_(self, out: Tensor, scale: float) -> Tensor:
+        """Add to each number of an int64 tensor one of exactly the law of round(scale L), L Laplace; see the former."""
+        return self.add_rounded_spherical_(out.view(-1, 1), scale).view(out.shape)
 
     @_one_at_a_time
     def gumbel(self, size: int) -> np.ndarray:

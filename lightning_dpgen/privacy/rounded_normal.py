@@ -79,13 +79,18 @@ def rounded_normals(words: Words, count: int, sigma: float) -> np.ndarray:
     return out
 
 
-def _round_by_table(drawn: np.ndarray, sigma: float, out: np.ndarray, table: np.ndarray, scratch: np.ndarray) -> np.ndarray:
-    """Round into `out` where the error of the table allows it, and return the other places.
+def evaluate_table(drawn: np.ndarray, out: np.ndarray, scratch: np.ndarray, column: np.ndarray, table: np.ndarray) -> None:
+    """Write the normal numbers of words (n,), int64, into `out`; NaN for a word outside all pieces of the table.
 
     Each step is one conversion, sum or product of float64 a number, with the same result on every machine, or is exact.
+    No number is wrong by more than `ERROR`, whatever digits follow its word.
+
+    Args:
+        scratch: (2, n) float64.
+        column: (n,) int64; both are overwritten.
     """
-    size, within, value = scratch
-    column, bits = out, within.view(np.int64)
+    size, within = scratch
+    bits = within.view(np.int64)
     np.copyto(size, drawn)
     np.abs(size, out=size)
     np.right_shift(size.view(np.int64), _WITHIN, out=column)
@@ -94,13 +99,19 @@ def _round_by_table(drawn: np.ndarray, sigma: float, out: np.ndarray, table: np.
     column -= _FIRST
     # Words outside all pieces are clipped to the first column or the last, which hold no numbers and so decide nothing.
     coefficient = size
-    np.take(table[-1], column, out=value, mode="clip")
+    np.take(table[-1], column, out=out, mode="clip")
     for row in table[-2::-1]:
-        value *= within
+        out *= within
         np.take(row, column, out=coefficient, mode="clip")
-        value += coefficient
+        out += coefficient
+    np.copysign(out, drawn, out=out)
+
+
+def _round_by_table(drawn: np.ndarray, sigma: float, out: np.ndarray, table: np.ndarray, scratch: np.ndarray) -> np.ndarray:
+    """Round into `out` where the error of the table allows it, and return the other places."""
+    value, within, _ = scratch
+    evaluate_table(drawn, value, scratch[1:], out, table)
     value *= sigma
-    np.copysign(value, drawn, out=value)
     nearest = np.rint(value, out=within)
     value -= nearest
     np.abs(value, out=value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -38,3 +40,13 @@ def check_steps(name: str, steps: float) -> None:
             f"noise {name!r} has a standard deviation of {steps:.1e} units, expected at most 2^44: it would outweigh all "
             "records; raise epsilon, or the share of it"
         )
+
+
+def check_unit(name: str, unit: float) -> None:
+    """Check that a unit is a power of two, with which a product loses nothing.
+
+    Raises:
+        ValueError: naming the noise.
+    """
+    if not (math.isfinite(unit) and unit > 0.0 and math.frexp(unit)[0] == 0.5):
+        raise ValueError(f"unit={unit} of {name!r}: expected a power of two")

@@ -21,7 +21,7 @@ class Noise:
     Args:
         kind: the kind in `Access.kinds`.
         norm: 1 or 2, the norm that a change is measured in.
-        add: the mechanism that adds it to rows (n, k).
+        add: the mechanism that adds it to rows (n, k) in whole steps of a grid.
         variance: variance of one coordinate, at scale 1, for k.
         fourth: ``E |z|^4`` of a whole row, at scale 1, for k.
     """
@@ -48,10 +48,10 @@ class Noise:
         return 2.0 * fourth - 2.0 * second**2 + 4.0 * second**2 / k
 
 
-_SPHERICAL = functools.partial(mechanisms.spherical, by_row=True)
+_SPHERICAL = functools.partial(mechanisms.rounded_spherical, by_row=True)
 # Laplace of scale b: E z^2 = 2 b^2, E z^4 = 24 b^4. Spherical: |z| is a sum of k exponentials. Gaussian: of scale sigma.
 NOISES = {
-    "laplace": Noise(LAPLACE, 1, mechanisms.laplace, lambda k: 2.0, lambda k: 24.0 * k + 4.0 * k * (k - 1.0)),
+    "laplace": Noise(LAPLACE, 1, mechanisms.rounded_laplace, lambda k: 2.0, lambda k: 24.0 * k + 4.0 * k * (k - 1.0)),
     "spherical": Noise(PURE, 2, _SPHERICAL, lambda k: k + 1.0, lambda k: k * (k + 1.0) * (k + 2.0) * (k + 3.0)),
-    "gaussian": Noise(GAUSSIAN, 2, mechanisms.gaussian, lambda k: 1.0, lambda k: k * (k + 2.0)),
+    "gaussian": Noise(GAUSSIAN, 2, mechanisms.rounded_gaussian, lambda k: 1.0, lambda k: k * (k + 2.0)),
 }

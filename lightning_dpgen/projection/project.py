@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,8 +17,10 @@ from lightning_dpgen.privacy.mechanisms import discrete_laplace, rounded_gaussia
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.whole_sums import check_steps
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
+from lightning_dpgen.projection.steps import Rows, Steps, round_matrix
 from lightning_dpgen.sampling.csr import check_csr
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -28,13 +29,8 @@ ROWS, CLIPPED = "rows", "clipped"
 # Numbers of the data that are taken together.
 _CHUNK = 1 << 22
 
-_GRID_BITS = 20
 # Beyond this number sums, and released numbers, may overflow.
 _LARGEST = 1e30
-# Farther than so many declared distances from the centre, rounding in float64 would be no small part of the distance.
-_FAR = 1e6
-
-Rows = np.ndarray | scipy.sparse.csr_array
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Projection:
     """A projection that was drawn, and the protection of its rows. All of it is public.
 
     Args:
-        matrix: (d, k), drawn without looking at a record.
+        matrix: (d, k), drawn without looking at a record; it is kept on the grid of `steps.round_matrix`.
         noise: ``laplace``, ``spherical`` or ``gaussian``.
         centre: (d,) a public row that is subtracted from every row, and that a radius is measured from; None for zero.
 
@@ -62,6 +58,7 @@ class Projection:
             raise ValueError(f"matrix of shape {self.matrix.shape}: expected finite numbers (d, k), not all of them zero")
         if self.centre is not None and (self.centre.shape != (self.d,) or not np.isfinite(self.centre).all()):
             raise ValueError(f"centre of shape {self.centre.shape}: expected {self.d} finite numbers, one a column")
+        object.__setattr__(self, "matrix", round_matrix(self.matrix))
 
     @property
     def d(self) -> int:
@@ -72,9 +69,19 @@ class Projection:
         return self.matrix.shape[1]
 
     @cached_property
+    def steps(self) -> Steps:
+        """The map from rows to whole numbers of steps of the released grid, and its sensitivity."""
+        return Steps(self.matrix, self.neighbourhood, self.noise, self.centre)
+
+    @property
+    def grid(self) -> float:
+        """A power of two, of which all released numbers are multiples: at most 2^-13 of the sensitivity."""
+        return self.steps.grid
+
+    @property
     def sensitivity(self) -> float:
-        """The largest change of a released row between neighbours, in the norm that the noise needs."""
-        return self.neighbourhood.change * NOISES[self.noise].sensitivity(self.matrix, self.neighbourhood.unit)
+        """The largest change of a released row between neighbours, in the norm that the noise needs, rounding included."""
+        return self.steps.sensitivity * self.grid
 
     def plan(self, epsilon: float, delta: float = 0.0, *, count_share: float = 0.01) -> Plan:
         """Plan the release, under replace-one: the rows, and before them the count of rows that were pulled back.
@@ -101,7 +108,9 @@ class Projection:
             specs.insert(
                 0, StageSpec(CLIPPED, {"count": 1.0}, 1, max_noise=np.inf, share=count_share, kinds={"count": how})
             )
-        return make_plan(specs, epsilon=epsilon, delta=delta, relation=REPLACE_ONE)
+        plan = make_plan(specs, epsilon=epsilon, delta=delta, relation=REPLACE_ONE)
+        check_steps("rows", plan.stage(ROWS).access.multipliers["rows"] * self.steps.sensitivity)
+        return plan
 
     def scale(self, plan: Plan) -> float:
         """Return the scale of a plan's noise: b of Laplace and spherical noise, the standard deviation of a Gaussian."""
@@ -111,8 +120,8 @@ class Projection:
     def release(self, rows: Rows, account: Account) -> tuple[np.ndarray, int | None]:
         """Release the projected rows (n, k), and the count of rows that were pulled back, both with noise.
 
-        Released numbers are rounded to multiples of about a millionth of the scale, after the noise: a grid that does not
-        depend on the records, far coarser than float64, in whose last digits noise of floating point is weak.
+        Rows become whole numbers of steps of a public grid, each an exact function of its own row, and noise has the law of
+        a rounded number, so the guarantee is that of noise in real numbers (docs/PRIVACY.md, "Projections").
 
         Args:
             rows: (n, d), an array or CSR.
@@ -122,63 +131,31 @@ class Projection:
             BadRecords: for another shape, or values that are not finite; nothing is spent then.
             PlanMismatch: if the account has paid for a release already: a second one would need a budget of its own.
         """
-        projected, clipped = self._exact(check_rows(rows, self.d))
+        steps, clipped = self._exact(check_rows(rows, self.d))
         count = None
         if CLIPPED in [stage.name for stage in account.plan.stages]:
+            # The count changes by 1 between neighbours.
+            exact = torch.tensor([clipped])
             with account.open(CLIPPED) as access:
-                add = discrete_laplace if access.access.kind("count") == PURE else rounded_gaussian
-                count = int(add(access, "count", torch.tensor([clipped]), sensitivity=1))
-            # The count changes by 1 between neighbours. n is no secret here, so an impossible count is corrected.
-            count = min(max(count, 0), len(projected))
+                if access.access.kind("count") == PURE:
+                    count = int(discrete_laplace(access, "count", exact, sensitivity=1))
+                else:
+                    count = int(rounded_gaussian(access, "count", exact, sensitivity=1.0))
+            # n is no secret here, so an impossible count is corrected.
+            count = min(max(count, 0), len(steps))
         with account.open(ROWS) as access:
-            NOISES[self.noise].add(access, "rows", torch.from_numpy(projected), sensitivity=self.sensitivity)
-        if account.plan.private:
-            grid = 2.0 ** (math.floor(math.log2(self.scale(account.plan))) - _GRID_BITS)
-            np.rint(np.divide(projected, grid, out=projected), out=projected)
-            projected *= grid
-        return projected, count
+            noisy = NOISES[self.noise].add(
+                access, "rows", torch.from_numpy(steps), unit=self.grid, sensitivity=self.sensitivity
+            )
+        return noisy.numpy(), count
 
     def _exact(self, rows: Rows) -> tuple[np.ndarray, int]:
-        """Compute the projected rows without noise, and the count of rows that were pulled back: private."""
-        projected, clipped = np.empty((rows.shape[0], self.k)), 0
+        """Return the steps of the rows without noise, int64, and the count of rows that were pulled back: private."""
+        steps, clipped = np.empty((rows.shape[0], self.k), np.int64), 0
         for part in _parts(rows):
-            chunk = rows[part]
-            if self.centre is not None or not scipy.sparse.issparse(chunk):
-                chunk = _dense(chunk)
-            if self.centre is not None:
-                # It is subtracted first, since a later difference of two large numbers would be mostly rounding.
-                chunk = chunk - self.centre
-            if self.neighbourhood.enforced:
-                chunk, factors = self._pulled_back(chunk)
-                clipped += int((factors < 1.0).sum())
-            elif abs(chunk).max() > _FAR * self.neighbourhood.change:
-                raise BadRecords(
-                    f"rows hold values more than {_FAR:g} times the declared distance {self.neighbourhood.change:g} away "
-                    "from the centre, beside which it is lost in rounding: give a centre (public) near the rows"
-                )
-            out = projected[part]
-            out[:] = chunk @ self.matrix
-            if self.neighbourhood.enforced and self.neighbourhood.unit == "row":
-                out *= factors[:, None]
-        return projected, clipped
-
-    def _pulled_back(self, chunk: Rows) -> tuple[Rows, np.ndarray]:
-        """Pull values, less the centre, back to the radius; give a factor below 1 for each row with a value pulled back.
-
-        Whole rows are only given factors: these are linear, and are applied after the projection.
-        """
-        radius = self.neighbourhood.radius
-        if self.neighbourhood.unit == "row":
-            lengths = _lengths(chunk)
-            return chunk, np.where(lengths > radius, radius / np.maximum(lengths, radius), 1.0)
-        if scipy.sparse.issparse(chunk):
-            near = chunk.copy()
-            np.clip(near.data, -radius, radius, out=near.data)
-            changed = abs(chunk).max(axis=1).toarray().ravel() > radius
-        else:
-            near = np.clip(chunk, -radius, radius)
-            changed = (near != chunk).any(axis=1)
-        return near, np.where(changed, 0.0, 1.0)
+            steps[part], far = self.steps(rows[part])
+            clipped += int(far.sum())
+        return steps, clipped
 
 
 def column_names(k: int) -> list[str]:
@@ -228,10 +205,3 @@ def _parts(rows: Rows) -> Iterator[slice]:
     step = max(1, _CHUNK // rows.shape[1])
     for start in range(0, rows.shape[0], step):
         yield slice(start, start + step)
-
-
-def _lengths(chunk: Rows) -> np.ndarray:
-    """Return the Euclidean length of each row."""
-    if scipy.sparse.issparse(chunk):
-        return np.sqrt(chunk.multiply(chunk).sum(axis=1))
-    return np.sqrt(np.einsum("ij,ij->i", chunk, chunk))

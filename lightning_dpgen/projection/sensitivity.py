@@ -13,6 +13,8 @@ import numpy as np
 # Up to this k signs are enumerated: 2^19 vectors, as s and -s count once.
 EXACT_UP_TO = 20
 _CHUNK = 1 << 14
+# Columns whose products with each other add so little count as orthogonal.
+_ORTHOGONAL = 1.0 + 1e-4
 # Steps of the subgradient, each an eigenvalue problem of size k, and the largest k that takes more than one.
 _STEPS, _IMPROVED_UP_TO = 100, 512
 # The factor is far above what rounding in float64 can hide in sums of this size, and too small to matter for the noise.
@@ -41,9 +43,9 @@ def l1_of_a_row(matrix: np.ndarray) -> float:
     """
     gram = matrix.T @ matrix
     k = len(gram)
-    # The sum is always a bound, and the exact answer where columns are orthogonal.
+    # The sum is always a bound, and near to the answer where columns are orthogonal but for the rounding of their numbers.
     total = float(np.abs(gram).sum())
-    if total <= (1.0 + 1e-12) * np.trace(gram):
+    if total <= _ORTHOGONAL * np.trace(gram):
         return _ROUNDED_UP * math.sqrt(total)
     largest = _largest_over_signs(gram) if k <= EXACT_UP_TO else min(total, _dual_bound(gram))
     return _ROUNDED_UP * math.sqrt(largest)

@@ -19,17 +19,18 @@ from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
+from lightning_dpgen.projection.steps import matrix_unit
 from lightning_dpgen.release.description import PROJECTION
 from lightning_dpgen.release.files import MODEL, PROJECTED, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.tensors import check_tensors
 
-# Bytes of numbers for each byte of a file: numbers on a grid of 2^-20 of their noise have 20 bits and more of 64.
+# Bytes of numbers for each byte of a file: noise spans 8 steps of its grid, and nearly always thousands.
 _MOST_PACKED, _ALWAYS = 16, 1 << 20
 # Sums of squares of numbers up to this one are finite.
 _LARGEST = 1e100
-_FIELDS = {"model", "d", "matrix", "k", "unit", "radius", "distance", "noise", "scale", "pulled_back"}
+_FIELDS = {"model", "d", "matrix", "k", "unit", "radius", "distance", "noise", "grid", "scale", "pulled_back"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class ProjectedRows:
     """Released rows, and the quantities that can be computed from them.
 
     Args:
-        rows: (n, k) float64, with noise.
+        rows: (n, k) float64, with noise; multiples of the projection's grid.
         projection: the matrix, the neighbourhood and the noise.
         matrix: the kind of the matrix.
         scale: scale of the noise; 0 in the non-private twin.
@@ -91,6 +92,7 @@ def write_projected(folder: Path, projected: ProjectedRows, *, private: bool = T
     """Write rows, matrix and description into a folder; rows that are not private are marked (`release.mark`)."""
     projection = projected.projection
     description = {"model": PROJECTION, "d": projection.d, **projected.settings} | {
+        "grid": projection.grid,
         "scale": projected.scale,
         "pulled_back": projected.pulled_back,
     }
@@ -156,6 +158,11 @@ def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table:
     projection = Projection(matrix, neighbourhood, description["noise"], centre)
     if (projection.d, projection.k) != (description["d"], description["k"]):
         raise ValueError(f"a matrix of shape {matrix.shape} with d={description['d']} and k={description['k']}")
+    grid = description["grid"]
+    if type(grid) is not float or not 1.0 / _LARGEST <= grid <= _LARGEST:
+        raise ValueError(f"grid={grid!r}: expected a number from {1.0 / _LARGEST:g} to {_LARGEST:g}")
+    if not np.array_equal(matrix, projection.matrix):
+        raise ValueError(f"the matrix holds numbers that are no multiples of {matrix_unit(matrix)!r}")
     if table.column_names != column_names(projection.k):
         raise ValueError(f"{PROJECTED} has other columns than {column_names(projection.k)[0]}, ...")
     rows = np.column_stack([column.to_numpy() for column in table.columns])
@@ -165,6 +172,8 @@ def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table:
             raise ValueError(f"{name} holds numbers beyond {_LARGEST:g}: expected some whose squares can be added up")
     if rows.dtype != np.float64 or not np.isfinite(rows).all():
         raise ValueError(f"{PROJECTED} holds {rows.dtype}: expected finite float64")
+    if not np.array_equal(np.rint(rows / grid) * grid, rows):
+        raise ValueError(f"{PROJECTED} holds numbers that are no multiples of the grid, {grid!r}")
     if type(scale) not in (int, float) or not 0.0 <= scale <= _LARGEST:
         raise ValueError(f"scale={scale!r}: expected a number from 0 to {_LARGEST:g}")
     pulled_back = description["pulled_back"]

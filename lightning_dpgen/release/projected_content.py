@@ -41,6 +41,7 @@ class ProjectedContent:
             "matrix": projected.matrix,
             "noise": projection.noise,
             "scale": projected.scale,
+            "grid": projection.grid,
             "unit": projection.neighbourhood.unit,
             "radius": projection.neighbourhood.radius,
             "change": projection.neighbourhood.change,

@@ -43,6 +43,7 @@ from lightning_dpgen.privacy.strategy import FIXED_ORDER
 from lightning_dpgen.privacy.truncation import Truncation
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS
+from lightning_dpgen.projection.steps import matrix_unit
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
 from lightning_dpgen.release.certificate import (
     ABOUT,
@@ -522,16 +523,21 @@ def _check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None
     projection, before = projected.projection, len(verdict.problems)
     if certificate["unit"] != projection.neighbourhood.words:
         verdict.problems.append("the unit of privacy is not the neighbourhood of the projection")
-    declared = certificate["declared"]
+    declared, grid = certificate["declared"], read_json_file(folder / MODEL)["grid"]
     if declared["n"] != len(projected.rows):
         verdict.problems.append(f"declared.n is not the number of projected rows, {len(projected.rows)}")
     seed, stated = declared.get("seed"), declared.get("projection")
-    if not isinstance(stated, dict) or any(stated.get(name) != value for name, value in projected.settings.items()):
+    settings = projected.settings | {"grid": grid}
+    if not isinstance(stated, dict) or any(stated.get(name) != value for name, value in settings.items()):
         verdict.problems.append(f"declared.projection does not say what {MODEL} says")
     elif type(seed) is not int or not 0 <= seed < 2**63:
         verdict.problems.append(f"declared.seed={seed!r}: expected the seed that the matrix was drawn from")
     elif not np.allclose(
-        make_matrix(projected.matrix, projection.d, projection.k, seed), projection.matrix, rtol=0.0, atol=1e-9
+        make_matrix(projected.matrix, projection.d, projection.k, seed),
+        projection.matrix,
+        rtol=0.0,
+        # Half a unit is what its rounding moves a number by.
+        atol=1e-9 + 0.5 * matrix_unit(projection.matrix),
     ):
         verdict.problems.append("the matrix is not the one that declared.seed draws, so it may depend on the records")
     names = [stage["name"] for stage in certificate["stages"]]
@@ -550,10 +556,16 @@ def _check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None
             f"the noise is too small: its scale is {projected.scale:.6g}, and this projection, whose rows move by up to "
             f"{projection.sensitivity:.6g}, needs {ratio * projection.sensitivity:.6g}"
         )
+    if grid != projection.grid:
+        verdict.problems.append(f"grid={grid!r}: this projection puts rows on multiples of {projection.grid!r}")
     if len(verdict.problems) == before:
         verdict.checks.append(
             f"the matrix is what the public seed draws; it moves rows by at most {projection.sensitivity:.6g} between "
             f"neighbours, and {projection.noise} noise of scale {projected.scale:.6g} is what the event tree needs"
+        )
+        verdict.checks.append(
+            f"all projected numbers are multiples of the grid, {projection.grid:.6g}: a row moves by at most "
+            f"{projection.steps.sensitivity:,} steps of it, their rounding included"
         )
 
 

@@ -69,6 +69,7 @@ class ProjectionSettings:
                 "k": self.chosen.k,
                 "matrix": self.chosen.matrix,
                 "noise": self.chosen.noise,
+                "grid": self.projection.grid,
                 "centre": project.centre,
                 "typical": self.typical,
                 "count_share": project.count_share,

@@ -79,7 +79,7 @@ BROKEN = {
     "keys above a threshold that is too low": (
         mechanisms.select_keys, {"multipliers[name], most": "multipliers[name] / 2, most"}, MODELS["measured"],
         {"how often a key of one record is seen (its delta)"}),
-    "Laplace noise half as large": (mechanisms.laplace, {"multiplier * _checked(": "0.5 * multiplier * _checked("},
+    "Laplace noise half as large": (mechanisms._take_scale, {"max(multiplier * ": "max(0.5 * multiplier * "},
                                     MODELS["measured"], {"Laplace noise"}),
 }  # fmt: skip
 

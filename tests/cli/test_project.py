@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import safetensors.numpy
@@ -95,9 +96,23 @@ def _tensors(release, change):
     safetensors.numpy.save_file(tensors, path)
 
 
+def _row(release, steps):
+    """Move one released number by a part of a step."""
+    path = release / "projected.parquet"
+    table = pyarrow.parquet.read_table(path)
+    grid = json.loads((release / "model.json").read_text())["grid"]
+    first = table.column(0).to_numpy().copy()
+    first[0] += steps * grid
+    pyarrow.parquet.write_table(table.set_column(0, table.column_names[0], pa.array(first)), path)
+
+
 FORGERIES = {
     "less noise": (lambda r: _description(r, scale=0.01), "the noise is too small"),
-    "a larger matrix": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(3.0)), "not the one that declared.seed draws"),
+    "a larger matrix": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(4.0)), "not the one that declared.seed draws"),
+    "a matrix off its grid": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(1.1)), "that are no multiples of"),
+    "a row off the grid": (lambda r: _row(r, 0.3), "are no multiples of the grid"),
+    "a finer grid": (lambda r: _description(r, grid=2.0**-30), "declared.projection does not say"),
+    "a grid that is none": (lambda r: _description(r, grid=0.0), "expected a number from"),
     "more than a projection": (lambda r: _tensors(r, lambda t: t.update(raw=t["centre"])), "a tensor too many"),
     "a count of another table": (lambda r: _description(r, pulled_back=301), "expected a whole number up to 300"),
     "no count": (lambda r: _description(r, pulled_back=None), "exactly if model.json gives a count"),
@@ -140,6 +155,15 @@ def test_forged_certificates_are_refused(dpgen, release, change, words):
     _sealed(release, change)
     status, out, _ = dpgen("verify", release)
     assert status == 2 and words in out
+
+
+def test_a_grid_of_another_sensitivity_is_refused(dpgen, release):
+    """All numbers are multiples of it, and files and certificate agree; the matrix does not."""
+    grid = json.loads((release / "model.json").read_text())["grid"] / 2
+    _description(release, grid=grid)
+    _sealed(release, lambda c: c["declared"]["projection"].update(grid=grid))
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and "this projection puts rows on multiples of" in out
 
 
 def test_what_is_not_a_projection_cannot_claim_replacement(dpgen, trained, tmp_path):

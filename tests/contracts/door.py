@@ -80,7 +80,7 @@ class Door:
         self._patch.setattr(OpenAccess, "consume", taken)
         self._patch.setattr(PrivateStream, "add_normal_", lambda _, values, deviation: self._answer(values, deviation))
         self._patch.setattr(PrivateStream, "add_rounded_normal_", lambda _, values, sigma: self._answer(values, sigma))
-        self._patch.setattr(PrivateStream, "add_laplace_", lambda _, values, scale: self._answer(values, scale))
+        self._patch.setattr(PrivateStream, "add_rounded_spherical_", lambda _, values, scale: self._answer(values, scale))
         self._patch.setattr(PrivateStream, "normal_", lambda stream, out: add(stream, out.zero_(), 1.0))
         self._patch.setattr(PrivateStream, "gumbel", lambda _, size: Gumbels(self._choose))
         return self

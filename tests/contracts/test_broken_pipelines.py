@@ -111,7 +111,7 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.noises import Noise
-from lightning_dpgen.projection.project import Projection
+from lightning_dpgen.projection.steps import Steps
 from lightning_dpgen.release import certificate
 from lightning_dpgen.runs import discover as first_pass
 from lightning_dpgen.runs import run_identity
@@ -507,10 +507,10 @@ BROKEN = {
         (lot_costs_with_a_histogram,),
     ),
     "rows of a projection not pulled back": Broken(
-        Projection._exact, {"out *= factors[:, None]": "pass"}, (replaced, functools.partial(replaced, "spherical"))
+        Steps._pull_back, {"if far.any():": "if False:"}, (replaced, functools.partial(replaced, "spherical"))
     ),
     "elements of a projection not cut": Broken(
-        Projection._pulled_back, {"near = np.clip(chunk, -radius, radius)": "near = chunk"},
+        Steps._cut, {"np.clip(values, -self._bound, self._bound, out=values)": "pass"},
         (functools.partial(replaced, "laplace", "element"),),
     ),
     "projection calibrated in the wrong norm": Broken(
@@ -522,15 +522,15 @@ BROKEN = {
         sensitivity.largest_row, {".max()": ".mean()"}, (functools.partial(replaced, "gaussian", "element"),)
     ),
     "Laplace noise half as large": Broken(
-        PrivateStream.add_laplace_, {"alpha=scale": "alpha=scale / 2"},
+        PrivateStream.add_rounded_laplace_, {"(-1, 1), scale)": "(-1, 1), scale / 2)"},
         (replaced, functools.partial(replaced, "laplace", "element")),
     ),
     "spherical noise of the length of one number": Broken(
-        PrivateStream.add_spherical_, {"length = np.log(": "length = 1 / k * np.log("},
+        PrivateStream.add_rounded_spherical_, {"len(part), k, scale)": "len(part), k, scale / k)"},
         (functools.partial(replaced, "spherical"),),
     ),
     "Gaussian noise under replace-one halved twice": Broken(
-        mechanisms.gaussian, {"multiplier /= 2.0": "multiplier /= 4.0"}, (functools.partial(replaced, "gaussian"),)
+        mechanisms.rounded_gaussian, {"multiplier /= 2.0": "multiplier /= 4.0"}, (functools.partial(replaced, "gaussian"),)
     ),
     "a threshold for keys that forgets how many one record holds": Broken(
         mechanisms.key_threshold, {"math.log1p(-delta) / most": "math.log1p(-delta)"}, (key_seen,)
@@ -702,12 +702,9 @@ BROKEN = {
         mechanisms.report_noisy_max, {"(1.0 if monotonic else 2.0) * ": ""},
         (for_all_records, no_person_costs_a_choice_more_than_its_access),
     ),
-    "Laplace noise of a record for a person": Broken(
-        mechanisms.laplace, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},
-        (for_all_records,),
-    ),
-    "spherical noise of a record for a person": Broken(
-        mechanisms.spherical, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},
+    "Laplace or spherical noise of a record for a person": Broken(
+        mechanisms._take_scale,
+        {"max(multiplier * _checked(name, sensitivity) * access.max_rows": "max(multiplier * _checked(name, sensitivity)"},
         (for_all_records,),
     ),
     "discrete noise of a record for a person": Broken(

@@ -102,7 +102,8 @@ def _bundles(folder: Path) -> dict[str, bytes]:
 
 def _projected(random: np.random.Generator) -> ProjectedRows:
     projection = Projection(make_matrix("gaussian", 6, 2, seed=1), Neighbourhood("row", radius=2.0), "laplace")
-    return ProjectedRows(random.normal(size=(5, 2)), projection, "gaussian", 3.0, 1)
+    rows = np.rint(random.normal(size=(5, 2)) / projection.grid) * projection.grid
+    return ProjectedRows(rows, projection, "gaussian", 3.0, 1)
 
 
 def _releases(folder: Path) -> dict[str, bytes]:

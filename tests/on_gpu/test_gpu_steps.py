@@ -21,9 +21,9 @@ from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy import noise
-from lightning_dpgen.privacy.access import LAPLACE, PURE, Access
+from lightning_dpgen.privacy.access import PURE, Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.mechanisms import discrete_laplace, gaussian, laplace, spherical
+from lightning_dpgen.privacy.mechanisms import discrete_laplace, gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.sampling.stores import DenseStore, ScaledStore
@@ -77,20 +77,9 @@ def test_a_seed_makes_noise_repeatable():
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
 
 
-def test_laplace_noise_has_its_scale(account_of):
-    """The mean square of Laplace numbers is 2 scale^2, with a fourth moment of 24: 5.5 errors are 0.055 of 50,000."""
-    with account_of({"sum": 2.0}, kinds={"sum": LAPLACE}).open("training") as access:
-        noisy = laplace(access, "sum", torch.zeros(50_000, device=GPU), sensitivity=0.5)
-    assert noisy.is_cuda and abs(float(noisy.double().square().mean()) / 2 - 1) < 0.055
-
-
-def test_mechanisms_answer_where_their_numbers_are(account_of):
-    """The mean of 4,000 lengths of the gamma distribution of shape 4 is 4 scales, with a standard error of 0.032 of one."""
-    account = account_of({"rows": 2.0, "counts": 2.0}, kinds={"rows": PURE, "counts": PURE})
-    with account.open("training") as access:
-        rows = spherical(access, "rows", torch.zeros(4_000, 4, device=GPU), sensitivity=0.5, by_row=True)
+def test_whole_numbers_are_answered_where_they_are(account_of):
+    with account_of({"counts": 2.0}, kinds={"counts": PURE}).open("training") as access:
         counts = discrete_laplace(access, "counts", torch.zeros(100, dtype=torch.int64, device=GPU), sensitivity=1)
-    assert rows.is_cuda and abs(float(rows.norm(dim=1).mean()) - 4.0) < 5.5 * 0.032
     assert counts.is_cuda and counts.dtype == torch.int64 and counts.any()
 
 

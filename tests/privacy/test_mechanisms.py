@@ -31,16 +31,15 @@ def _open(kind, multiplier, stream=None, *, delta=1e-5, count=1):
 
 def _laplace(stream, m):
     with _open(LAPLACE, m, stream) as access:
-        return mechanisms.laplace(access, "x", torch.zeros(20_000, dtype=torch.float64), sensitivity=3.0).numpy() / 3.0
+        zeros = torch.zeros(20_000, dtype=torch.int64)
+        return mechanisms.rounded_laplace(access, "x", zeros, unit=2.0**-20, sensitivity=3.0).numpy() / 3.0
 
 
 def _spherical(stream, m, d=5):
-    rows = []
     with _open(PURE, m, stream) as access:
-        for _ in range(2500):
-            access._left["x"] = m  # the law of one draw, many times over
-            rows.append(mechanisms.spherical(access, "x", torch.zeros(d, dtype=torch.float64), sensitivity=2.0) / 2.0)
-    return torch.stack(rows).numpy()
+        zeros = torch.zeros(2500, d, dtype=torch.int64)
+        noisy = mechanisms.rounded_spherical(access, "x", zeros, unit=2.0**-20, sensitivity=2.0, by_row=True)
+    return noisy.numpy() / 2.0
 
 
 def _discrete(stream, m):
@@ -168,20 +167,37 @@ def test_what_no_accountant_can_join_is_refused(multipliers, rate, kinds):
 
 def test_noise_of_another_kind_is_refused():
     with _open(LAPLACE, 1.0) as access:
-        for draw in (mechanisms.gaussian, mechanisms.spherical):
+        for draw in (mechanisms.rounded_gaussian, mechanisms.rounded_spherical):
             with pytest.raises(LedgerError, match="is laplace in the plan"):
-                draw(access, "x", torch.zeros(2), sensitivity=1.0)
-        assert mechanisms.laplace(access, "x", torch.zeros(2), sensitivity=1.0).abs().sum() > 0
+                draw(access, "x", torch.zeros(2, dtype=torch.int64), sensitivity=1.0)
+        zeros = torch.zeros(2, dtype=torch.int64)
+        assert mechanisms.rounded_laplace(access, "x", zeros, unit=2.0**-20, sensitivity=1.0).abs().sum() > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float16, torch.bfloat16, torch.bool])
 def test_rounded_noise_is_refused_before_it_is_taken(dtype):
     """Noise that is cut to whole numbers before it is added would give counts of neighbours odds far above e^epsilon."""
-    for kind, draw in ((GAUSSIAN, mechanisms.gaussian), (LAPLACE, mechanisms.laplace), (PURE, mechanisms.spherical)):
-        with _open(kind, 1.0) as access:
-            with pytest.raises(TypeError, match="expected float32 or float64"):
-                draw(access, "x", torch.zeros(3, dtype=dtype), sensitivity=1.0)
-            draw(access, "x", torch.zeros(3), sensitivity=1.0)
+    with _open(GAUSSIAN, 1.0) as access:
+        with pytest.raises(TypeError, match="expected float32 or float64"):
+            mechanisms.gaussian(access, "x", torch.zeros(3, dtype=dtype), sensitivity=1.0)
+        mechanisms.gaussian(access, "x", torch.zeros(3), sensitivity=1.0)
+
+
+@pytest.mark.parametrize("kind, draw", [(LAPLACE, mechanisms.rounded_laplace), (PURE, mechanisms.rounded_spherical)])
+def test_multiples_are_checked_before_noise_is_taken(kind, draw):
+    whole = torch.zeros(3, 2, dtype=torch.int64)
+    with _open(kind, 1.0) as access:
+        for values, unit, sensitivity, error in (
+            (whole.double(), 1.0, 1.0, "expected int64"),
+            (whole.T, 1.0, 1.0, "not contiguous"),
+            (whole + 2**62, 1.0, 1.0, "larger unit"),
+            (whole, 0.3, 1.0, "power of two"),
+            (whole, 1.0, 2.0**50, "outweigh"),
+            (whole, 1.0, 0.0, "sensitivity=0"),
+        ):
+            with pytest.raises((TypeError, ValueError), match=error):
+                draw(access, "x", values, unit=unit, sensitivity=sensitivity)
+        assert draw(access, "x", whole, unit=2.0**-9, sensitivity=1.0).mul(2.0**9).frac().eq(0).all()
 
 
 def test_values_that_are_not_contiguous_are_refused_before_noise_is_taken():
@@ -197,14 +213,13 @@ def test_impossible_arguments():
             mechanisms.discrete_laplace(access, "x", torch.zeros(2), sensitivity=1)
         with pytest.raises(ValueError, match="scores"):
             mechanisms.report_noisy_max(access, "x", np.array([1.0, math.nan]), sensitivity=1.0)
-        with pytest.raises(ValueError, match="sensitivity=0"):
-            mechanisms.spherical(access, "x", torch.zeros(2), sensitivity=0.0)
+        mechanisms.report_noisy_max(access, "x", np.zeros(2), sensitivity=1.0)
 
 
 def test_the_twin_without_privacy_gives_exact_answers():
     for kind, draw, values in [
-        (LAPLACE, mechanisms.laplace, torch.ones(3)),
-        (PURE, mechanisms.spherical, torch.ones(3)),
+        (LAPLACE, mechanisms.rounded_laplace, torch.ones(3, dtype=torch.int64)),
+        (PURE, mechanisms.rounded_spherical, torch.ones(3, dtype=torch.int64)),
         (PURE, mechanisms.discrete_laplace, torch.ones(3, dtype=torch.int64)),
     ]:
         with _open(kind, 0.0) as access:

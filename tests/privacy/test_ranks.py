@@ -119,7 +119,7 @@ def test_only_sums_are_shared():
         account = Account(Plan((Stage(laplace, 1, 1.0),), 1.0, 0.0))
         account.join(ranks)
         with account.open("training") as access:
-            mechanisms.laplace(access, "sum", torch.zeros(3), sensitivity=1.0)
+            mechanisms.rounded_laplace(access, "sum", torch.zeros(3, dtype=torch.int64), sensitivity=1.0)
 
     with pytest.raises(LedgerError, match="no sum of parts"):
         together(2, work)

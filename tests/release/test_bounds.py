@@ -11,7 +11,7 @@ from released import account
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.mechanisms import laplace
+from lightning_dpgen.privacy.mechanisms import rounded_laplace
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.projection.matrices import MOST_NUMBERS, check_matrix, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
@@ -49,7 +49,7 @@ def test_a_pure_release_of_very_many_stages_is_verified(tmp_path):
     paid = Account(Plan(stages, 8.0, 0.0))
     for stage in stages:
         with paid.open(stage.name) as access:
-            laplace(access, "sum", torch.zeros(1), sensitivity=1.0)
+            rounded_laplace(access, "sum", torch.zeros(1, dtype=torch.int64), sensitivity=1.0)
     content = WeightsContent({"weight": torch.zeros(1)}, "x")
     release_from(content, paid, tmp_path / "r", data="table", n=90, unit=None, declared={})
     assert verify.verify(tmp_path / "r").problems == []
@@ -77,8 +77,9 @@ def test_choices_of_a_selection():
 def test_rows_of_any_kind_are_read_again(tmp_path, scale):
     """Without noise rows may be all alike, of which packed nothing would be left."""
     random = np.random.default_rng(0)
-    rows = np.zeros((300_000, 2)) if scale == 0.0 else np.round(random.normal(size=(300_000, 2)) * 2**20) / 2**20
     projection = Projection(make_matrix("gaussian", 3, 2, 0), Neighbourhood("row", radius=1.0), "laplace")
+    steps = np.zeros((300_000, 2)) if scale == 0.0 else np.rint(random.normal(size=(300_000, 2)) * 2**20)
+    rows = steps * projection.grid
     write_projected(tmp_path, ProjectedRows(rows, projection, "gaussian", scale, None))
     assert (load_projected(tmp_path).rows == rows).all()
 

@@ -24,7 +24,7 @@ def release(tmp_path):
     ]
     account = Account(make_plan(specs, epsilon=2.0, delta=0.0))
     with account.open("counts") as access:
-        mechanisms.laplace(access, "n", torch.zeros(4), sensitivity=1.0)
+        mechanisms.rounded_laplace(access, "n", torch.zeros(4, dtype=torch.int64), sensitivity=1.0)
     for _ in range(3):
         with account.open("choice") as access:
             mechanisms.report_noisy_max(access, "best", np.arange(4.0), sensitivity=1.0)

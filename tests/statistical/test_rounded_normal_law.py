@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_dpgen.privacy.coins import rounded_laplace
 from lightning_dpgen.privacy.keystream import Keystream
 from lightning_dpgen.privacy.rounded_normal import rounded_normals
+from lightning_dpgen.privacy.rounded_vectors import rounded_sphericals
 
 COUNT = 400_000
 FALSE_ALARM = 1e-6
@@ -72,12 +72,8 @@ def test_a_wrong_scale_or_an_end_of_the_tail_would_be_seen(sigma):
 @pytest.mark.parametrize("scale", [0.4, 3.3])
 def test_rounded_laplace_numbers_have_their_law(scale):
     """Differences of geometric numbers, the discrete Laplace law, are another one and fail."""
-    source = np.random.PCG64DXSM(6)
-
-    def octets(size):
-        return source.random_raw(-(-size // 8)).view(np.uint8)[:size]
-
-    assert _has_law(rounded_laplace(octets, COUNT, scale), _beyond_laplace, scale)
+    drawn = rounded_sphericals(np.random.PCG64DXSM(6).random_raw, COUNT, 1, scale)[:, 0]
+    assert _has_law(drawn, _beyond_laplace, scale)
     ratio = 1 - np.exp(-1 / scale)
     first, second = np.random.default_rng(6).geometric(ratio, (2, COUNT))
     assert not _has_law(first - second, _beyond_laplace, scale)

@@ -49,6 +49,10 @@ def noise_is_that_of_all_records_of_a_person(max_rows=4) -> None:
     assert not deviates(own, 0.8 * 3.0)
 
 
+def _zeros(*shape: int) -> torch.Tensor:
+    return torch.zeros(*shape, dtype=torch.int64)
+
+
 MECHANISMS = {
     "gaussian": (GAUSSIAN, 1.0, lambda access: mechanisms.gaussian(access, "x", torch.zeros(4), sensitivity=3.0)),
     "rounded_gaussian": (
@@ -59,10 +63,10 @@ MECHANISMS = {
     "noisy_histogram": (
         GAUSSIAN, 1.0, lambda access: mechanisms.noisy_histogram(access, "x", torch.arange(4), 4, sensitivity=3.0)
     ),
-    "laplace": (LAPLACE, 1.0, lambda access: mechanisms.laplace(access, "x", torch.zeros(4), sensitivity=3.0)),
-    "spherical": (PURE, 1.0, lambda access: mechanisms.spherical(access, "x", torch.zeros(4), sensitivity=3.0)),
-    "spherical by row": (
-        PURE, 1.0, lambda access: mechanisms.spherical(access, "x", torch.zeros(2, 2), sensitivity=3.0, by_row=True)
+    "rounded_laplace": (LAPLACE, 1.0, lambda access: mechanisms.rounded_laplace(access, "x", _zeros(4), sensitivity=3.0)),
+    "rounded_spherical": (PURE, 1.0, lambda access: mechanisms.rounded_spherical(access, "x", _zeros(4), sensitivity=3.0)),
+    "rounded_spherical by row": (
+        PURE, 1.0, lambda access: mechanisms.rounded_spherical(access, "x", _zeros(2, 2), sensitivity=3.0, by_row=True)
     ),
     "discrete_laplace": (
         PURE, 1.0, lambda access: mechanisms.discrete_laplace(access, "x", torch.zeros(4, dtype=torch.int64), sensitivity=3)
@@ -86,7 +90,7 @@ def every_mechanism_is_noised_for_all_records_of_a_person() -> None:
         for max_rows in (1, 3):
             account, asked = account_of({"x": 0.8}, kinds={"x": kind}, max_rows=max_rows), []
             with pytest.MonkeyPatch.context() as patch, account.open("training") as access:
-                for add in ("add_normal_", "add_rounded_normal_", "add_laplace_", "add_spherical_"):
+                for add in ("add_normal_", "add_rounded_normal_", "add_rounded_laplace_", "add_rounded_spherical_"):
                     patch.setattr(account.stream, add, lambda values, scale, asked=asked: asked.append(scale) or values)
                 patch.setattr(
                     account.stream, "discrete_laplace",

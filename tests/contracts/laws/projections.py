@@ -49,7 +49,7 @@ def a_replaced_row_costs_at_most_epsilon(noise="laplace", unit="row") -> None:
     else:
         worst = np.linalg.svd(matrix)[0][:, 0]
     worst = worst / np.linalg.norm(worst)
-    exact = [projection._exact(far * worst[None])[0] for far in (2.0, -2.0, 1e3, -1e3)]
+    exact = [projection.grid * projection._exact(far * worst[None])[0] for far in (2.0, -2.0, 1e3, -1e3)]
     moved = max(np.linalg.norm((one - other).ravel(), ord=order) for one in exact for other in exact)
     scale = {
         "laplace": np.abs(drawn).mean(),
