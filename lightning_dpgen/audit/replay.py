@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lightning_dpgen.privacy.access import GAUSSIAN
@@ -20,6 +21,8 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
 
+# From this deviation on, in whole numbers, the probability of one is the density at it, but for a part of 1e-7.
+_FINE = 1000.0
 # The seed of words, beyond those of any noise.
 _APART = 2**48
 
@@ -147,7 +150,19 @@ def compared(own: Noised, other: Noised) -> tuple[float, float]:
         The logarithm of how much likelier the values are on the other records than on their own; and how far apart the
         exact values are, in deviations of the noise.
     """
-    difference = (other.exact.double() - own.exact.double()).flatten()
-    noise = (own.noisy.double() - own.exact.double()).flatten()
+    difference = (other.exact - own.exact).double().flatten()
+    noise = (own.noisy - own.exact).double().flatten()
     square = float(difference @ difference)
-    return (float(difference @ noise) - 0.5 * square) / own.deviation**2, square**0.5 / own.deviation
+    likelier = (float(difference @ noise) - 0.5 * square) / own.deviation**2
+    if not own.exact.is_floating_point() and own.deviation < _FINE:
+        moved = difference != 0.0
+        both = torch.stack([noise - difference, noise])[:, moved].abs() / own.deviation
+        of_other, of_own = _log_probabilities(both, 0.5 / own.deviation)
+        likelier = float((of_other - of_own).sum())
+    return likelier, square**0.5 / own.deviation
+
+
+def _log_probabilities(sizes: Tensor, half: float) -> Tensor:
+    """Return the logarithms of the probabilities that a standard normal number is within `half` of sizes, 0 or more."""
+    near, far = torch.special.log_ndtr(half - sizes), torch.special.log_ndtr(-half - sizes)
+    return near + torch.log(-torch.expm1(far - near))

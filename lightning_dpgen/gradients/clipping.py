@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.gradients.scopes import Components, Flat, Layers, LotNorms, Scope
-from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
+from lightning_dpgen.privacy.mechanisms import noisy_histogram, rounded_gaussian
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole, show
 from lightning_dpgen.privacy.open_access import OpenAccess
 
@@ -21,6 +21,8 @@ from lightning_dpgen.privacy.open_access import OpenAccess
 _SHAVE = 1.0 - 1e-5
 # Their quotient stays a normal float32 number, whose rounding the shave covers. A larger norm counts as not finite.
 _SMALLEST_BOUND, _LARGEST_NORM = 1e-7, 1e30
+# Shares that records count as are multiples of this, so that their sums are whole.
+_GRID = 2.0**-20
 
 
 class ClippingRule(ABC):
@@ -256,12 +258,16 @@ class Quantile(ClippingRule):
         current = [self.c / math.sqrt(norms.touched)] * len(norms.columns) if before is None else before
         # The share that is counted from: half, or the target where the number of rows is not known.
         start = self.target if norms.of_unit and not norms.grouped else 0.5
+        # In multiples of the grid a record counts as `above` or as that less a whole, so sums are exact.
+        whole, above = round(1.0 / _GRID), -round(start / _GRID)
         signs = [
-            torch.where(column[torch.isfinite(column)] <= c, 1.0 - start, -start).sum(dtype=torch.float64)
+            torch.where(column[torch.isfinite(column)] <= c, whole + above, above).sum()
             for column, c in zip(norms.columns, current, strict=True)
         ]
-        most = math.sqrt(norms.touched) * (1.0 if norms.grouped else max(start, 1.0 - start))
-        noisy = gaussian(access, self.noise, torch.stack(signs), sensitivity=most, of_unit=norms.of_unit)
+        most = math.sqrt(norms.touched) * (1.0 if norms.grouped else max(-above, whole + above) * _GRID)
+        noisy = rounded_gaussian(
+            access, self.noise, torch.stack(signs).cpu(), unit=_GRID, sensitivity=most, of_unit=norms.of_unit
+        )
         # A component's share of the lot is private, so its count is divided by an equal part of the expected lot.
         parts = len(norms.columns) / norms.touched
         below = [min(max(start + float(s) * parts / norms.expected_rows, 0.0), 1.0) for s in noisy]

@@ -198,7 +198,7 @@ def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivi
 def noisy_histogram(
     access: OpenAccess, name: str, places: Tensor, bins: int, *, sensitivity: float = 1.0, of_unit: bool = False
 ) -> Tensor:
-    """Count how many of `places` fall into each bin, with Gaussian noise; in float64, in which a count is exact.
+    """Count how many of `places` fall into each bin, with Gaussian noise in whole numbers.
 
     Args:
         access, name: as for `gaussian`.
@@ -207,8 +207,11 @@ def noisy_histogram(
         sensitivity: 1 where a record is one place; sqrt m where it is m of them, or moves m / 2 from bin to bin.
         of_unit: as for `gaussian`.
 
+    Returns:
+        (bins,) float64 whole numbers on the CPU.
+
     Guarantee:
-        As `gaussian` at that sensitivity.
+        As `rounded_gaussian` at that sensitivity.
 
     Raises:
         LedgerError: as for `gaussian`.
@@ -218,8 +221,8 @@ def noisy_histogram(
         low, high = (int(end) for end in places.aminmax())
         if low < 0 or high >= bins:
             raise ValueError(f"places from {low} to {high}: expected 0 to {bins - 1}")
-    counts = torch.bincount(places, minlength=bins).to(torch.float64)
-    return gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)
+    counts = torch.bincount(places, minlength=bins).cpu()
+    return rounded_gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)
 
 
 def select_keys(
@@ -238,8 +241,8 @@ def select_keys(
         The keys that were selected, in their own order, and their noisy counts; public.
 
     Guarantee:
-        That of `gaussian` at sensitivity ``sqrt(most)``, composed with ``(0, delta)``: keys that one record alone holds
-        are seen with probability at most delta, all of them together (docs/PRIVACY.md, "Keys above a threshold").
+        That of `rounded_gaussian` at sensitivity ``sqrt(most)``, composed with ``(0, delta)``: keys that one record alone
+        holds are seen with probability at most delta, all of them together (docs/PRIVACY.md, "Keys above a threshold").
 
     Raises:
         LedgerError: as for `gaussian`; or if the plan gives this noise no delta, or is one under replace-one.
@@ -268,28 +271,31 @@ def select_keys(
         raise ValueError("keys are not distinct: expected each once, with all its records counted together")
     if access.ranks.size > 1:
         raise LedgerError(f"noise {name!r}: keys are found by one process alone")
-    noisy = torch.from_numpy(counts[places].astype(np.float64))
-    gaussian(access, name, noisy, sensitivity=math.sqrt(most), of_unit=True)
-    released = noisy.numpy()
+    exact = torch.from_numpy(counts[places].astype(np.int64))
+    released = rounded_gaussian(access, name, exact, sensitivity=math.sqrt(most), of_unit=True).numpy()
     above = released > key_threshold(planned.multipliers[name], most, planned.deltas[name])
     return keys[above], released[above]
 
 
 def key_threshold(multiplier: float, most: int, delta: float) -> float:
-    """Return the noisy count above which `select_keys` shows a key.
+    """Return the noisy count above which `select_keys` shows a key, a whole number and a half.
 
-    Where one record alone holds `most` keys, one or more of them are above it with probability exactly delta:
-    ``1 - Phi((t - 1) / s)^most = delta``, where ``s = multiplier * sqrt(most)`` is the standard deviation. Without noise
+    Where one record alone holds `most` keys, one or more of them are above it with probability delta at most. With normal
+    noise of standard deviation ``s = multiplier * sqrt(most)`` that were delta itself at ``t``, where
+    ``1 - Phi((t - 1) / s)^most = delta``. A noisy count is the nearest whole number to such a one, so the threshold is the
+    first whole number and a half from ``t`` on: a count is above it just where what was rounded was. Without noise
     (multiplier 0) it is 0.
 
     Example:
-        >>> round(key_threshold(10.0, 1, 1e-6), 1)
-        48.5
+        >>> key_threshold(10.0, 1, 1e-6)
+        49.5
     """
     if multiplier == 0.0:
         return 0.0
     alone = -math.expm1(math.log1p(-delta) / most)
-    return 1.0 - multiplier * math.sqrt(most) * float(ndtri(alone))
+    # A little more than the noise, so that no rounding on the way lowers it.
+    real = 1.0 - multiplier * math.sqrt(most) * float(ndtri(alone)) * (1.0 + 2.0**-30)
+    return math.ceil(real - 0.5) + 0.5
 
 
 def report_noisy_max(

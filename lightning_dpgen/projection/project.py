@@ -14,7 +14,7 @@ import torch
 from lightning_dpgen.privacy.access import GAUSSIAN, PURE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.mechanisms import discrete_laplace, gaussian
+from lightning_dpgen.privacy.mechanisms import discrete_laplace, rounded_gaussian
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
@@ -126,12 +126,8 @@ class Projection:
         count = None
         if CLIPPED in [stage.name for stage in account.plan.stages]:
             with account.open(CLIPPED) as access:
-                if access.access.kind("count") == PURE:
-                    exact = torch.tensor([clipped])
-                    count = int(discrete_laplace(access, "count", exact, sensitivity=1))
-                else:
-                    exact = torch.tensor([clipped], dtype=torch.float64)
-                    count = round(float(gaussian(access, "count", exact, sensitivity=1.0)))
+                add = discrete_laplace if access.access.kind("count") == PURE else rounded_gaussian
+                count = int(add(access, "count", torch.tensor([clipped]), sensitivity=1))
             # The count changes by 1 between neighbours. n is no secret here, so an impossible count is corrected.
             count = min(max(count, 0), len(projected))
         with account.open(ROWS) as access:

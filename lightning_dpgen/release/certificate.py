@@ -377,10 +377,11 @@ def _randomness(certificate: dict[str, Any]) -> str:
     # Any source that is not known to be cryptographic is said not to be.
     if certificate["noise"]["source"] == SECURE:
         return (
-            "The random words come from a cryptographic generator (AES-256); the noise is computed from them in floating "
-            "point, whose last digits are not covered."
+            "The random words come from a cryptographic generator (AES-256). Noise on counts and other sums of whole "
+            "numbers is exact; other noise is computed in floating point, whose last digits are not covered."
         )
     return (
-        "Noise comes from a cipher (on a GPU, from torch's generator) and is computed in floating point. The generator "
-        "that samples records is statistically sound but not cryptographic."
+        "Noise comes from a cipher (on a GPU, from torch's generator). On counts and other sums of whole numbers it is "
+        "exact; other noise is computed in floating point. The generator that samples records is statistically sound but "
+        "not cryptographic."
     )

@@ -20,7 +20,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.calibration import make_first_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
-from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.specs.defaults import MOST_STEPS
@@ -182,8 +182,7 @@ def buy(spec: RunSpec, source: Source, seen: Look, account: Account) -> Bought:
     opened, found, n = source.open_parts, {}, None
     with account.open(FIRST_PASS) as access:
         if spec.data.n is None:
-            total = torch.tensor([seen.n], dtype=torch.float64)
-            n = max(1, round(float(gaussian(access, "n", total, sensitivity=1.0))))
+            n = max(1, int(rounded_gaussian(access, "n", torch.tensor([seen.n]), sensitivity=1.0)))
         for name, part in opened.items():
             if part.grid is not None:
                 found[name] = find_values(access, name, seen.parts[name], part.grid, owners=seen.persons, most=part.most)

@@ -105,6 +105,8 @@ class Door:
 
     def _answer(self, values: Tensor, deviation: float) -> Tensor:
         access, name = self._noised()
+        # A deviation in whole numbers is raised by a part of 2^-48, for which no law has to allow.
+        deviation = float(f"{deviation:.13g}")
         place, exact = len(self.walk), values.double().flatten()
         self.walk.append(Noised(access, name, exact / deviation))
         if place == len(self._answers):

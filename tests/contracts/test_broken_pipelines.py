@@ -217,7 +217,7 @@ BROKEN = {
     ),
     "a person counted for less than a quantile says": Broken(
         clipping.Quantile.bounds,
-        {"max(start, 1.0 - start)": "min(start, 1.0 - start)"},
+        {"max(-above, whole + above)": "min(-above, whole + above)"},
         (functools.partial(no_person_costs_more_than_the_access, PerPerson(clipping.Quantile(0.5, 0.9, share=0.2))),),
     ),
     "noise of all records of a person beside the sum of one": Broken(
@@ -353,7 +353,7 @@ BROKEN = {
         clipping.DPNorm.bounds, {"(2 if norms.grouped else 1)": "1"}, (group_costs,)
     ),
     "a count of groups noised like one of records": Broken(
-        clipping.Quantile.bounds, {"(1.0 if norms.grouped else max(start, 1.0 - start))": "0.5"},
+        clipping.Quantile.bounds, {"(1.0 if norms.grouped else max(-above, whole + above) * _GRID)": "0.5"},
         (functools.partial(group_costs, RULES["quantile"]),),
     ),
     "layers noised like the longest of them": Broken(
@@ -404,14 +404,14 @@ BROKEN = {
     ),
     "histogram released exactly": Broken(
         mechanisms.noisy_histogram,
-        {"return gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
-         "return (access.consume(name), counts)[1]"},
+        {"return rounded_gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
+         "return (access.consume(name), counts.double())[1]"},
         (step_answers, split_answers, split_noise, the_histogram_counts_each_finite_record_once),
     ),
     "histogram noised beside what is released": Broken(
         mechanisms.noisy_histogram,
-        {"return gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
-         "gaussian(access, name, counts.clone(), sensitivity=1.0); return counts"},
+        {"return rounded_gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
+         "rounded_gaussian(access, name, counts.clone(), sensitivity=1.0); return counts.double()"},
         (step_answers, split_answers),
     ),
     "ledger line written after the noise": Broken(
@@ -534,7 +534,7 @@ BROKEN = {
         mechanisms.key_threshold, {"math.log1p(-delta) / most": "math.log1p(-delta)"}, (key_seen,)
     ),
     "a threshold for keys counted from zero": Broken(
-        mechanisms.key_threshold, {"return 1.0 - multiplier": "return -multiplier"}, (key_seen,)
+        mechanisms.key_threshold, {"real = 1.0 - multiplier": "real = -multiplier"}, (key_seen,)
     ),
     "a threshold for keys that forgets the sensitivity": Broken(
         mechanisms.key_threshold, {"multiplier * math.sqrt(most)": "multiplier"}, (key_seen,)
@@ -628,7 +628,8 @@ BROKEN = {
         (baskets_cost,),
     ),
     "bought number noised for a record of a person": Broken(
-        first_pass.buy, {'"n", total, sensitivity=1.0)': '"n", total, sensitivity=1.0, of_unit=True)'}, (persons_cost,)
+        first_pass.buy, {"([seen.n]), sensitivity=1.0": "([seen.n]), sensitivity=1.0, of_unit=True"},
+        (persons_cost,),
     ),
     "bounds found by row": Broken(
         first_pass.buy, {"bounds_of(name), seen.parts[name], owners=seen.persons":

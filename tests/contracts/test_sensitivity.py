@@ -30,8 +30,9 @@ class Watch:
     def __init__(self):
         self.answers, self.values, self.calls = None, [], []
 
-    def __call__(self, access, name, values, *, sensitivity, of_unit=False, of_shard=False):
+    def __call__(self, access, name, values, *, sensitivity, unit=1.0, of_unit=False, of_shard=False):
         access.consume(name)
+        values = values if values.is_floating_point() else values.double() * unit
         i = len(self.values)
         self.values.append(values.clone().double())
         self.calls.append((name, sensitivity))
@@ -44,8 +45,14 @@ class Watch:
 def shifts(monkeypatch, module_names, run, first, second):
     """Return (name, joint L2 shift, declared sensitivity) of every value that the run would noise."""
     watch, answers = Watch(), []
+
+    def noised(*a, **k):
+        answers.append(watch(*a, **k).clone())
+        return answers[-1]
+
     for module in module_names:
-        monkeypatch.setattr(module, "gaussian", lambda *a, **k: answers.append(watch(*a, **k).clone()) or answers[-1])
+        for name in ("gaussian", "rounded_gaussian"):
+            monkeypatch.setattr(module, name, noised, raising=False)
     run(first)
     values, watch.values, watch.calls = watch.values, [], []
     watch.answers = list(answers)

@@ -124,12 +124,12 @@ def test_the_count_of_a_quantile_moves_by_half_a_record():
     class Access:
         number, private = 0, True
 
-    def exact(access, name, values, *, sensitivity, of_unit=False):
-        taken.append((float(values), sensitivity))
-        return values
+    def exact(access, name, multiples, *, unit, sensitivity, of_unit=False):
+        taken.append((float(multiples * unit), sensitivity))
+        return multiples * unit
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lightning_dpgen.gradients.clipping.gaussian", exact)
+        patch.setattr("lightning_dpgen.gradients.clipping.rounded_gaussian", exact)
         for norms in ([0.1, 0.9], [0.1, 0.9, 0.2], [0.1, 0.9, 5.0], [0.1, 0.9, math.nan]):
             laws.bound_of(Quantile(0.5), Access, torch.tensor(norms), expected_rows=2.0)
     values, sensitivities = zip(*taken, strict=True)

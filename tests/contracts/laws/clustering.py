@@ -29,11 +29,14 @@ def _asks_for_what_its_plan_says(k: int, d: int, m: int, dimensions: int | None)
     settings = SplitSettings(k=k, iterations=1, features=d, dimensions=dimensions, radius=1.5)
     accesses = [spec.access(2.5) for spec in settings.specs(100)]
     account = Account(Plan(tuple(Stage(a, 1, 0.3) for a in accesses), 1.0, 1e-5), stream=PrivateStream(seed=6))
-    asked, add = [], account.stream.add_normal_
+    asked = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            account.stream, "add_normal_", lambda out, s: asked.append((out.numel(), pytest.approx(s))) or add(out, s)
-        )
+        for door in ("add_normal_", "add_rounded_normal_"):
+            add = getattr(account.stream, door)
+            patch.setattr(
+                account.stream, door,
+                lambda out, s, add=add: asked.append((out.numel(), pytest.approx(s))) or add(out, s),
+            )  # fmt: skip
         private_split(torch.rand(20, m), torch.ones(m), settings, 100, account, torch.Generator().manual_seed(0))
     first, lloyd, final = (a.multipliers for a in accesses)
     assert asked == [

@@ -9,6 +9,7 @@ import math
 import numpy as np
 import torch
 from contracts.door import given_the_answers, overspent
+from scipy.special import log_ndtr, ndtri
 from table_selection import Distances, TableSelection
 
 from lightning_dpgen.api import schema_of
@@ -35,12 +36,17 @@ def discovery_account(multiplier=1.5, delta=0.02, *, seed=5, ledger=None):
 
 
 def keys_of_one_record_are_seen_with_its_delta(most=3, draws=6_500) -> None:
-    """Check that their share is within 5.5 standard deviations of delta: a false alarm of 4e-8."""
-    delta, seen, keys = 0.06, 0, np.arange(most)
-    with discovery_account(delta=delta).open("discovery") as access:
+    """Check that their share is within 5.5 standard deviations of delta: a false alarm of 4e-8.
+
+    The threshold is a whole number and a half, so delta is the one that is met there exactly.
+    """
+    deviation = 2.5 * math.sqrt(most)
+    border = round(deviation * float(ndtri(0.91 ** (1 / most)))) + 0.5
+    delta, seen, keys = float(-math.expm1(most * log_ndtr(border / deviation))) * (1 + 1e-6), 0, np.arange(most)
+    with discovery_account(2.5, delta).open("discovery") as access:
         access.consume("bounds")
         for _ in range(draws):
-            access._left["keys"] = 1.5  # the law of one draw is sampled many times
+            access._left["keys"] = 2.5  # the law of one draw is sampled many times
             seen += len(select_keys(access, "keys", keys, np.ones(most, int), most=most)[0]) > 0
 
     def off(expected):
