@@ -27,7 +27,8 @@ def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
     if folder.unfinished:
         on = how_to_go_on(command, argv, folder)
         return f"; nothing was released, and the ledger holds all that was drawn. {on}"
-    return "; nothing was released, and nothing was spent"
+    on = f". {how_to_go_on(command, argv, folder)}" if folder.blocks.is_dir() else ""
+    return f"; nothing was released, and nothing was spent{on}"
 
 
 def tell_release(certificate: dict[str, Any], folder: RunFolder, unit: str, *more: str) -> None:
@@ -65,7 +66,9 @@ def guarded(
         except RankLost as error:
             raise UsageError(f"{error}{what_came_of(command, argv, folder)}", RANK_LOST) from None
         except OSError as error:
-            hint = f"; {how_to_go_on(command, argv, folder)}" if folder.unfinished else ""
+            # Records that were encoded in blocks are worth going on with, too.
+            goes_on = folder.unfinished or folder.blocks.is_dir()
+            hint = f"; {how_to_go_on(command, argv, folder)}" if goes_on else ""
             raise UsageError(f"{describe_os_error(error)}{hint}") from None
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import filelock
 
 from lightning_dpgen.data.files.extras import needs
+from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.passes.kept_blocks import SUMS
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.runs import folder as run_folder
@@ -13,22 +14,22 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compute import RaySpec, make_executor
 from lightning_dpgen.specs.model import MeasuredSpec
-from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError, describe_os_error
 
 
-def check_in_blocks(spec: RunSpec, source: Source) -> None:
-    """Refuse what needs all records in memory where they are read in blocks; nothing is read.
+def check_memory(settings: Settings, source: Source) -> None:
+    """Refuse what needs all records in memory where they are read in blocks.
 
     Args:
-        spec: the settings, with the model that was chosen.
+        settings: complete, with the model that was chosen.
 
     Raises:
-        UsageError: naming the setting.
+        UsageError: naming the setting; nothing has been read.
         BadRecords: for a library that is not installed.
     """
+    spec = settings.spec
     if not source.in_blocks:
         if isinstance(spec.compute, RaySpec):
             raise UsageError(
@@ -47,6 +48,10 @@ def check_in_blocks(spec: RunSpec, source: Source) -> None:
         raise UsageError(f"{opened[0]} is to be found privately, which takes {large}: declare it{also}, {raise_it}")
     if spec.privacy.fidelity_share is not None:
         raise UsageError(f"privacy.fidelity_share={spec.privacy.fidelity_share:g}: takes {large}: leave it out, {raise_it}")
+    if not isinstance(settings.recipe, ProductRecipe):
+        raise UsageError(f"encoding: scaled: takes {large}: cut these columns into bins, {raise_it}")
+    if settings.recipe.label_share:
+        raise UsageError(f"model.label_share={settings.recipe.label_share:g}: takes {large}: set it to 0, {raise_it}")
 
 
 def read_in_blocks(

@@ -19,7 +19,7 @@ from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import resume
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.folder import RunFolder
-from lightning_dpgen.runs.in_blocks import check_in_blocks, read_in_blocks
+from lightning_dpgen.runs.in_blocks import check_memory, read_in_blocks
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.measure import labelled_mixture, measured_mixture
 from lightning_dpgen.runs.reporter import Reporter
@@ -38,7 +38,7 @@ def read_records(
         UsageError: for a run that takes no records in blocks.
         BadRecords: if they are not what was declared; nothing has been spent.
     """
-    check_in_blocks(settings.spec, source)
+    check_memory(settings, source)
     # The public figure of a table is of its values, and they are read before anything is spent.
     by_values = isinstance(settings.schema, TableSchema) and settings.spec.privacy.fidelity_share is not None
     if source.in_blocks:

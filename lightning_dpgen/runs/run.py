@@ -20,7 +20,7 @@ from lightning_dpgen.runs import discover, run_identity
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.context import Context, private_stream
 from lightning_dpgen.runs.folder import RunFolder
-from lightning_dpgen.runs.in_blocks import check_in_blocks
+from lightning_dpgen.runs.in_blocks import check_memory
 from lightning_dpgen.runs.initial import check_other_records, keep_initial, with_kept_initial
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import learn, read_records
@@ -70,7 +70,7 @@ def settle(spec: RunSpec, source: Source) -> tuple[Settings | None, Plan | None]
     buys = spec.data.n is None or bool(source.open_parts)
     settled = (None, discover.first_plan(spec, source)) if buys else (fill(spec, source), None)
     source.files()
-    check_in_blocks((settled[0] or discover.for_any_find(spec, source)).spec, source)
+    check_memory(settled[0] or discover.for_any_find(spec, source), source)
     check_other_records(spec, source.contents())
     return settled
 

@@ -1,0 +1,145 @@
+"""A table larger than `data.memory_gib` is trained on in blocks: the same release, and a stopped run goes on with them."""
+
+import errno
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lightning_dpgen.passes import kept_blocks
+from lightning_dpgen.passes import reduce as reducing
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SCHEMA = (
+    "columns: {age: {type: integer, low: 0, high: 99, bins: 5}, sex: {type: category, values: [F, M]}, "
+    "city: {type: category, values: [a, b, c]}}"
+)
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Return the settings of a run on four files."""
+    folder, random = tmp_path / "in", np.random.default_rng(0)
+    folder.mkdir()
+    (tmp_path / "in.schema.yaml").write_text(SCHEMA)
+    for i in range(4):
+        columns = {"age": random.integers(0, 100, 500), "sex": random.choice(["F", "M"], 500)}
+        columns["city"] = np.where(columns["age"] < 40, "a", random.choice(["b", "c"], 500))
+        pd.DataFrame(columns).to_parquet(folder / f"{i}.parquet", row_group_size=300)
+    return [
+        "train", "data=table", f"data.path={folder}", f"data.schema={tmp_path / 'in.schema.yaml'}", "data.n=2000",
+        "model=measured", "rows=50", "debug.private_seed=3", "data.memory_gib=0",
+    ]  # fmt: skip
+
+
+def _line(err):
+    lines = [line for line in err.splitlines() if line.startswith("dpgen:") and "warning" not in line]
+    assert len(lines) == 1 and "Traceback" not in err, err
+    return lines[0]
+
+
+def _release(folder):
+    return (folder / "release" / "model.safetensors").read_bytes(), (folder / "release" / "privacy.json").read_text()
+
+
+def _accesses(folder):
+    return [line for line in (folder / "private" / "ledger.jsonl").read_text().splitlines() if '"id"' in line]
+
+
+def test_the_release_is_the_one_of_records_in_memory(dpgen, words, tmp_path):
+    assert dpgen(*words, f"run_dir={tmp_path / 'blocks'}")[0] == 0
+    assert dpgen(*words[:-1], f"run_dir={tmp_path / 'memory'}")[0] == 0
+    blocks, memory = _release(tmp_path / "blocks"), _release(tmp_path / "memory")
+    assert blocks[0] == memory[0]
+    assert "memory_gib" not in blocks[1] and not (tmp_path / "blocks" / "private" / "blocks").exists()
+    assert json.loads(blocks[1])["declared"] == json.loads(memory[1])["declared"]
+
+
+REFUSED = {
+    "a network": (["model=vae"], "model=vae: takes records in memory, and data.path is larger than data.memory_gib=0"),
+    "persons": (["data.person=sex", "data.max_rows=2"], "data.person=sex: takes records in memory"),
+    "bins that are bought": (["data.bins_share=0.1", "data.bins=3"], "age is to be found privately"),
+    "a figure": (["privacy.fidelity_share=0.1"], "privacy.fidelity_share=0.1: takes records in memory"),
+    "a selection": (
+        ["model=measured", "model.components=2,3", "privacy.selection=logarithmic", "privacy.selection_score=fidelity",
+         "privacy.fidelity_share=0.1"],
+        "privacy.selection=logarithmic: takes records in memory",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_run_that_needs_all_records_is_refused_before_any_is_read(dpgen, words, tmp_path, more, said):
+    if "bins" in more[0]:
+        schema = tmp_path / "in.schema.yaml"
+        schema.write_text(SCHEMA.replace(", bins: 5", ""))
+    status, _, err = dpgen(*words, *more, f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and said in _line(err) and not (tmp_path / "run").exists()
+
+
+def test_a_fault_in_a_file_costs_nothing_and_the_same_command_goes_on(dpgen, words, tmp_path):
+    words = [*words, f"run_dir={tmp_path / 'run'}"]
+    right = pd.read_parquet(tmp_path / "in" / "2.parquet")
+    right.replace({"city": {"c": "Q"}}).to_parquet(tmp_path / "in" / "2.parquet")
+    status, _, err = dpgen(*words)
+    assert status == 2 and re.search(r"2.parquet, row group 0, .*'Q'.*goes on with them; nothing was spent$", _line(err))
+    assert not (tmp_path / "run" / "private" / "ledger.jsonl").exists()
+    assert len(list((tmp_path / "run" / "private" / "blocks").glob("*.json"))) == 4
+    right.to_parquet(tmp_path / "in" / "2.parquet")
+    assert dpgen(*words)[0] == 0
+
+
+def test_a_full_disk_is_told_in_one_line(dpgen, words, tmp_path, monkeypatch):
+    words = [*words, f"run_dir={tmp_path / 'run'}"]
+    for module, name in ((kept_blocks.durable, "write"), (reducing.durable, "save")):
+
+        def full(path, _):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, full)
+            status, _, err = dpgen(*words)
+        assert status == 2 and "No space left" in _line(err) and f"run_dir={tmp_path / 'run'}" in err
+        assert not (tmp_path / "run" / "private" / "ledger.jsonl").exists() or not _accesses(tmp_path / "run")
+    assert dpgen(*words)[0] == 0 and len(_accesses(tmp_path / "run")) == 1
+
+
+KILLED = """
+import os, signal, sys
+from lightning_dpgen.passes import kept_blocks, reduce
+from lightning_dpgen.cli.main import main
+reduce._UNKEPT, kept_blocks._ROWS, calls = -1.0, 64, []
+def dying(function, after):
+    def call(*words):
+        function(*words)
+        calls.append(1)
+        if len(calls) == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return call
+where, after = sys.argv[1], int(sys.argv[2])
+if where == "encoding":
+    kept_blocks._write = dying(kept_blocks._write, after)
+if where == "measuring":
+    reduce._Total.save = dying(reduce._Total.save, after)
+main(sys.argv[3:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("where", "after"), [("encoding", 7), ("measuring", 3)])
+def test_a_kill_changes_no_sum_and_draws_no_noise_twice(dpgen, words, tmp_path, where, after):
+    assert dpgen(*words, f"run_dir={tmp_path / 'whole'}")[0] == 0
+    words = [*words, f"run_dir={tmp_path / 'run'}"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, where, str(after), *words], capture_output=True, timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-500:]
+    assert list((tmp_path / "run" / "private" / "blocks").glob("*.npy"))
+    # Noise is that of a seed, so equal releases have equal sums behind them.
+    assert dpgen(*words)[0] == 0
+    assert _release(tmp_path / "run")[0] == _release(tmp_path / "whole")[0]
+    assert len(_accesses(tmp_path / "run")) == 1
