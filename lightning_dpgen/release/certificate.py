@@ -378,9 +378,10 @@ def _randomness(certificate: dict[str, Any]) -> str:
     if certificate["noise"]["source"] == SECURE:
         return (
             "The random words come from a cryptographic generator (AES-256); the noise is computed from them in floating "
-            "point, whose last digits are not covered."
+            "point, and noisy sums are rounded to a public grid, which hides the last digits."
         )
     return (
-        "Noise comes from a cipher (on a GPU, from torch's generator) and is computed in floating point. The generator "
-        "that samples records is statistically sound but not cryptographic."
+        "Noise comes from a cipher (on a GPU, from torch's generator) and is computed in floating point; noisy sums are "
+        "rounded to a public grid, which hides their last digits. The generator that samples records is statistically "
+        "sound but not cryptographic."
     )

@@ -30,7 +30,7 @@ class Watch:
     def __init__(self):
         self.answers, self.values, self.calls = None, [], []
 
-    def __call__(self, access, name, values, *, sensitivity, of_unit=False, of_shard=False):
+    def __call__(self, access, name, values, *, sensitivity, of_unit=False, of_shard=False, largest=0.0):
         access.consume(name)
         i = len(self.values)
         self.values.append(values.clone().double())
