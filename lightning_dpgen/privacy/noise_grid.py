@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 # A step is between 2^-9 and 2^-8 of the standard deviation: the square that rounding adds, g^2 / 12, is below 1.3e-6 of the
-# noise's own, and float32 has 2^14 numbers or more between two neighbours of the grid at one deviation.
+# noise's own, and float32 has 2^15 numbers from one multiple to the next at one deviation.
 _STEPS = 8
 # Noise is added in float64 where the last place of float32 would be above 2^-4 of a step.
 _LAST_PLACES = 4
