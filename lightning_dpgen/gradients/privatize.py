@@ -10,7 +10,7 @@ For each term of the loss, over its R records (or groups of records):
 
 and then, once for all terms together:
 
-    public  <-  sum of means + N(0, (multiplier S)^2),   S = sum of reach C / L
+    public  <-  round(sum of means + N(0, (multiplier S)^2)),   S = sum of reach C / L
 
 A record added or removed adds or takes away its own gradient, so its reach is 1; it changes the gradient of the group that
 it belongs to from one vector within C to another, so over groups the reach is 2. A person with up to m records reaches m
@@ -119,6 +119,8 @@ def privatize(
         used: list[Bounds] = []
         whole: list[tuple[RecordGradients, Tensor | Sequence[Tensor]]] = []
         sensitivity: float | Tensor = 0.0
+        # An expected lot of clipped gradients, and so many groups, are this long over their divisor.
+        largest: float | Tensor = 0.0
         for i, (gradients, rule) in enumerate(terms):
             if isinstance(gradients, EmbeddingGradients):
                 gradients = gradients.given(access, expected_batch_size)
@@ -143,13 +145,16 @@ def privatize(
                     # Else it would be held until the next one is made.
                     del part
             sensitivity = sensitivity + rule.scope.sensitivity(bounds) * (reach / divisor)
+            largest = largest + rule.scope.sensitivity(bounds)
             used.append(bounds)
         # All terms are summed at once, since a factor that they have in common is then multiplied once.
         out.write(whole, add=add)
         if isinstance(sensitivity, float):
-            gaussian(access, "gradient", out.flat, sensitivity=sensitivity, of_unit=True, of_shard=out.sharded)
+            gaussian(
+                access, "gradient", out.flat, sensitivity=sensitivity, of_unit=True, of_shard=out.sharded, largest=largest
+            )
         else:
-            _by_component(access, sensitivity, out)
+            _by_component(access, sensitivity, largest, out)
         return used
 
 
@@ -174,11 +179,11 @@ def clipped_weights(
     return rule.scope.weights([w.masked_fill_(w < torch.finfo(dtype).tiny, 0.0).to(dtype) for w in each])
 
 
-def _by_component(access: OpenAccess, sensitivity: Tensor, out: GradientBuffer) -> None:
+def _by_component(access: OpenAccess, sensitivity: Tensor, largest: Tensor, out: GradientBuffer) -> None:
     """Add noise to each component's block in proportion to its own sensitivity: in these units each block has 1."""
     access.ranks.agree(sensitivity.tolist())
     for view in out.views.values():
         view.div_(sensitivity.to(view).view(-1, *(1,) * (view.dim() - 1)))
-    gaussian(access, "gradient", out.flat, sensitivity=1.0, of_unit=True)
+    gaussian(access, "gradient", out.flat, sensitivity=1.0, of_unit=True, largest=float((largest / sensitivity).max()))
     for view in out.views.values():
         view.mul_(sensitivity.to(view).view(-1, *(1,) * (view.dim() - 1)))

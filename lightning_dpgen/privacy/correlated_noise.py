@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise_grid import round_to_grid_
 from lightning_dpgen.privacy.strategy import Strategy
 
 
@@ -43,7 +44,9 @@ class CorrelatedNoise:
         return len(self._strategy.decays) or len(self._strategy.coefficients) - 1
 
     def add_(self, out: Tensor, step: int, multiplier: float, scale: float) -> Tensor:
-        """Add ``scale`` times the row of a step to `out`, in place.
+        """Add ``scale`` times the row of a step to `out`, in place, and round the sum to the grid of the noise drawn anew.
+
+        The memory keeps the row as it was drawn: what is released is then a function of the sums with all rows.
 
         Args:
             out: a contiguous tensor of d numbers; of the same d in each step.
@@ -56,7 +59,8 @@ class CorrelatedNoise:
         """
         if step < self.step:
             raise ValueError(f"step={step}: noise of {self.step} steps was drawn, and none is drawn twice")
-        row = self._stream.add_normal_(torch.zeros_like(out).view(-1), multiplier * self._strategy.sensitivity)
+        deviation = multiplier * self._strategy.sensitivity
+        row = self._stream.add_normal_(torch.zeros_like(out).view(-1), deviation)
         if self._slots:
             memory = self._held(row)
             for lost in range(self.step, step):
@@ -65,7 +69,7 @@ class CorrelatedNoise:
             self._take(memory, step, row)
         self.step = step + 1
         out.view(-1).add_(row, alpha=scale)
-        return out
+        return round_to_grid_(out, deviation * scale)
 
     def _held(self, row: Tensor) -> Tensor:
         """Return the memory, on the device of a row."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.noise_grid import needs_float64, round_to_grid_
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.private_selection import draw_trial_count
@@ -26,25 +27,38 @@ from lightning_dpgen.privacy.whole_sums import check_multiples, check_steps, che
 
 
 def gaussian(
-    access: OpenAccess, name: str, values: Tensor, *, sensitivity: float, of_unit: bool = False, of_shard: bool = False
+    access: OpenAccess,
+    name: str,
+    values: Tensor,
+    *,
+    sensitivity: float,
+    of_unit: bool = False,
+    of_shard: bool = False,
+    largest: float = 0.0,
 ) -> Tensor:
-    """Add Gaussian noise of standard deviation ``multiplier * sensitivity`` to `values`, in place.
+    """Add Gaussian noise of standard deviation ``multiplier * sensitivity`` to `values`, in place, and round the sum.
+
+    It is rounded to a power of two between 2^-9 and 2^-8 of that deviation (`round_to_grid_`).
 
     Args:
         access: an open access; its ledger line is on disk already.
         name: the noise of the access to use up; the multiplier comes from the plan and not from the caller.
         values: a contiguous float tensor, exact and private; after the call it is noisy and public. Noise is added in its
-            own precision, and is lost beside numbers 10^7 times as large in float32: pass large numbers as float64.
+            own precision, unless `largest` asks for more, and is lost beside numbers 10^7 times as large in float32: pass
+            large numbers as float64.
         sensitivity: the largest L2 change of all of `values` by one record. Where a record touches one of several stacked
             blocks, it is the sensitivity of one block.
         of_unit: True if the sensitivity is that of a whole unit already, with all of its records.
         of_shard: True if each of the processes that share the access passes other numbers of one sum, exact over all of
             them, which it alone will hold. The sensitivity is that of all these numbers together.
+        largest: the size that one of the values may reach, public. Where float32 is not fine enough beside it, noise is
+            added, summed over processes and rounded in float64 (`needs_float64`); correlated noise is not.
 
     Guarantee:
         Gaussian-DP with ``mu = 1 / multiplier`` for one record added or removed (Dong, Roth and Su 2019, Theorem 1). In a
         plan under replace-one the standard deviation is half of ``multiplier * sensitivity``, and mu twice as large for
-        one record replaced. Up to the low-order bits of floating point (docs/PRIVACY.md, "What is not claimed").
+        one record replaced. Noise is computed in floating point, and rounding hides the low-order bits of the sum
+        (docs/PRIVACY.md, "Floating point").
         Where R processes share the access, each passes its part of a sum as `values` and adds the noise of its own R-th of
         the numbers. All of them get the sum back, where every number has the noise of one draw. With `of_shard` each adds
         the noise of all of its own numbers, and gets these back.
@@ -64,10 +78,14 @@ def gaussian(
         if access.relation == REPLACE_ONE:
             multiplier /= 2.0
         deviation = multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows)
+        exact = values.double() if needs_float64(values, largest, deviation) else values
         # Each process draws noise for its own part of the numbers, on behalf of all. Shards differ in size.
-        access.ranks.agree(name, deviation, None if of_shard else values.shape, values.dtype)
-        part = values if of_shard else access.ranks.part_of(values)
+        access.ranks.agree(name, deviation, None if of_shard else values.shape, exact.dtype)
+        part = exact if of_shard else access.ranks.part_of(exact)
         access.stream.add_normal_(part, deviation)
+        # The sum over all processes is rounded, and no part of it: exact numbers would be added to a rounded part.
+        noisy = round_to_grid_(exact if of_shard else access.ranks.sum_(exact), deviation)
+        return values if noisy is values else values.copy_(noisy)
     return values if of_shard else access.ranks.sum_(values)
 
 
@@ -164,6 +182,8 @@ def rounded_spherical(
     access: OpenAccess, name: str, multiples: Tensor, *, unit: float = 1.0, sensitivity: float, by_row: bool = False
 ) -> Tensor:
     """Return whole multiples of a unit plus one vector of density ``exp(-|z| / (multiplier * sensitivity))``, rounded.
+
+    The sum is rounded as `gaussian` does it.
 
     Args:
         access, name, multiples, unit: as for `rounded_gaussian`.

@@ -30,10 +30,16 @@ from lightning_dpgen.privacy.rounded_vectors import rounded_sphericals
 # The words in which certificates name the source of the noise.
 STANDARD = (
     "AES-256 in counter mode (noise on a CPU), Philox (noise on a GPU), PCG64DXSM (sampling), keyed by the operating "
-    "system; normals by Box-Muller, full tail"
+    "system; on sums of whole numbers round(sigma Z), exact; on other sums Box-Muller, full tail, rounded to a public grid"
 )
-SECURE = "AES-256 in counter mode (noise and sampling), keyed by the operating system; normals by Box-Muller, full tail"
-SEEDED = "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; normals by Box-Muller, full tail"
+SECURE = (
+    "AES-256 in counter mode (noise and sampling), keyed by the operating system; on sums of whole numbers round(sigma Z), "
+    "exact; on other sums Box-Muller, full tail, rounded to a public grid"
+)
+SEEDED = (
+    "PCG64DXSM (CPU) or Philox (GPU), from a debugging seed; on sums of whole numbers round(sigma Z), exact; on other sums "
+    "Box-Muller, full tail, rounded to a public grid"
+)
 
 # Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call. On a GPU each
 # draw is a dozen calls and a wait, so it takes more at a time.

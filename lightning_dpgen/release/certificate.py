@@ -378,10 +378,11 @@ def _randomness(certificate: dict[str, Any]) -> str:
     if certificate["noise"]["source"] == SECURE:
         return (
             "The random words come from a cryptographic generator (AES-256). Noise on counts and other sums of whole "
-            "numbers is exact; other noise is computed in floating point, whose last digits are not covered."
+            "numbers is exact; other noise is computed in floating point, and noisy sums are rounded to a public grid, "
+            "which hides their last digits."
         )
     return (
         "Noise comes from a cipher (on a GPU, from torch's generator). On counts and other sums of whole numbers it is "
-        "exact; other noise is computed in floating point. The generator that samples records is statistically sound but "
-        "not cryptographic."
+        "exact; other noise is computed in floating point, and noisy sums are rounded to a public grid, which hides their "
+        "last digits. The generator that samples records is statistically sound but not cryptographic."
     )

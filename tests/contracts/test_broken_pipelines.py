@@ -177,8 +177,8 @@ BROKEN = {
     "no noise": Broken(mechanisms.gaussian, {NOISE: "pass"}, (mechanism_noise, step_noise)),
     "no noise on the gradient": Broken(
         privatize.privatize,
-        {'gaussian(access, "gradient", out.flat, sensitivity=sensitivity, of_unit=True, of_shard=out.sharded)':
-         'access.consume("gradient")'},
+        {'gaussian(\n                access, "gradient", out.flat, sensitivity=sensitivity, of_unit=True, '
+         'of_shard=out.sharded, largest=largest\n            )': 'access.consume("gradient")'},
         (step_noise, step_answers),
     ),
     "no noise on the first mean of the split": Broken(

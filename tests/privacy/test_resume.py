@@ -273,10 +273,11 @@ def test_threads_draw_each_noise_once(tmp_path):
     account.verify_complete()
     numbers = torch.cat(drawn)
     assert len(numbers) == 4 * 2 * 300_000 and torch.isfinite(numbers).all()
-    # Some float32 normals are equal by chance, at their own places; whole stretches are not.
+    # Noisy numbers on one grid, with steps of up to 1/256 of their deviation, are equal at 331 places by chance, or fewer
+    # (standard deviation 18); a piece that was drawn twice would be equal at 262,144.
     assert not any(torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
     pairs = [(a == b).sum() for i, a in enumerate(drawn) for b in drawn[:i]]
-    assert max(pairs) < 100
+    assert max(pairs) < 500
 
 
 def test_stages_lost_after_later_ones_began_are_made_again(tmp_path):

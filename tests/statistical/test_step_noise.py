@@ -17,6 +17,7 @@ from contracts.laws.noise import (
 from lightning_dpgen.privacy import noise
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise_grid import grid_step
 
 
 @pytest.mark.parametrize("size", [0, 6])
@@ -47,7 +48,9 @@ def test_float64_sums_get_float64_noise(account_of):
     with account_of({"sum": 1.0}).open("training") as access:
         noisy = gaussian(access, "sum", torch.zeros(20_000, dtype=torch.float64), sensitivity=3.0)
     assert noisy.dtype == torch.float64 and not deviates(noisy, 3.0) and deviates(noisy, 3.0 * math.sqrt(2))
-    assert (noisy.float().double() != noisy).any()
+    assert (noisy % grid_step(3.0) == 0.0).all()
+    drawn = PrivateStream(seed=0).normal((100,), dtype=torch.float64)
+    assert (drawn.float().double() != drawn).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
