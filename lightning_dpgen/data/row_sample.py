@@ -96,7 +96,7 @@ class SampledRows(RowSource):
                     limit = self._limit(kept)
                     kept = [own.below(limit) for own in kept]
         limit = self._limit(kept) if sum(len(own.at) for own in kept) > self._most else limit
-        self.is_part = limit < _EVERY
+        self.is_part = bool(limit < _EVERY)
         for own in kept:
             chosen = own.below(limit)
             if len(chosen.at):
