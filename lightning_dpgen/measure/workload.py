@@ -145,7 +145,8 @@ class Workload:
         found = {}
         with account.open(self.stage, of=records) as access:
             for name, sums in exact.items():
-                bound, unit = statistics[name].bound, statistics[name].unit
+                bound = statistics[name].bound
+                unit = statistics[name].unit
                 deviation = access.access.multipliers[name] * bound * access.max_rows
                 noisy = rounded_gaussian(access, name, sums, sensitivity=bound / unit) * unit
                 found[name] = Measured(noisy, deviation, account.ledger.run)
