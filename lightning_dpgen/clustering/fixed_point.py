@@ -125,7 +125,8 @@ def rounded_rows(rows: Tensor, bound: float, unit: float) -> Tensor:
     largest, width = math.floor(bound / unit), max(rows.shape[1], 2)
     # Squares of so many bits add up exactly.
     bits = (DOUBLE - 1 - math.ceil(math.log2(width))) // 2
-    longest = 1.0 - 1.0 / largest - 0.51 * math.sqrt(width) * (1.0 / largest + 2.0**-bits)
+    # Lengths are computed of rows that were halved to no less than half of the bound, so their error counts twice.
+    longest = 1.0 - 1.0 / largest - 0.51 * math.sqrt(width) * (1.0 / largest + 2.0 * 2.0**-bits)
     # Sums of floats only tell which rows are looked at again: either way leads to the same numbers.
     error = (width + 4) * 2.0**-52
     factors = rows.new_full((len(rows), 1), 1.0 / unit)

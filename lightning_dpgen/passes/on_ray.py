@@ -65,9 +65,7 @@ class OnRay:
                 if done or _cores(ray) > 0:
                     heard = time.monotonic()
                 elif time.monotonic() - heard > _PATIENCE:
-                    raise OSError(
-                        f"compute.address={self.address}: the Ray cluster has had no worker for {_PATIENCE:.0f} s"
-                    )
+                    raise OSError(f"address={self.address}: the Ray cluster has had no worker for {_PATIENCE:.0f} s")
                 for reference in done:
                     yield waiting.pop(reference), _result(ray, reference, self.address)
         finally:
@@ -91,7 +89,7 @@ def _result(ray: Any, reference: Any, address: str) -> PartialSums:
         found = ray.get(reference)
     except ray.exceptions.RayError as error:
         why = str(error).strip().partition("\n")[0]
-        raise OSError(f"compute.address={address}: the Ray cluster has lost a block {_RETRIES} times ({why})") from None
+        raise OSError(f"address={address}: the Ray cluster has lost a block {_RETRIES} times ({why})") from None
     if isinstance(found, Exception):
         raise found
     return found
@@ -121,7 +119,7 @@ def _connected(address: str, cores: int | None) -> Any:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             why = str(error).strip().partition("\n")[0]
             raise OSError(
-                f"compute.address={address}: found no Ray cluster there ({why}); start one by 'ray start --head', or take "
-                "compute.address=local"
+                f"address={address}: found no Ray cluster there ({why}); start one by 'ray start --head', or take "
+                "address='local'"
             ) from None
     return ray

@@ -90,6 +90,8 @@ class Steps:
         own = NOISES[noise]
         rounded = float(k) if own.norm == 1 else math.sqrt(k)
         largest = moved * self._unit * own.sensitivity(matrix, neighbourhood.unit)
+        if not 2.0**-850 < largest < 2.0**850:
+            raise ValueError(f"matrix and neighbourhood move rows by {largest:g}: expected numbers nearer to 1")
         self.grid = 2.0 ** (_log2_above(largest / rounded) - 1 - _FINE)
         if not 2.0**-900 < min(self.grid, self._unit * of_matrix) <= max(self.grid, self._unit) < 2.0**900:
             raise ValueError(f"matrix and neighbourhood move rows by {largest:g}: expected numbers nearer to 1")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.spec import Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
-    from lightning_dpgen.passes.executor import PassExecutor
+    from lightning_dpgen.passes.executor import PartialSums, PassExecutor
 
 
 class InProcessSpec(Spec):
@@ -36,12 +39,27 @@ class RaySpec(Spec):
 ComputeSpec = Annotated[InProcessSpec | RaySpec, Field(discriminator="name")]
 
 
+@dataclass(frozen=True)
+class _Named:
+    """An executor whose errors name settings."""
+
+    executor: PassExecutor
+    spec: RaySpec
+
+    def map(self, task: Callable[[str], PartialSums], keys: Sequence[str]) -> Iterator[tuple[str, PartialSums]]:
+        """Yield what the executor yields."""
+        try:
+            yield from self.executor.map(task, keys)
+        except OSError as error:
+            raise OSError(as_settings(error, "compute", self.spec)) from None
+
+
 def make_executor(spec: InProcessSpec | RaySpec) -> PassExecutor:
     """Return what computes passes; nothing is connected or started yet."""
     if isinstance(spec, RaySpec):
         from lightning_dpgen.passes.on_ray import OnRay
 
-        return OnRay(spec.address, cores=spec.cores)
+        return _Named(OnRay(spec.address, cores=spec.cores), spec)
     from lightning_dpgen.passes.executor import InProcess
 
     return InProcess()

@@ -63,7 +63,6 @@ def test_the_release_is_the_one_of_records_in_memory(dpgen, words, tmp_path):
 
 REFUSED = {
     "a network": (["model=vae"], "model=vae: takes records in memory, and data.path is larger than data.memory_gib=0"),
-    "persons": (["data.person=sex", "data.max_rows=2"], "data.person=sex: takes records in memory"),
     "bins that are bought": (["data.bins_share=0.1", "data.bins=3"], "age is to be found privately"),
     "a figure": (["privacy.fidelity_share=0.1"], "privacy.fidelity_share=0.1: takes records in memory"),
     "a selection": (

@@ -25,8 +25,6 @@ from scipy import stats
 
 from lightning_dpgen.privacy import mechanisms, noise_grid
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
-from lightning_dpgen.privacy.coins import rounded_laplace
-from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.noise_grid import grid_step, round_to_grid_
 
 ALARM = 1e-6
@@ -72,10 +70,6 @@ def _draw_naive_normals(x):
     """Return (2, COUNT) numbers of x + sigma * torch.randn in float64: the pairs of its formula are eight apart."""
     drawn = torch.randn(2 * COUNT, dtype=torch.float64, generator=torch.Generator().manual_seed(int(x)))
     return (x + SIZE * drawn).view(-1, 2, 8).transpose(0, 1).reshape(2, COUNT).numpy()
-
-
-def _draw_rounded_laplace(x):
-    return x + rounded_laplace(PrivateStream(seed=int(x))._octets, 2 * COUNT, SIZE * WHOLE) / WHOLE
 
 
 def _draws(kind, mechanism, dtype, account_of):
@@ -196,14 +190,12 @@ def test_gradients_would_fall_without_the_grid_or_on_a_fine_one(account_of, monk
         (GAUSSIAN, mechanisms.gaussian, torch.float32, _by_pairs),
         (GAUSSIAN, mechanisms.gaussian, torch.float64, _by_pairs),
         (GAUSSIAN, mechanisms.rounded_gaussian, torch.int64, _by_pairs),
-        (LAPLACE, mechanisms.laplace, torch.float32, _by_support),
-        (LAPLACE, mechanisms.laplace, torch.float64, _by_support),
+        (LAPLACE, mechanisms.rounded_laplace, torch.int64, _by_support),
         (PURE, mechanisms.discrete_laplace, torch.int64, _by_support),
-        (None, _draw_rounded_laplace, torch.int64, _by_support),
     ],
 )
 def test_no_mechanism_falls_to_any_attack(account_of, kind, mechanism, dtype, attack):
-    draw = mechanism if kind is None else _draws(kind, mechanism, dtype, account_of)
+    draw = _draws(kind, mechanism, dtype, account_of)
     finish, unit = (_round_to_whole, 1.0 / WHOLE) if dtype == torch.int64 else (_round_to_grid, grid_step(SIZE))
     assert _decided(attack(finish), draw) == [0.0, 0.0]
     assert _decided(_by_precision, draw) == [0.0, 0.0]

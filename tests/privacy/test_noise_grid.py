@@ -12,7 +12,6 @@ from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.privacy import mechanisms
-from lightning_dpgen.privacy.access import LAPLACE, PURE
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.noise_grid import grid_step, needs_float64, round_to_grid_
 
@@ -20,8 +19,6 @@ REAL = {
     "gaussian": ({}, mechanisms.gaussian),
     "of a shard": ({}, lambda *given, **named: mechanisms.gaussian(*given, **named, of_shard=True)),
     "large beside float32": ({}, lambda *given, **named: mechanisms.gaussian(*given, **named, largest=1e5)),
-    "laplace": ({"x": LAPLACE}, mechanisms.laplace),
-    "spherical": ({"x": PURE}, mechanisms.spherical),
 }
 
 
