@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -67,13 +68,14 @@ def mark(
         privacy: says where studies are kept.
         records: as bytes, all of them; of none nothing is noted.
     """
-    folder, arrays = Path(privacy.study_folder or _FOLDER), list(records)
-    if folder.is_symlink() or not folder.is_dir() or not arrays:
+    folder, arrays = Path(privacy.study_folder or _FOLDER), iter(records)
+    # One array is held at a time: all of them may be larger than memory.
+    if folder.is_symlink() or not folder.is_dir() or (first := next(arrays, None)) is None:
         return None
     key = known_key(folder) if study is None else fingerprint_key(folder)
     if key is None:
         return None
-    found = fingerprint(arrays, key)
+    found = fingerprint(itertools.chain([first], arrays), key)
     # A damaged study says so to its own runs.
     others = [
         path.stem

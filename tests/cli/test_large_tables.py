@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import pytest
 
 from lightning_dpgen.passes import kept_blocks
 from lightning_dpgen.passes import reduce as reducing
+from lightning_dpgen.specs import sources
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -142,3 +144,24 @@ def test_a_kill_changes_no_sum_and_draws_no_noise_twice(dpgen, words, tmp_path, 
     assert dpgen(*words)[0] == 0
     assert _release(tmp_path / "run")[0] == _release(tmp_path / "whole")[0]
     assert len(_accesses(tmp_path / "run")) == 1
+
+
+def test_no_step_of_a_run_holds_all_bytes_of_the_files(dpgen, words, tmp_path, monkeypatch):
+    """A fingerprint takes them as they come, so that a few pieces are in memory at a time."""
+    held, most, pieces = weakref.WeakSet(), [], sources._pieces
+
+    class Piece(np.ndarray):
+        __hash__ = object.__hash__
+        __eq__ = object.__eq__
+
+    def watched(path):
+        for piece in pieces(path):
+            own = piece.view(Piece)
+            held.add(own)
+            most.append(len(held))
+            yield own
+
+    monkeypatch.setattr(sources, "_pieces", watched)
+    monkeypatch.setattr(sources, "_BYTES_AT_ONCE", 512)
+    assert dpgen(*words, f"run_dir={tmp_path / 'run'}")[0] == 0
+    assert len(most) > 30 and max(most) <= 4
