@@ -5,7 +5,6 @@ from __future__ import annotations
 import filelock
 
 from lightning_dpgen.data.files.extras import needs
-from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.passes.kept_blocks import SUMS
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.runs import folder as run_folder
@@ -48,10 +47,6 @@ def check_memory(settings: Settings, source: Source) -> None:
         raise UsageError(f"{opened[0]} is to be found privately, which takes {large}: declare it{also}, {raise_it}")
     if spec.privacy.fidelity_share is not None:
         raise UsageError(f"privacy.fidelity_share={spec.privacy.fidelity_share:g}: takes {large}: leave it out, {raise_it}")
-    if not isinstance(settings.recipe, ProductRecipe):
-        raise UsageError(f"encoding: scaled: takes {large}: cut these columns into bins, {raise_it}")
-    if settings.recipe.label_share:
-        raise UsageError(f"model.label_share={settings.recipe.label_share:g}: takes {large}: set it to 0, {raise_it}")
 
 
 def read_in_blocks(

@@ -63,6 +63,18 @@ def test_the_release_is_the_one_of_records_in_memory(dpgen, words, tmp_path):
     assert json.loads(blocks[1])["declared"] == json.loads(memory[1])["declared"]
 
 
+def test_a_label_is_drawn_as_of_records_in_memory(dpgen, words, tmp_path):
+    """Its gradients are sums of whole numbers, and made at weights that depend on all sums before."""
+    (tmp_path / "in.schema.yaml").write_text("label: city\n" + SCHEMA)
+    found = []
+    for i, limit in enumerate((0, 1)):
+        folder = tmp_path / str(i)
+        assert dpgen(*words, f"data.memory_gib={limit}", "model.label_share=0.3", f"run_dir={folder}")[0] == 0
+        found.append(_release(folder)[0])
+        assert len(_accesses(folder)) == 5
+    assert found[0] == found[1]
+
+
 REFUSED = {
     "a network": (["model=vae"], "model=vae: takes records in memory, and data.path is larger than data.memory_gib=0"),
     "bins that are bought": (["data.bins_share=0.1", "data.bins=3"], "age is to be found privately"),

@@ -98,9 +98,8 @@ def test_a_deviation_far_below_a_step_draws_zeros():
 
 def long_and_short(width, random):
     """Return rows at their ends, between, and beside the bound of 1, by a few last places."""
-    rows = random.normal(size=(4000 if width < 100 else 400, width)) * np.exp(
-        3.0 * random.normal(size=(4000 if width < 100 else 400, 1))
-    )
+    count = 4000 if width < 100 else 400
+    rows = random.normal(size=(count, width)) * np.exp(3.0 * random.normal(size=(count, 1)))
     ones = np.zeros((8, width))
     ones[:, 0] = [1.0, np.nextafter(1.0, 2.0), np.nextafter(1.0, 0.0), -1.0, 1e300, 1e-300, np.nan, -np.inf]
     even = np.full((4, width), 1.0 / math.sqrt(width)) * [[1.0], [1.0 + 1e-15], [1.0 - 1e-15], [2.0**-20]]
