@@ -187,17 +187,36 @@ def _made_up(mixture: Mixture, seed: int) -> MadeUp:
     """
     layout, weights = mixture.network.schema.layout, mixture.weights.double()
     means, made = mixture.network.means.double(), made_up(mixture, seed, follow=True)
-    rows, level = means.clamp(min=1e-9).log().T, weights.clamp(min=1e-30).log()
-
-    def given(records: Encoded) -> Tensor:
-        return mixed_shares(whole_shares(added_up(records, layout, rows) + level), means[:, layout.labels])
-
-    def before(records: Encoded) -> Tensor:
-        return given(records).clamp(min=LEAST)
-
-    found, shares = given(made.records), weights @ log_shares(means, layout).exp()
+    level = weights.clamp(min=1e-30).log()
+    before = _OfColumns(layout, means.clamp(min=1e-9).log().T, level, means[:, layout.labels])
+    found, shares = before.shares(made.records), weights @ log_shares(means, layout).exp()
     determined = _doubt(found) <= _DOUBT * _doubt(shares[None])
     return replace(made, given=found, shares=shares, before=before if determined else None)
+
+
+@dataclass(frozen=True, eq=False)
+class _OfColumns:
+    """The shares of labels that a mixture gives to records by their other columns; it goes to other processes.
+
+    Args:
+        layout: the records' layout.
+        rows: (features, k) logarithms of the shares of choices in components.
+        level: (k,) logarithms of the components' weights.
+        labels: (k, labels) the shares of labels in components.
+    """
+
+    layout: Layout
+    rows: Tensor
+    level: Tensor
+    labels: Tensor
+
+    def shares(self, records: Encoded) -> Tensor:
+        """Return the shares (B, labels) of records."""
+        return mixed_shares(whole_shares(added_up(records, self.layout, self.rows) + self.level), self.labels)
+
+    def __call__(self, records: Encoded) -> Tensor:
+        """Return the same, none of them 0."""
+        return self.shares(records).clamp(min=LEAST)
 
 
 def _doubt(shares: Tensor) -> float:

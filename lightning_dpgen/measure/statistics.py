@@ -291,11 +291,3 @@ def add_by_place(rows: Tensor, place: Tensor, k: int) -> Tensor:
         # float64 takes a fifth of the time of int64.
         total += torch.zeros(k, rows.shape[1], dtype=torch.float64).index_add_(0, own, part).to(torch.int64)
     return total
-
-
-def shortened(rows: Tensor, radius: float) -> Tensor:
-    """Shorten rows that are longer than the radius to it; a row that is not finite becomes 0."""
-    rows = rows.where(rows.isfinite().all(dim=1, keepdim=True), 0.0)
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    # A rounded product may be a last bit longer.
-    return rows * (radius * (1.0 - 2.0**-40) / norms.clamp(min=1e-300)).clamp(max=1.0)

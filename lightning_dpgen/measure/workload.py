@@ -185,8 +185,14 @@ class Workload:
                     f"statistic {name!r} has bound={bound}: expected a number from 1e-200 to 1e200, the most by which "
                     "one record moves its sums in L2; shorten what a record adds"
                 )
+            unit = getattr(statistic, "unit", None)
+            if not (isinstance(unit, numbers.Real) and 1e-250 <= unit <= bound):
+                raise ValueError(
+                    f"statistic {name!r} has unit={unit!r}: expected a number from 1e-250 to its bound, {bound:g}: what a "
+                    "multiple of 1 in its sums stands for"
+                )
             multiplier = account.plan.stage(self.stage).access.multipliers.get(name, 0.0)
-            check_steps(name, multiplier * bound * account.plan.max_rows / getattr(statistic, "unit", 1.0))
+            check_steps(name, multiplier * bound * account.plan.max_rows / unit)
 
 
 class StatisticSums:

@@ -114,7 +114,8 @@ def _lengths(maps: Tensor, size: tuple[int, ...], scale: float, angles: int) -> 
     (height, width), (down, across), sigma, turn = maps.shape[1:], size, _WIDTH * scale, _TURN / scale
     # A wave less a bump has no mean, so that it does not see how bright a picture is.
     mean = math.exp(-((sigma * turn) ** 2) / 2)
-    bumps = mean * (maps @ _bump(width, across, sigma)).transpose(1, 2) @ _bump(height, down, sigma)
+    # Both products are of whole numbers, and what follows is one rounding of each number.
+    bumps = mean * ((maps @ _bump(width, across, sigma)).transpose(1, 2) @ _bump(height, down, sigma))
     found: list[Tensor] = [bumps] * angles
     for angle in range(angles // 2 + 1):
         cosine, sine = math.cos(math.pi * angle / angles), math.sin(math.pi * angle / angles)

@@ -240,7 +240,8 @@ def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivi
     multiplier = access.consume(name, PURE)
     if multiplier == 0.0:
         return counts
-    scale = multiplier * _checked(name, sensitivity) * access.max_rows
+    # As in the other mechanisms, the product is raised by more than it was rounded.
+    scale = multiplier * _checked(name, sensitivity) * access.max_rows * (1.0 + 2.0**-48)
     return counts + torch.from_numpy(access.stream.discrete_laplace(tuple(counts.shape), scale)).to(counts.device)
 
 

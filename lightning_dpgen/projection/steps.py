@@ -47,6 +47,10 @@ def matrix_unit(matrix: np.ndarray) -> float:
     return 2.0 ** (_log2_above(float(np.abs(matrix).max())) - _MATRIX_BITS)
 
 
+# The largest size of a matrix, and the inverse of the smallest.
+_LARGEST = 1e100
+
+
 class Steps:
     """The map from rows (n, d) to whole numbers of steps (n, k).
 
@@ -75,6 +79,12 @@ class Steps:
     ) -> None:
         d, k = matrix.shape
         self._neighbourhood, self._centre = neighbourhood, centre
+        farthest = float(np.abs(matrix).max())
+        if not _LARGEST**-1 <= farthest <= _LARGEST:
+            raise ValueError(
+                f"a matrix whose largest number is {farthest:g}: expected {1.0 / _LARGEST:g} to {_LARGEST:g}, so that "
+                "squares keep all their digits"
+            )
         of_matrix = matrix_unit(matrix)
         self._whole = matrix / of_matrix
         # No sum of products with numbers up to 1, in any order, is larger than this.

@@ -160,7 +160,7 @@ def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table:
         raise ValueError(f"a matrix of shape {matrix.shape} with d={description['d']} and k={description['k']}")
     grid = description["grid"]
     if type(grid) is not float or not 1.0 / _LARGEST <= grid <= _LARGEST:
-        raise ValueError(f"grid={grid!r}: expected a number from {1.0 / _LARGEST:g} to {_LARGEST:g}")
+        raise ValueError(f"grid={grid!r}: expected a number from {1.0 / _LARGEST:g} to {_LARGEST:g}, written with a point")
     if not np.array_equal(matrix, projection.matrix):
         raise ValueError(f"the matrix holds numbers that are no multiples of {matrix_unit(matrix)!r}")
     if table.column_names != column_names(projection.k):

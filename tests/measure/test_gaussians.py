@@ -467,6 +467,19 @@ def test_a_statistic_without_a_bound_is_refused_before_anything_is_spent(bound):
     assert not account.ledger.accesses
 
 
+@pytest.mark.parametrize("unit", [None, "a", 0.0, -1.0, math.inf, math.nan, 1e-300, 1.5])
+def test_a_statistic_with_a_bad_unit_is_refused_before_anything_is_spent(unit):
+    """Beside a unit above its bound no record could add anything."""
+    statistic = Counts(2)
+    statistic.unit = unit
+    records, *_ = some_series(100)
+    workload = Workload("counts", {"counts": 1.0}, 100)
+    account = Account(make_plan([workload.spec(1.0)], epsilon=1.0, delta=1e-4))
+    with pytest.raises(ValueError, match=r"statistic 'counts' has unit=.*: expected a number from 1e-250 to its bound, 1"):
+        workload.measure({"counts": statistic}, records, torch.zeros(100, dtype=torch.int64), account)
+    assert not account.ledger.accesses
+
+
 class Amiss(Counts):
     """Counts whose sums are what they are told to be."""
 

@@ -1,6 +1,7 @@
 """The label of a table by noisy gradients: bounds that hold, gradients that are right, and what is learned of a label."""
 
 import math
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -232,6 +233,10 @@ def test_a_label_that_columns_determine_is_left_to_the_mixture(monkeypatch):
     # It begins with what the mixture says: a regression would know nothing.
     start = own.fitted({**kept[-1], LABELS: ()}).network
     assert float(start.label_weights.abs().max()) == 0.0 and float(start.label_closeness) == 1.0
+    # Statistics go to other processes, and give the same bits there.
+    for statistic in own.statistics(LABELS, kept[0]).values():
+        copy = pickle.loads(pickle.dumps(statistic))
+        assert torch.equal(sums(copy, codes[:50]), sums(statistic, codes[:50]))
     monkeypatch.setattr(products, "_DOUBT", 0.0)
     start = recipe(records).fitted({**kept[-1], LABELS: ()}).network
     assert float(start.label_closeness) != 1.0

@@ -18,7 +18,7 @@ from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.reading_scores import EDGES, ReadingScores
 from lightning_dpgen.measure.series_statistics import CharacteristicFunctions, CoordinateHistograms, SecondMoments
 from lightning_dpgen.measure.series_waves import SeriesWaves
-from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares, shortened
+from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares
 from lightning_dpgen.measure.wave_scales import scale_edges
 from lightning_dpgen.models.bases import Basis, cosines, unit_values
 
@@ -220,14 +220,6 @@ def test_characteristic_functions_are_those_of_floating_point():
     torch.testing.assert_close(
         statistic.sums(records, own) * statistic.unit, expected, atol=5e-3, rtol=0.0, check_dtype=False
     )
-
-
-def test_rows_are_shortened_to_the_radius_and_no_further():
-    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [torch.nan, 1.0], [0.0, 0.0], [1e200, 1e200]], dtype=torch.float64)
-    found = shortened(rows, 1.0)
-    assert (found.norm(dim=1) <= 1.0).all()
-    torch.testing.assert_close(found[:2], torch.tensor([[0.6, 0.8], [0.3, 0.4]], dtype=torch.float64))
-    assert not found[2:4].any()
 
 
 def test_the_slowest_waves_come_first_and_channels_stay_apart():
