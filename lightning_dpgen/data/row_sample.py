@@ -15,7 +15,7 @@ from lightning_dpgen.data.persons import mixed
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 
 # The kind of what a reader counts where a sample was taken.
-SAMPLED = "rows in all, of which a sample was read"
+SAMPLED = "rows there are, of which a sample was read"
 _EVERY = np.uint64(2**64 - 1)
 
 

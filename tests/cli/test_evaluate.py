@@ -222,7 +222,7 @@ def test_a_large_table_is_compared_by_a_sample(dpgen, table, tmp_path):
     assert dpgen("sample", table / "run/release", "-n", 500, "--seed", 1, "-o", f"{tmp_path}/rows/")[0] == 0
     status, out, err = dpgen(*words, "--real-rows", 90, "--synthetic", tmp_path / "rows", "--rows", 40, "--seed", 5)
     assert status == 0, err
-    for said in ("rows in all, of which a sample was read: 300", "rows of the sample, by the public seed 5: "):
+    for said in ("rows there are, of which a sample was read: 300", "rows of the sample, by the public seed 5: "):
         assert f"reading: {said}" in out and said.partition(":")[0] in (table / "run/private/report.html").read_text()
     told = json.loads((table / "run/private/evaluation.json").read_text())
     assert told["rows"]["synthetic"][0] == 40 and told["rows"]["real"][0] <= 90
