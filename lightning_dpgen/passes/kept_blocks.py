@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import filelock
 import numpy as np
 import pyarrow as pa
 import torch
@@ -22,16 +23,15 @@ from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
 from lightning_dpgen.passes.person_shuffle import PersonShuffle, buckets_for, check_most_rows
-from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.chain import hold
+from lightning_dpgen.privacy.errors import DamagedState
 from lightning_dpgen.sampling.errors import BadRecords
 
-# Names in the folder besides those of blocks: of its lock, and of the sums so far of a pass over the blocks.
-LOCK, SUMS = "in-use", "sums"
-# The folder in it of the persons of all blocks.
-PERSONS = "persons"
+# Names in the folder besides those of blocks: of the sums so far of a pass over them, and of the folder of their persons.
+SUMS, PERSONS = "sums", "persons"
 # The records of a block that is kept, of which a few are in memory at a time.
 _ROWS = 1 << 18
 
@@ -61,7 +61,10 @@ class KeptBlocks:
     A block of the source is read, checked and encoded once, and is kept in parts of so many records that a few of them
     take little memory. A part is there whole or not at all, and so is the list of the parts of a block, so an interrupted
     pass goes on with the blocks that it lacks. A block is known again by the size and the time of its file, and by all that
-    decides how it is read.
+    decides how it is read. Each file ends with its checksum: what is damaged or missing is encoded anew.
+
+    One process at a time uses the folder, from `hold` or `fill` until `close`. The lock lies beside the folder, so that it
+    outlasts it.
 
     Where the source says whose the records are, those of a person over all blocks that take part are chosen by
     `PersonShuffle`, and the others are left out when a part is read.
@@ -79,6 +82,11 @@ class KeptBlocks:
         self._rows: dict[str, int] = {}
         self._max_rows = max_rows
         self._shuffle: PersonShuffle | None = None
+        self._lock: filelock.FileLock | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process reads for the one that holds the folder.
+        return self.__dict__ | {"_lock": None}
 
     @property
     def keys(self) -> list[str]:
@@ -100,8 +108,25 @@ class KeptBlocks:
         elif self._max_rows > max_rows:
             check_most_rows(lambda: (self.read(key).persons for key in self._parts), self._shuffle.persons, max_rows)
 
+    def hold(self) -> None:
+        """Keep other processes from the folder until `close`, or until this process ends.
+
+        Raises:
+            filelock.Timeout: if another one uses it.
+        """
+        if self._lock is None:
+            lock = hold(self._folder)
+            lock.acquire()
+            self._lock = lock
+
+    def close(self) -> None:
+        """Leave the folder to others."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
     def fill(self, executor: PassExecutor | None = None) -> None:
-        """Read and encode the blocks that are not kept yet.
+        """Read and encode the blocks that are not kept yet, or whose files are not what was written; see `hold`.
 
         Args:
             executor: where this is done; other processes need the same files in the same places. None for this process.
@@ -109,50 +134,53 @@ class KeptBlocks:
         Raises:
             BadRecords: for what cannot be read; blocks that were kept before stay.
             OSError: from the disk; likewise.
-            filelock.Timeout: if another process fills the folder.
+            filelock.Timeout: if another process uses the folder.
         """
+        self.hold()
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        with hold(self._folder / LOCK):
-            names = {key: _name(self._source.identity(key)) for key in self._source.keys}
-            for path in self._folder.iterdir():
-                if path.name.partition("-")[0].partition(".")[0] not in {*names.values(), LOCK, SUMS, PERSONS}:
-                    path.unlink()
-            if self._source.person is not None:
-                buckets = buckets_for(self._source.source_bytes)
-                self._shuffle = PersonShuffle(self._folder / PERSONS, self._max_rows, buckets)
-            left = [key for key, name in names.items() if not self._list(name).is_file()]
-            if self._shuffle is not None and (left or not self._shuffle.is_done(self._stems(names.values()))):
-                # The persons of a block are removed once the rows have been chosen, and this is another choice.
-                left = [
-                    key
-                    for key, name in names.items()
-                    if key in left or not all(map(self._shuffle.is_routed, self._stems([name])))
-                ]
-            if left:
-                # Sums that were kept of other records are of no use.
-                (self._folder / f"{SUMS}.pt").unlink(missing_ok=True)
-            keep = functools.partial(_keep, self._source, self._folder, names, self._shuffle)
-            for _ in (executor or InProcess()).map(keep, left):
-                pass
-            self._list_parts(names)
+        names = {key: _name(self._source.identity(key)) for key in self._source.keys}
+        for path in self._folder.iterdir():
+            if path.name.partition("-")[0].partition(".")[0] not in {*names.values(), SUMS, PERSONS}:
+                path.unlink()
+        if self._source.person is not None:
+            buckets = buckets_for(self._source.source_bytes)
+            self._shuffle = PersonShuffle(self._folder / PERSONS, self._max_rows, buckets)
+        left = [key for key, name in names.items() if not self._is_whole(name)]
+        if self._shuffle is not None and (left or not self._shuffle.is_done(self._stems(names.values()))):
+            # The persons of a block are removed once the rows have been chosen, and this is another choice.
+            left = [
+                key
+                for key, name in names.items()
+                if key in left or not all(map(self._shuffle.is_routed, self._stems([name])))
+            ]
+        if left:
+            # Sums that were kept of other records are of no use.
+            (self._folder / f"{SUMS}.pt").unlink(missing_ok=True)
+        keep = functools.partial(_keep, self._source, self._folder, names, self._shuffle)
+        for _ in (executor or InProcess()).map(keep, left):
+            pass
+        self._list_parts(names)
 
     def read(self, key: str) -> Records:
         """Return the records of a part.
 
         Raises:
-            BadRecords: if its file was damaged since.
+            BadRecords: if its file was damaged or removed since.
         """
         path = self._parts[key]
-        try:
-            with open(path, "rb") as file:
-                arrays = [np.load(file, allow_pickle=False) for _ in range(4 if self._source.values else 2)]
-        except (ValueError, EOFError) as error:
-            raise BadRecords(f"{path}: is damaged ({error}): remove the file and its list {path.stem}; go on") from None
+        content = sealed.read(path)
+        if content is None:
+            raise _damaged(path)
+        file = io.BytesIO(content)
+        arrays = [np.load(file, allow_pickle=False) for _ in range(4 if self._source.values else 2)]
         codes, units, *values = arrays
         by_values = TableValues(self.schema, *values) if values else None
         if self._shuffle is None:
             return Records(self.schema, Encoded(units, codes), values=by_values)
-        found = self._shuffle.of(path.stem)
+        try:
+            found = self._shuffle.of(path.stem)
+        except DamagedState:
+            raise _damaged(self._folder / PERSONS) from None
         encoded = Encoded(units[found.kept], np.asfortranarray(codes[found.kept]))
         by_values = None if by_values is None else by_values[found.kept]
         return Records(self.schema, encoded, found.numbers[found.kept], by_values)
@@ -165,7 +193,15 @@ class KeptBlocks:
         return self._folder / f"{name}.json"
 
     def _listed(self, name: str) -> dict[str, Any]:
-        return json.loads(self._list(name).read_text())
+        """Return what the list of a block says; nothing where it is missing or damaged."""
+        content = sealed.read(self._list(name))
+        return {} if content is None else json.loads(content)
+
+    def _is_whole(self, name: str) -> bool:
+        """Tell whether the parts of a block are those of its list."""
+        found = self._listed(name)
+        parts = enumerate(found.get("seals", ()))
+        return bool(found) and all(sealed.find(_part(self._folder, name, i)) == seal for i, seal in parts)
 
     def _stems(self, names: Iterable[str]) -> list[str]:
         """Return the names of the files of the parts of these blocks."""
@@ -200,7 +236,7 @@ def _keep(
     source: SourceBlocks, folder: Path, names: Mapping[str, str], shuffle: PersonShuffle | None, key: str
 ) -> PartialSums:
     """Encode one block into files, and return the number of its records."""
-    counted, rows, waiting = Counter[str](), list[int](), list[Reading]()
+    counted, rows, seals, waiting = Counter[str](), list[int](), list[str](), list[Reading]()
 
     def flush() -> None:
         if waiting:
@@ -208,7 +244,7 @@ def _keep(
                 owners = pa.concat_arrays([part.owners for part in waiting])
                 hashes = np.concatenate([row_hashes(part.encoded) for part in waiting])
                 shuffle.route(_part(folder, names[key], len(rows)).stem, owners, hashes)
-            _write(_part(folder, names[key], len(rows)), _bytes(waiting))
+            seals.append(sealed.write(_part(folder, names[key], len(rows)), [_bytes(waiting)]))
             rows.append(sum(len(part.encoded) for part in waiting))
             waiting.clear()
 
@@ -218,7 +254,8 @@ def _keep(
         if len(part.encoded):
             waiting.append(part)
     flush()
-    _write(folder / f"{names[key]}.json", json.dumps({"rows": rows, "counted": dict(counted)}).encode())
+    listed = {"rows": rows, "seals": seals, "counted": dict(counted)}
+    sealed.write(folder / f"{names[key]}.json", [json.dumps(listed).encode()])
     return {"records": torch.tensor(sum(rows))}
 
 
@@ -234,10 +271,5 @@ def _bytes(parts: list[Reading]) -> memoryview:
     return content.getbuffer()
 
 
-def _write(path: Path, content: bytes | memoryview) -> None:
-    try:
-        durable.write(path, content)
-    except OSError:
-        # Half a file takes room on a disk that may be full.
-        durable.partial_path(path).unlink(missing_ok=True)
-        raise
+def _damaged(path: Path) -> BadRecords:
+    return BadRecords(f"{path}: was damaged or removed while the run read it; the same command encodes it anew and goes on")

@@ -2,7 +2,8 @@
 
 Each block writes its persons, sorted into buckets by a keyed hash, into one file (`route`). A bucket then holds all rows
 of its persons, from all blocks, and the full key says which rows are one person's (`bound`). The result is written back
-for each block (`of`). Every file is there whole or not at all, so an interrupted run goes on with the files that are there.
+for each block (`of`). Every file is there whole or not at all, and ends with a checksum under the key of the hash, so an
+interrupted run goes on with the files that are there, and with none that is damaged or was sorted under another key.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.person_keys import person_keys
 from lightning_dpgen.data.persons import priorities
-from lightning_dpgen.privacy import durable
+from lightning_dpgen.passes import sealed
 from lightning_dpgen.privacy.errors import DamagedState
 from lightning_dpgen.privacy.folders import make_private, sync_folder
 from lightning_dpgen.sampling.errors import BadRecords
@@ -74,7 +75,8 @@ class PersonShuffle:
     Memory: one block, or the different persons of one bucket in each block, and at most m rows of each. One person with
     many rows takes no more than a byte for each.
 
-    It can be pickled, and a copy in another process routes blocks into the same folder.
+    One process at a time makes it and calls `bound`: the caller holds a lock on the folder. It can be pickled, and a copy
+    in another process routes blocks into the same folder.
 
     Args:
         folder: a folder of its own in the run's private folder, which is made; its files are their owner's alone.
@@ -83,7 +85,6 @@ class PersonShuffle:
 
     Raises:
         ValueError: for fewer than 1 bucket or row.
-        DamagedState: if the folder holds another program's state.
         OSError: if it cannot be written.
 
     Example:
@@ -115,12 +116,14 @@ class PersonShuffle:
             self._write_state({"secret": secrets.token_urlsafe(12), "buckets": buckets})
 
     def is_routed(self, key: str) -> bool:
-        """Tell whether the rows of a block wait in the buckets, from this process or one that was interrupted."""
-        return self._block(key).exists()
+        """Tell whether the rows of a block wait in the buckets, whole, from this process or one that was interrupted."""
+        return self._is_whole(self._block(key))
 
     def is_done(self, keys: Iterable[str]) -> bool:
         """Tell whether the rows of exactly these blocks have been chosen, so that `of` gives them."""
-        return "persons" in self._state and self._state.get("about") == self._about(keys)
+        keys = list(keys)
+        same = "persons" in self._state and self._state.get("about") == self._about(keys)
+        return same and all(self._is_whole(self._result(key)) for key in keys)
 
     @property
     def persons(self) -> int:
@@ -197,6 +200,8 @@ class PersonShuffle:
             self._remove("block-*", "bucket-*")
             return
         if not keys or (missing := [key for key in keys if not self.is_routed(key)]):
+            if keys and (path := self._block(missing[0])).exists():
+                raise _damaged(path)
             which = repr(missing[0]) if keys else "none"
             raise ValueError(f"block {which}: expected one or more, and route() for each before bound()")
         if self._state.get("about") != self._about(keys):
@@ -207,12 +212,12 @@ class PersonShuffle:
         blocks = [self._block(key) for key in keys]
         sizes = np.stack([self._sizes(block) for block in blocks])
         for bucket in range(self._buckets):
-            if not self._bucket(bucket).exists():
+            if not self._is_whole(self._bucket(bucket)):
                 self._write(self._bucket(bucket), self._bounded(blocks, bucket, sizes))
         counts = [int(np.fromfile(self._bucket(bucket), np.int64, 1)[0]) for bucket in range(self._buckets)]
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         for place, key in enumerate(keys):
-            if not self._result(key).exists():
+            if not self._is_whole(self._result(key)):
                 self._write(self._result(key), self._written_back(blocks[place], place, sizes, starts))
         kept = functools.partial(map, lambda key: (one := self.of(key)).numbers[one.kept], keys)
         check_most_rows(kept, int(starts[-1]), self.max_rows)
@@ -226,16 +231,23 @@ class PersonShuffle:
             OSError, DamagedState: if they cannot be read.
         """
         path = self._result(key)
-        try:
-            numbers = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError):
-            raise _damaged(path) from None
+        if (content := sealed.read(path, self._key)) is None:
+            raise _damaged(path)
+        numbers = np.load(io.BytesIO(content), allow_pickle=False)
         # The numbers of rows that are left out are written as their complements, which are negative.
         return BlockPersons(np.where(numbers < 0, ~numbers, numbers), numbers >= 0)
 
     @property
     def _buckets(self) -> int:
         return self._state["buckets"]
+
+    @property
+    def _key(self) -> bytes:
+        """The key of checksums: files that were sorted by another hash, or into other buckets, are not taken for these."""
+        return f"{self._state['secret']} {self._buckets}".encode()
+
+    def _is_whole(self, path: Path) -> bool:
+        return sealed.find(path, self._key) is not None
 
     def _bounded(self, blocks: list[Path], bucket: int, sizes: np.ndarray) -> Iterator[bytes]:
         """Yield the content of a bucket's file: how many persons, the number of each pair's, and whether a row is kept.
@@ -304,7 +316,8 @@ class PersonShuffle:
         sizes = np.fromfile(path, np.int64, 3 * self._buckets)
         whole = sizes.size == 3 * self._buckets and (sizes >= 0).all()
         sizes = sizes.reshape(-1, 3) if whole else np.zeros((self._buckets, 3), np.int64)
-        if not whole or path.stat().st_size != sizes.nbytes + _segment_bytes(sizes).sum() + 4 * sizes[:, 1].sum():
+        content = sizes.nbytes + _segment_bytes(sizes).sum() + 4 * sizes[:, 1].sum()
+        if not whole or path.stat().st_size != content + sealed.LENGTH:
             raise _damaged(path)
         return sizes
 
@@ -322,27 +335,15 @@ class PersonShuffle:
         return self._folder / f"persons-{_name(key)}.npy"
 
     def _write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
-        try:
-            durable.write(path, b"".join(parts))
-        except OSError as error:
-            # It is what fills the disk, and is of no use in part.
-            durable.partial_path(path).unlink(missing_ok=True)
-            raise OSError(error.errno, error.strerror, str(path)) from None
+        sealed.write(path, parts, self._key)
 
     def _read_state(self) -> dict[str, Any]:
-        path = self._folder / STATE
-        if not path.exists():
-            return {}
-        try:
-            state = json.loads(path.read_bytes())
-            if not all(isinstance(state[name], kind) for name, kind in (("secret", str), ("buckets", int))):
-                raise TypeError
-        except (ValueError, KeyError, TypeError):
-            raise _damaged(path) from None
-        return state
+        # Without it the blocks are sorted anew, under another key.
+        content = sealed.read(self._folder / STATE)
+        return {} if content is None else json.loads(content)
 
     def _write_state(self, state: dict[str, Any]) -> None:
-        self._write(self._folder / STATE, [json.dumps(state).encode()])
+        sealed.write(self._folder / STATE, [json.dumps(state).encode()])
         self._state = state
 
     def _remove(self, *patterns: str) -> None:
@@ -436,7 +437,7 @@ def _read_hashes(block: Path, bucket: int, sizes: np.ndarray) -> np.ndarray:
 def _read_order(block: Path, sizes: np.ndarray) -> np.ndarray:
     with open(block, "rb") as file:
         file.seek(sizes.nbytes + int(_segment_bytes(sizes).sum()))
-        return np.fromfile(file, np.uint32)
+        return np.fromfile(file, np.uint32, int(sizes[:, 1].sum()))
 
 
 def _name(key: str) -> str:
@@ -449,4 +450,4 @@ def _segment_bytes(sizes: np.ndarray) -> np.ndarray:
 
 
 def _damaged(path: Path) -> DamagedState:
-    return DamagedState(f"{path}: is not what a run has saved, or only a part of it; delete its folder to begin anew")
+    return DamagedState(f"{path}: is not what this run has saved, or only a part of it; the block has to be routed anew")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -16,10 +17,9 @@ from torch import Tensor
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.blocks import Blocks
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
-from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.errors import DamagedState
 from lightning_dpgen.privacy.whole_sums import LARGEST_SUM
 
 # Sums are held in two parts: multiples of 2^32, and the rest below that, which 2^30 blocks do not fill.
@@ -115,12 +115,14 @@ class InBlocks:
     Args:
         blocks: the records.
         executor, keep, after_block: as for `reduce`.
+        close: leaves the place of the blocks to others.
     """
 
     blocks: Blocks
     executor: PassExecutor | None = None
     keep: Path | None = None
     after_block: Callable[[], None] = lambda: None
+    close: Callable[[], None] = lambda: None
 
     @property
     def schema(self) -> Schema:
@@ -179,21 +181,18 @@ class _Total:
         return found
 
     def save(self, path: Path) -> None:
-        counted = "\n".join(self.counted)
-        durable.save(path, {"about": self._about, "counted": counted, "high": self._high, "low": self._low})
+        content = io.BytesIO()
+        torch.save({"counted": "\n".join(self.counted), "high": self._high, "low": self._low}, content)
+        sealed.write(path, [content.getbuffer()], self._about.encode())
 
     @classmethod
     def kept(cls, path: Path | None, about: str) -> _Total | None:
         """Return the sums that were kept of this pass; None where there are none, or they are damaged."""
-        if path is None or not path.is_file():
+        # Nothing was paid for, so the pass begins anew where they are not what was saved.
+        content = None if path is None else sealed.read(path, about.encode())
+        if content is None:
             return None
-        try:
-            kept = durable.load(path, "about", "counted", "high", "low")
-        except DamagedState:
-            # Nothing was paid for, so the pass begins anew.
-            return None
-        if kept["about"] != about:
-            return None
+        kept = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         total = cls(about, {})
         total._high, total._low = kept["high"], kept["low"]
         total.counted = dict.fromkeys(kept["counted"].split("\n"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import filelock
 
 from lightning_dpgen.data.files.extras import needs
@@ -54,6 +56,8 @@ def read_in_blocks(
 ) -> tuple[InBlocks, dict[str, int]]:
     """Return the records in blocks, each of which is encoded into the folder, and the counts of what was changed.
 
+    No other run uses the blocks until the records are closed.
+
     Raises:
         UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were encoded stay.
     """
@@ -63,19 +67,26 @@ def read_in_blocks(
     kept = source.blocks(settings.schema, folder.blocks)
     on = f"the blocks that were read are kept, and run_dir={folder.root} goes on with them"
     on += "; nothing was spent" if fresh else ""
-    try:
-        kept.fill(executor)
-    except BadRecords as error:
-        raise BadRecords(f"{error}; {on}") from None
-    except KeyboardInterrupt:
-        raise UsageError(f"interrupted; {on}", INTERRUPTED) from None
-    except filelock.Timeout:
-        raise UsageError(f"run_dir={folder.root}: another run is reading its records into it; one at a time") from None
-    except OSError as error:
-        raise UsageError(f"{describe_os_error(error)}; {on}") from None
-    if not len(kept):
-        raise BadRecords(
-            f"data={source.spec.source}: there are no records: expected at least one; see what data.path holds"
-        )
-    records = InBlocks(kept, executor, keep=folder.blocks / f"{SUMS}.pt", after_block=interrupts.stop_here)
-    return records, kept.counted
+    with ExitStack() as undo:
+        undo.callback(kept.close)
+        try:
+            kept.hold()
+            # Another run may have begun here, or ended, since this one looked.
+            if folder.finished or (fresh and folder.unfinished):
+                raise UsageError(f"run_dir={folder.root}: another run has just taken it; choose another run_dir")
+            kept.fill(executor)
+        except BadRecords as error:
+            raise BadRecords(f"{error}; {on}") from None
+        except KeyboardInterrupt:
+            raise UsageError(f"interrupted; {on}", INTERRUPTED) from None
+        except filelock.Timeout:
+            raise UsageError(f"run_dir={folder.root}: another run is reading its records into it; one at a time") from None
+        except OSError as error:
+            raise UsageError(f"{describe_os_error(error)}; {on}") from None
+        if not len(kept):
+            raise BadRecords(
+                f"data={source.spec.source}: there are no records: expected at least one; see what data.path holds"
+            )
+        undo.pop_all()
+    sums = folder.blocks / f"{SUMS}.pt"
+    return InBlocks(kept, executor, keep=sums, after_block=interrupts.stop_here, close=kept.close), kept.counted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_dpgen.data.records import Records
@@ -52,7 +52,9 @@ def train(
         UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
         OSError: from the disk.
     """
-    return _Run(spec, source, folder, interrupts, reporter, ranks or Ranks()).release()
+    run = _Run(spec, source, folder, interrupts, reporter, ranks or Ranks())
+    with run.exits:
+        return run.release()
 
 
 def settle(spec: RunSpec, source: Source) -> tuple[Settings | None, Plan | None]:
@@ -85,6 +87,8 @@ class _Run:
     interrupts: Interrupts
     reporter: Reporter
     ranks: Ranks
+    # Closes the records when the run has ended.
+    exits: ExitStack = field(default_factory=ExitStack)
 
     def release(self) -> dict[str, Any]:
         if self.folder.unfinished:
@@ -135,7 +139,12 @@ class _Run:
         return self._read(settings)
 
     def _read(self, settings: Settings) -> Records | InBlocks:
-        return read_records(settings, self.source, self.reporter, self.folder, self.interrupts)
+        # A first look has read by fewer settings.
+        self.exits.close()
+        records = read_records(settings, self.source, self.reporter, self.folder, self.interrupts)
+        if isinstance(records, InBlocks):
+            self.exits.callback(records.close)
+        return records
 
     def _open(self, settings: Settings | None, plan: Plan) -> Account:
         _LOG.debug("opening the ledger %s", self.folder.ledger)

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_dpgen.passes import kept_blocks
 from lightning_dpgen.passes import reduce as reducing
+from lightning_dpgen.passes.kept_blocks import KeptBlocks
+from lightning_dpgen.privacy import durable
 from lightning_dpgen.specs import sources
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -110,17 +111,70 @@ def test_a_fault_in_a_file_costs_nothing_and_the_same_command_goes_on(dpgen, wor
 
 def test_a_full_disk_is_told_in_one_line(dpgen, words, tmp_path, monkeypatch):
     words = [*words, f"run_dir={tmp_path / 'run'}"]
-    for module, name in ((kept_blocks.durable, "write"), (reducing.durable, "save")):
+    write = durable.write
+    for name in ("*.npy", "sums.pt"):
 
-        def full(path, _):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        def full(path, content, name=name):
+            if path.match(name):
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            write(path, content)
 
         with monkeypatch.context() as patch:
-            patch.setattr(module, name, full)
+            patch.setattr(durable, "write", full)
             status, _, err = dpgen(*words)
         assert status == 2 and "No space left" in _line(err) and f"run_dir={tmp_path / 'run'}" in err
         assert not (tmp_path / "run" / "private" / "ledger.jsonl").exists() or not _accesses(tmp_path / "run")
     assert dpgen(*words)[0] == 0 and len(_accesses(tmp_path / "run")) == 1
+
+
+def test_one_run_at_a_time_uses_the_blocks(dpgen, words, tmp_path, monkeypatch):
+    blocks, held, sum_block = tmp_path / "run" / "private" / "blocks", [], reducing._sum_block
+    words = [*words, f"run_dir={tmp_path / 'run'}"]
+
+    def refused(*of):
+        held.append(dpgen(*words))
+        return sum_block(*of)
+
+    monkeypatch.setattr(reducing, "_sum_block", refused)
+    assert dpgen(*words)[0] == 0 and len(held) == 8
+    for status, _, err in held:
+        # Nothing is drawn before the sums are there, so it is the blocks that keep the other run away.
+        assert status == 2 and "another run is reading its records into it; one at a time" in _line(err)
+    assert len(_accesses(tmp_path / "run")) == 1 and not blocks.exists()
+
+
+def test_a_run_that_began_in_between_keeps_its_blocks(dpgen, words, tmp_path, monkeypatch):
+    """The second run has looked before the first one began, and comes to the blocks when it has drawn, or ended."""
+    words, hold = [*words, f"run_dir={tmp_path / 'run'}"], KeptBlocks.hold
+
+    def late(kept):
+        monkeypatch.setattr(KeptBlocks, "hold", hold)
+        assert dpgen(*words)[0] == 0
+        hold(kept)
+
+    monkeypatch.setattr(KeptBlocks, "hold", late)
+    status, _, err = dpgen(*words)
+    assert status == 2 and "another run has just taken it" in _line(err)
+    assert not (tmp_path / "run" / "private" / "blocks").exists() and len(_accesses(tmp_path / "run")) == 1
+
+
+@pytest.mark.parametrize("name", ["*.npy", "*.json", "sums.pt"])
+def test_damaged_blocks_change_no_release(dpgen, words, tmp_path, monkeypatch, name):
+    assert dpgen(*words, f"run_dir={tmp_path / 'whole'}")[0] == 0
+    words = [*words, f"run_dir={tmp_path / 'run'}"]
+
+    def stop(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reducing._Total, "sums", stop)
+        assert dpgen(*words)[0] == 2
+    damaged = sorted((tmp_path / "run" / "private" / "blocks").glob(name))[-1]
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    assert dpgen(*words)[0] == 0
+    assert _release(tmp_path / "run")[0] == _release(tmp_path / "whole")[0] and len(_accesses(tmp_path / "run")) == 1
 
 
 KILLED = """
@@ -130,14 +184,15 @@ from lightning_dpgen.cli.main import main
 reduce._UNKEPT, kept_blocks._ROWS, calls = -1.0, 64, []
 def dying(function, after):
     def call(*words):
-        function(*words)
+        found = function(*words)
         calls.append(1)
         if len(calls) == after:
             os.kill(os.getpid(), signal.SIGKILL)
+        return found
     return call
 where, after = sys.argv[1], int(sys.argv[2])
 if where == "encoding":
-    kept_blocks._write = dying(kept_blocks._write, after)
+    kept_blocks.sealed.write = dying(kept_blocks.sealed.write, after)
 if where == "measuring":
     reduce._Total.save = dying(reduce._Total.save, after)
 main(sys.argv[3:])

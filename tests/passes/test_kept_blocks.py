@@ -1,9 +1,12 @@
 """Blocks are read and encoded once, into files of their owner, and a pass that stopped goes on with those there."""
 
 import errno
+import io
 import pickle
 from collections import Counter
+from contextlib import closing
 
+import filelock
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -117,6 +120,7 @@ def test_a_block_that_cannot_be_read_loses_no_other(tmp_path):
     with pytest.raises(BadRecords, match=r"in/1.parquet, row group 1, row 7 \(from 0\): column 'city': 'x'"):
         kept.fill()
     assert len(list((tmp_path / "kept").glob("*.json"))) == 4
+    kept.close()
     # The same folder once it is right: blocks of other files are not read again, and the wrong file's are not kept.
     _write(tmp_path / "again", _frame())
     (tmp_path / "again" / "1.parquet").rename(tmp_path / "in" / "1.parquet")
@@ -125,7 +129,9 @@ def test_a_block_that_cannot_be_read_loses_no_other(tmp_path):
     kept.fill()
     assert sorted(reads) == [key for key in source.keys if not key.startswith("0.")]
     assert len(kept) == 90 and len(list((tmp_path / "kept").glob("*.json"))) == len(source.keys)
-    KeptBlocks(source, tmp_path / "kept").fill()
+    kept.close()
+    with closing(KeptBlocks(source, tmp_path / "kept")) as again:
+        again.fill()
     assert set(reads.values()) == {1}
     # Records that are read otherwise are others.
     other = KeptBlocks(TableBlocks(str(tmp_path / "in"), CHOICES), tmp_path / "kept")
@@ -174,3 +180,78 @@ def test_files_of_other_columns_are_refused_before_any_is_read(tmp_path):
     _frame().rename(columns={"age": "years"}).to_parquet(tmp_path / "in" / "3.parquet")
     with pytest.raises(BadRecords, match=r"3.parquet has other columns than .*0.parquet: 'years' in place of 'age'"):
         TableBlocks(str(tmp_path / "in"), SCHEMA)
+
+
+def test_one_process_at_a_time_uses_the_folder(tmp_path):
+    _write(tmp_path / "in", _frame())
+    first, second = (KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept") for _ in range(2))
+    first.fill()
+    files = {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()}
+    for step in (lambda: None, first.fill, lambda: pickle.loads(pickle.dumps(first)).close(), first.remove):
+        step()
+        with pytest.raises(filelock.Timeout):
+            second.fill()
+    assert not (tmp_path / "kept").exists()
+    first.close()
+    second.fill()
+    assert {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()} == files
+
+
+def _flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _out_of_range(path):
+    """Write a code that no column has, in a file that is right in itself."""
+    arrays = io.BytesIO(path.read_bytes())
+    codes, rest = np.load(arrays), arrays.read()
+    codes[0] = 200
+    with open(path, "wb") as file:
+        np.save(file, codes)
+        file.write(rest)
+
+
+DAMAGES = {"a bit": _flip, "cut": _cut, "empty": lambda path: path.write_bytes(b""), "gone": lambda path: path.unlink()}
+FILES = [(name, kind) for name in ("*.npy", "*.json", "sums.pt") for kind in DAMAGES]
+
+
+@pytest.mark.parametrize(("name", "kind"), [*FILES, ("*.npy", "a code")], ids=str)
+def test_what_is_damaged_is_made_anew_and_no_sum_changes(tmp_path, name, kind):
+    _write(tmp_path / "in", _frame())
+    function, folder = StatisticSums(ProductRecipe(CHOICES, k=2, n=90).tables, label_components), tmp_path / "kept"
+    with closing(KeptBlocks(TableBlocks(str(tmp_path / "in"), CHOICES), folder)) as kept:
+        kept.fill()
+        expected = reduce(kept, function, keep=folder / "sums.pt")
+        damaged = sorted(folder.glob(name))[-1]
+        (DAMAGES | {"a code": _out_of_range})[kind](damaged)
+        if name == "*.npy":
+            # It is noticed in a pass, too.
+            with pytest.raises(BadRecords, match=r"^[^\n]*npy: was damaged or removed while the run read it[^\n]*$"):
+                reduce(kept, function)
+    source = TableBlocks(str(tmp_path / "in"), CHOICES)
+    reads = _reads(source)
+    with closing(KeptBlocks(source, folder)) as kept:
+        kept.fill()
+        found = reduce(kept, function, keep=folder / "sums.pt")
+    assert sum(reads.values()) == (0 if name == "sums.pt" else 1)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_sums_whose_content_was_changed_are_not_used(tmp_path):
+    """The file of a bit that was changed in a number can still be read."""
+    _write(tmp_path / "in", _frame())
+    function, keep = StatisticSums(ProductRecipe(CHOICES, k=2, n=90).tables, label_components), tmp_path / "sums.pt"
+    with closing(KeptBlocks(TableBlocks(str(tmp_path / "in"), CHOICES), tmp_path / "kept")) as kept:
+        kept.fill()
+        expected = reduce(kept, function, keep=keep)
+        content, number = keep.read_bytes(), expected["singles"].numpy().tobytes()[:16]
+        assert content.count(number)
+        keep.write_bytes(content.replace(number, bytes([number[0] ^ 1]) + number[1:]))
+        found = reduce(kept, function, keep=keep)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)

@@ -55,6 +55,7 @@ def _write(folder, frame, files=3, ending="parquet", seed=0):
 def _kept(source, folder, max_rows=2):
     kept = KeptBlocks(TableBlocks(str(source), SCHEMA, values=True, person="who"), folder, max_rows)
     kept.fill()
+    kept.close()
     return kept
 
 
@@ -65,6 +66,10 @@ def _by_person(parts):
         for code, person in zip(map(tuple, codes.tolist()), persons.tolist(), strict=True):
             found.setdefault(person, []).append(code)
     return Counter(tuple(sorted(codes)) for codes in found.values())
+
+
+def _parts(kept):
+    return [(part.encoded.codes, part.persons) for part in map(kept.read, kept.keys)]
 
 
 def _in_memory(max_rows=2):
@@ -124,7 +129,7 @@ def test_other_files_or_another_bound_choose_anew(tmp_path):
     _write(tmp_path / "in", _frame(), seed=1)
     other = _kept(tmp_path / "in", folder, max_rows=3)
     expected = _by_person([(records.encoded.codes, records.persons)])
-    assert _by_person([((one := other.read(key)).encoded.codes, one.persons) for key in other.keys]) == expected
+    assert _by_person(_parts(other)) == expected
 
 
 def test_persons_that_are_missing_name_file_and_column(tmp_path):
@@ -156,3 +161,47 @@ def test_a_source_bounds_its_persons_over_all_blocks(tmp_path):
     blocks = source.blocks(SCHEMA, tmp_path / "kept")
     blocks.fill()
     assert source.in_blocks and len(blocks) == len(_in_memory()) == len(source.records(SCHEMA)[0])
+
+
+def _damage(path, kind):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes({"a bit": content, "cut": content[: len(content) // 2], "of another program": b"{}"}[kind])
+
+
+@pytest.mark.parametrize("kind", ["a bit", "cut", "of another program", "gone"])
+@pytest.mark.parametrize("name", ["persons/persons-*", "persons/shuffle.json", "*.npy"])
+def test_damage_changes_no_choice(tmp_path, name, kind):
+    _write(tmp_path / "in", _frame())
+    kept = _kept(tmp_path / "in", tmp_path / "kept")
+    expected = _by_person(_parts(kept))
+    damaged = sorted((tmp_path / "kept").glob(name))[-1]
+    if kind == "gone":
+        damaged.unlink()
+    else:
+        _damage(damaged, kind)
+    if "shuffle" not in name:
+        with pytest.raises(BadRecords, match="was damaged or removed while the run read it"):
+            [kept.read(key) for key in kept.keys]
+    again = _kept(tmp_path / "in", tmp_path / "kept")
+    assert _by_person(_parts(again)) == expected
+    assert not list((tmp_path / "kept").rglob("block-*")) and not list((tmp_path / "kept").rglob("bucket-*"))
+
+
+@pytest.mark.parametrize("damaged", ["persons/block-*", "persons/bucket-*", "persons/shuffle.json"])
+def test_damage_in_an_interrupted_choice_changes_nothing(tmp_path, monkeypatch, damaged):
+    """Blocks that were sorted under another key are not taken for those of this one."""
+    monkeypatch.setattr("lightning_dpgen.passes.person_shuffle._BUCKET_BYTES", 2000)
+    _write(tmp_path / "in", _frame())
+    with monkeypatch.context() as patch:
+
+        def interrupted(shuffle, *_):
+            raise KeyboardInterrupt
+
+        patch.setattr(kept_blocks.PersonShuffle, "_written_back", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            _kept(tmp_path / "in", tmp_path / "kept")
+    _damage(sorted((tmp_path / "kept").glob(damaged))[-1], "a bit")
+    kept, records = _kept(tmp_path / "in", tmp_path / "kept"), _in_memory()
+    expected = _by_person([(records.encoded.codes, records.persons)])
+    assert _by_person(_parts(kept)) == expected

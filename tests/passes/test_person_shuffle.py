@@ -246,9 +246,14 @@ def test_damaged_files_are_told(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DamagedState, match="block-"):
         shuffle.bound(["f0"])
-    (tmp_path / "s" / person_shuffle.STATE).write_text("{}")
-    with pytest.raises(DamagedState, match=r"shuffle\.json"):
-        PersonShuffle(tmp_path / "s", 2, 4)
+    assert not shuffle.is_routed("f0")
+    shuffle.route("f0", pa.array([1, 2]), np.zeros(2, np.uint64))
+    # Under another key, or of another number of buckets, the file is none of this choice.
+    (tmp_path / "s" / person_shuffle.STATE).unlink()
+    other = PersonShuffle(tmp_path / "s", 2, 4)
+    assert shuffle.is_routed("f0") and not other.is_routed("f0")
+    with pytest.raises(DamagedState, match="block-"):
+        other.bound(["f0"])
 
 
 def test_no_rows(tmp_path):

@@ -1,0 +1,81 @@
+"""Files that end with a checksum of all before it, so that a bit that was changed is noticed when they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from lightning_dpgen.privacy import durable
+
+_DIGEST = 16
+# A line break and the digits of the checksum.
+LENGTH = 1 + 2 * _DIGEST
+_AT_ONCE = 2**22
+
+
+def write(path: Path, parts: Iterable[bytes | memoryview], key: bytes = b"") -> str:
+    """Write a file whole or not at all, its owner's alone, and return its checksum.
+
+    Args:
+        parts: the content, one after the other.
+        key: at most 64 bytes; a file of another key counts as damaged.
+
+    Raises:
+        OSError: if it cannot be written; nothing is left in part.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "file"
+        ...     written = write(path, [b"some", b" bytes"])
+        ...     read(path), find(path) == written, find(path, key=b"other"), read(path.with_name("gone"))
+        (b'some bytes', True, None, None)
+    """
+    content = b"".join(parts)
+    seal = _digest(content, key)
+    try:
+        durable.write(path, content + _ending(seal))
+    except OSError as error:
+        # Half a file takes room on a disk that may be full.
+        durable.partial_path(path).unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    return seal
+
+
+def read(path: Path, key: bytes = b"") -> bytes | None:
+    """Return the content of a file; None where it is missing, not what was written, or of another key.
+
+    Raises:
+        OSError: from the disk.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    own = content[:-LENGTH]
+    return own if content[len(own) :] == _ending(_digest(own, key)) else None
+
+
+def find(path: Path, key: bytes = b"") -> str | None:
+    """Return the checksum of a file, with a piece of it in memory at a time; None where `read` returns None."""
+    digest = hashlib.blake2b(digest_size=_DIGEST, key=key)
+    try:
+        with open(path, "rb") as file:
+            left = os.fstat(file.fileno()).st_size - LENGTH
+            while left > 0 and (piece := file.read(min(left, _AT_ONCE))):
+                digest.update(piece)
+                left -= len(piece)
+            whole = left == 0 and file.read() == _ending(digest.hexdigest())
+    except FileNotFoundError:
+        return None
+    return digest.hexdigest() if whole else None
+
+
+def _digest(content: bytes, key: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=_DIGEST, key=key).hexdigest()
+
+
+def _ending(seal: str) -> bytes:
+    return f"\n{seal}".encode()
