@@ -37,6 +37,7 @@ from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import JOBS, RunFolder
 from lightning_dpgen.runs.run import settle
+from lightning_dpgen.runs.run_dir import remove_blocks
 from lightning_dpgen.runs.table import aligned
 from lightning_dpgen.specs.compose import (
     FLAGS,
@@ -98,6 +99,8 @@ def job(configuration: DictConfig) -> None:
     jobs = json.loads((root / "private" / JOBS).read_text(encoding="utf-8"))
     folder = RunFolder(root / str(number))
     if folder.release.exists():
+        if folder.finished:
+            remove_blocks(folder.root)
         return
     print(f"\njob {number} of 0 to {len(jobs) - 1}: {shlex.join(jobs[number])}", flush=True)
     begin = time.monotonic()

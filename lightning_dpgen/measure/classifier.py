@@ -288,10 +288,11 @@ class ClassifierRecipe(Recipe):
         *,
         state: State | None = None,
         save: Callable[[State], None] = lambda _: None,
+        reserve: Callable[[State], None] = lambda _: None,
     ) -> Mixture:
         """Measure what is not in the state yet, and fit the mixture; see `Recipe.measure`."""
         try:
-            return super().measure(records, component, account, state=state, save=save)
+            return super().measure(records, component, account, state=state, save=save, reserve=reserve)
         finally:
             # With it goes what was kept of the records.
             self._last.clear()

@@ -7,6 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from lightning_dpgen.data.records import Records
@@ -95,6 +96,7 @@ class Recipe(ABC):
         *,
         state: State | None = None,
         save: Callable[[State], None] = lambda _: None,
+        reserve: Callable[[State], None] = lambda _: None,
     ) -> Mixture:
         """Measure what is not in the state yet, and fit the mixture, which remembers the run that has paid for it.
 
@@ -105,6 +107,8 @@ class Recipe(ABC):
             account: the account whose plan holds `specs`; None if the state holds all of it.
             state: the state from which an interrupted run goes on; None to begin.
             save: called after each access with the state from which the run could go on.
+            reserve: called before each access with a state of zeros in the place of what it measures, so that room can be
+                made for what `save` is called with; it may raise to end the run, and nothing is spent on the access then.
 
         Guarantee:
             See `Workload.measure`, with the bound of each statistic.
@@ -113,7 +117,7 @@ class Recipe(ABC):
             ValueError, BadRecords, LedgerError: see `Workload.measure`; ValueError for a state of another run or recipe, or
                 an incomplete one without an account to pay for the rest.
         """
-        return self.fitted(self.measured(records, component, account, state=state, save=save))
+        return self.fitted(self.measured(records, component, account, state=state, save=save, reserve=reserve))
 
     def measured(
         self,
@@ -123,6 +127,7 @@ class Recipe(ABC):
         *,
         state: State | None = None,
         save: Callable[[State], None] = lambda _: None,
+        reserve: Callable[[State], None] = lambda _: None,
     ) -> State:
         """Measure what is not in the state yet, and fit nothing; see `measure`."""
         if state is not None and not self.fits(state):
@@ -141,7 +146,9 @@ class Recipe(ABC):
                     raise ValueError(f"account=None: the state lacks {workload.stage!r}, which an account has to pay for")
                 continue
             while len(made) < workload.rounds and (not made or account.remaining(workload.stage)):
-                made.append(workload.measure(self.statistics(workload.stage, state), records, component, account))
+                statistics = self.statistics(workload.stage, state)
+                reserve({**state, workload.stage: (*made, _zeros(statistics, account.ledger.run))})
+                made.append(workload.measure(statistics, records, component, account))
                 state = {**state, workload.stage: tuple(made)}
                 save(state)
         return state
@@ -171,6 +178,14 @@ class Recipe(ABC):
             if not made:
                 break
         return set(before) == set(state)
+
+
+def _zeros(statistics: Mapping[str, Statistic], run: str) -> dict[str, Measured]:
+    """Return what is as large as the measurements of these statistics."""
+    return {
+        name: Measured(torch.zeros(tuple(statistic.shape), dtype=torch.float64), 0.0, run)
+        for name, statistic in statistics.items()
+    }
 
 
 def _runs(state: State) -> set[str]:

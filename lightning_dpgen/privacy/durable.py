@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,9 @@ import torch
 from lightning_dpgen.privacy.errors import DamagedState
 from lightning_dpgen.privacy.folders import owner_only, sync_folder
 
+# Bytes beyond those of a state that is like the one to come: how long its names and numbers are in a file differs a little.
+_SPARE = 4096
+
 
 def save(path: Path, value: Any) -> None:
     """Write tensors and plain values to `path`, replacing what is there in one move; its owner alone may read it.
@@ -19,20 +25,59 @@ def save(path: Path, value: Any) -> None:
     Raises:
         OSError: if they cannot be written; what was there stays.
     """
-    content = io.BytesIO()
-    torch.save(value, content)
-    write(path, content.getbuffer())
+    write(path, _packed(value))
 
 
 def write(path: Path, content: bytes | memoryview) -> None:
     """Write bytes as `save` writes values."""
     part = partial_path(path)
-    with open(part, "wb", opener=owner_only) as file:
+    _overwrite(part, content)
+    with _removed_where_it_fails(part):
+        os.replace(part, path)
+    sync_folder(path.parent)
+
+
+def reserve(path: Path, value: Any) -> None:
+    """Take the room on the disk that `save` of such a value uses, so that a full disk is told before it matters.
+
+    Args:
+        value: tensors of the shapes and types that will be saved, whatever is in them.
+
+    Raises:
+        OSError: if there is not so much room; none is taken then.
+    """
+    # A file system that compresses gives random bytes the room that they say.
+    _overwrite(partial_path(path), secrets.token_bytes(len(_packed(value)) + _SPARE))
+
+
+def _packed(value: Any) -> memoryview:
+    content = io.BytesIO()
+    torch.save(value, content)
+    return content.getbuffer()
+
+
+def _overwrite(part: Path, content: bytes | memoryview) -> None:
+    """Write over what is there, whose room on the disk stays taken meanwhile."""
+    with open(part, "r+b", opener=_own_or_new) as file, _removed_where_it_fails(part):
         file.write(content)
+        file.truncate()
         file.flush()
         os.fsync(file.fileno())
-    os.replace(part, path)
-    sync_folder(path.parent)
+
+
+def _own_or_new(name: str, flags: int) -> int:
+    return owner_only(name, flags | os.O_CREAT)
+
+
+@contextmanager
+def _removed_where_it_fails(part: Path) -> Iterator[None]:
+    """Remove half a file, which takes room on a disk that may be full."""
+    try:
+        yield
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
+        raise
 
 
 def partial_path(path: Path) -> Path:

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from tqdm import tqdm
 
@@ -81,14 +82,15 @@ class RowsFolder:
         names = [
             f"part-{number:06}-of-{count:06}-seed-{self.draw.seed}-{digest}{self.ending}" for number in range(1, count + 1)
         ]
-        there = self._checked(set(names))
+        kept = self._checked(set(names))
         self.folder.mkdir(exist_ok=True)
-        todo = [(number, name) for number, name in enumerate(names) if name not in there]
-        with tqdm(total=count, initial=len(there), desc="files", disable=None, leave=False, dynamic_ncols=True) as bar:
+        todo = [(i, name) for i, name in enumerate(names) if name not in kept or not self._is_whole(name, self._rows(i))]
+        there = count - len(todo)
+        with tqdm(total=count, initial=there, desc="files", disable=None, leave=False, dynamic_ncols=True) as bar:
             for _ in self._made(todo, min(processes, len(todo))):
                 bar.update()
         sync_folder(self.folder)
-        return min(self.draw.n, ROWS_OF_A_FILE), len(there)
+        return min(self.draw.n, ROWS_OF_A_FILE), there
 
     def _made(self, todo: list[tuple[int, str]], processes: int) -> Iterator[None]:
         if processes < 2:
@@ -110,16 +112,29 @@ class RowsFolder:
                 pool.shutdown(cancel_futures=True)
 
     def _write_file(self, number: int, name: str) -> None:
-        start = number * ROWS_OF_A_FILE
-        rows = range(start, min(self.draw.n, start + ROWS_OF_A_FILE))
         part = self.folder / f".{name}.{secrets.token_hex(4)}.part{self.ending}"
         try:
-            write_table(part, self.draw.chunks(rows), self.draw.columns, escape=self.escape, form=self.draw.written_form)
+            chunks = self.draw.chunks(self._rows(number))
+            write_table(part, chunks, self.draw.columns, escape=self.escape, form=self.draw.written_form)
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
             os.replace(part, self.folder / name)
         finally:
             part.unlink(missing_ok=True)
+
+    def _rows(self, number: int) -> range:
+        """Return the rows of a file among those of the draw."""
+        start = number * ROWS_OF_A_FILE
+        return range(start, min(self.draw.n, start + ROWS_OF_A_FILE))
+
+    def _is_whole(self, name: str, rows: range) -> bool:
+        """Tell whether a file that is there can be kept: the end of a Parquet file says how many rows it has."""
+        if self.ending != ".parquet":
+            return True
+        try:
+            return pq.read_metadata(self.folder / name).num_rows == len(rows)
+        except (OSError, pa.ArrowInvalid):
+            return False
 
     def _found_seed(self) -> int:
         """Return the seed of files that are there; a fresh one if there are none."""

@@ -281,8 +281,9 @@ def write_model(folder: Path, mixture: Mixture, *, private: bool = True) -> None
     description = _described(network) | {"mixture_weights": mixture.weights.tolist()}
     description |= {} if private else {"private": False}
     (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-    safetensors.torch.save_file(_tensors(network), folder / WEIGHTS)
-    (folder / WEIGHTS).chmod(0o644)  # safetensors writes for the owner alone, and this file is meant for others
+    # A full disk is an OSError here, and another error where safetensors writes the file itself.
+    (folder / WEIGHTS).write_bytes(safetensors.torch.save(_tensors(network)))
+    (folder / WEIGHTS).chmod(0o644)
 
 
 def _tensors(network: Any) -> dict[str, torch.Tensor]:

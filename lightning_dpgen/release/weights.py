@@ -38,7 +38,7 @@ class WeightsContent:
         description = {"model": KIND, "architecture": self.architecture, "tensors": shapes}
         description |= {} if private else {"private": False}
         (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        safetensors.torch.save_file(self.tensors, folder / WEIGHTS)
+        (folder / WEIGHTS).write_bytes(safetensors.torch.save(self.tensors))
         (folder / WEIGHTS).chmod(0o644)
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:

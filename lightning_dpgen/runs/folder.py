@@ -22,7 +22,7 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import RELEASE, WARNINGS
-from lightning_dpgen.runs.run_dir import JOBS, check_no_sweep, check_run_dir, kind_of_place
+from lightning_dpgen.runs.run_dir import BLOCKS, JOBS, check_no_sweep, check_run_dir, kind_of_place
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 
@@ -54,7 +54,7 @@ class RunFolder:
     warnings = _under("private", WARNINGS)
     tensorboard = _under("private", "tensorboard")
     # Encoded records of tables that are read in blocks; it is removed when the run has ended.
-    blocks = _under("private", "blocks")
+    blocks = _under("private", BLOCKS)
     staging = _under("private", "release-in-progress")
 
     @property

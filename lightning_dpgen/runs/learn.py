@@ -38,19 +38,25 @@ def read_records(
         UsageError: for a run that takes no records in blocks.
         BadRecords: if they are not what was declared; nothing has been spent.
     """
-    check_memory(settings, source)
-    # The public figure of a table is of its values, and they are read before anything is spent.
-    by_values = isinstance(settings.schema, TableSchema) and settings.spec.privacy.fidelity_share is not None
-    if source.in_blocks:
-        records, counted = read_in_blocks(settings, source, folder, interrupts)
-    else:
-        records, counted = source.records(settings.schema, values=by_values)
+    records, counted = open_records(settings, source, folder, interrupts)
     n, part = settings.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
     reporter.say(f"reading (private, stays here): {part}; data.n={n:,}")
     reporter.warn(declared_warning(n, len(records)))
     for what, count in counted.items():
         reporter.say(f"reading (private, stays here): {what}: {count:,}")
     return records
+
+
+def open_records(
+    settings: Settings, source: Source, folder: RunFolder, interrupts: Interrupts
+) -> tuple[Records | InBlocks, dict[str, int]]:
+    """Return the private records as `read_records` does, and the counts of what was changed; nothing is said of them."""
+    check_memory(settings, source)
+    if source.in_blocks:
+        return read_in_blocks(settings, source, folder, interrupts)
+    # The public figure of a table is of its values, and they are read before anything is spent.
+    by_values = isinstance(settings.schema, TableSchema) and settings.spec.privacy.fidelity_share is not None
+    return source.records(settings.schema, values=by_values)
 
 
 def keep_warnings(folder: RunFolder, settings: Settings, records: Records | InBlocks) -> None:

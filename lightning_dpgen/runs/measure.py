@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -20,6 +22,8 @@ from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.resume import load_state, paid_once, say_plan
+from lightning_dpgen.runs.run_dir import remove_blocks
+from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 
 def measured_mixture(run: Context, records: Records | InBlocks) -> Mixture:
@@ -43,7 +47,7 @@ def measured_mixture(run: Context, records: Records | InBlocks) -> Mixture:
         _refuse_lost(run, recipe, state)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MostlyNoise)  # it was said with the plan
-            mixture = recipe.measure(records, component, account, state=state, save=lambda state: _save(run, state))
+            mixture = recipe.measure(records, component, account, state=state, **_kept_by(run))
     run.interrupts.stop_here()
     if account.finished:
         account.verify_complete()
@@ -63,22 +67,54 @@ def labelled_mixture(run: Context, records: Records, mixture: Mixture) -> Mixtur
     _refuse_lost(run, recipe, state)
     with run.interrupts.patient():
         component = torch.zeros(len(records), dtype=torch.int64)
-        mixture = recipe.measure(records, component, account, state=state, save=lambda state: _save(run, state))
+        mixture = recipe.measure(records, component, account, state=state, **_kept_by(run))
     run.interrupts.stop_here()
     if account.finished:
         account.verify_complete()
     return mixture
 
 
+def refuse_lost(run: Context) -> None:
+    """Refuse to go on with a run of `measured_mixture` that can release nothing, before its records are read.
+
+    Raises:
+        BudgetTooSmall: if something was paid for and lost before it was kept.
+        LedgerError, DamagedState: for what was kept and does not fit.
+    """
+    _refuse_lost(run, run.settings.recipe, _kept(run, run.settings.recipe))
+
+
+def _kept_by(run: Context) -> dict[str, Callable[[State], None]]:
+    """Return how the measurements of each access are kept, and how room is made for them before it."""
+    return {"save": functools.partial(_save, run), "reserve": functools.partial(_reserve, run)}
+
+
+def _reserve(run: Context, state: State) -> None:
+    try:
+        durable.reserve(run.folder.measured, _content(run, state))
+    except OSError as error:
+        spent = "nothing more was spent" if run.account.ledger.accesses else "nothing was spent"
+        raise UsageError(
+            f"run_dir={run.folder.root}: {describe_os_error(error)}, so what is measured next could not be kept; {spent}, "
+            "and the same command goes on once there is room"
+        ) from None
+
+
 def _save(run: Context, state: State) -> None:
-    made = {stage: [_numbers(found) for found in rounds] for stage, rounds in state.items()}
-    durable.save(run.folder.measured, {"head": run.account.ledger.head, "made": made})
+    durable.save(run.folder.measured, _content(run, state))
     run.interrupts.stop_here()
+
+
+def _content(run: Context, state: State) -> dict[str, Any]:
+    made = {stage: [_numbers(found) for found in rounds] for stage, rounds in state.items()}
+    return {"head": run.account.ledger.head, "made": made}
 
 
 def _refuse_lost(run: Context, recipe: Recipe, state: State) -> None:
     stages = [workload.stage for workload in recipe.workloads]
     if lost := [stage for stage in stages if stage not in state and not run.account.remaining(stage)]:
+        # Encoded records would stay there for good.
+        remove_blocks(run.folder.root)
         raise BudgetTooSmall(
             f"run_dir={run.folder.root}: {' and '.join(lost)} had been measured and were lost before they were saved, so "
             "there is nothing to release; start a new run, whose cost adds to what this one has spent"

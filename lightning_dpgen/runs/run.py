@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +22,10 @@ from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.in_blocks import check_memory
 from lightning_dpgen.runs.initial import check_other_records, keep_initial, with_kept_initial
 from lightning_dpgen.runs.interrupts import Interrupts
-from lightning_dpgen.runs.learn import learn, read_records
+from lightning_dpgen.runs.learn import learn, open_records, read_records
+from lightning_dpgen.runs.measure import refuse_lost
 from lightning_dpgen.runs.reporter import Reporter
+from lightning_dpgen.runs.run_dir import remove_blocks
 from lightning_dpgen.runs.studies import check_study, mark, study_of
 from lightning_dpgen.runs.table import budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
@@ -134,14 +135,20 @@ class _Run:
             rehearse(known.module(Account(plan)), self.spec.model.target)
         if settings is None:
             if self.source.in_blocks:
-                return discover.Look(len(self._read(discover.for_any_find(self.spec, self.source))), {}, None)
+                # The records are told of later, with the number that is bought.
+                any_find = discover.for_any_find(self.spec, self.source)
+                records, _ = open_records(any_find, self.source, self.folder, self.interrupts)
+                return discover.Look(len(self._held(records)), {}, None)
             return discover.look(self.spec, self.source)
         return self._read(settings)
 
     def _read(self, settings: Settings) -> Records | InBlocks:
         # A first look has read by fewer settings.
         self.exits.close()
-        records = read_records(settings, self.source, self.reporter, self.folder, self.interrupts)
+        return self._held(read_records(settings, self.source, self.reporter, self.folder, self.interrupts))
+
+    def _held(self, records: Records | InBlocks) -> Records | InBlocks:
+        """Return records whose folder, where they are in blocks, is left to others when this run ends."""
         if isinstance(records, InBlocks):
             self.exits.callback(records.close)
         return records
@@ -212,9 +219,11 @@ class _Run:
             raise LedgerError(f"{self.folder.ledger}: holds a plan of the stages {kept}, and these settings have {planned}")
 
     def _finish(self, settings: Settings, account: Account, records: Records | InBlocks | None = None) -> dict[str, Any]:
-        if records is None:
-            records = self._read(settings)
         run = Context(settings, account, self.folder, self.interrupts, self.reporter, self.ranks)
+        if records is None:
+            if not settings.trained:
+                refuse_lost(run)
+            records = self._read(settings)
         _LOG.debug("learning, by the stages %s", ", ".join(stage.name for stage in account.plan.stages))
         content = learn(run, records)
         _LOG.debug("drawing synthetic records, and writing the release")
@@ -223,5 +232,5 @@ class _Run:
             self.folder.release, self.folder.staging, content, account, unit=settings.unit, declared=declared
         )
         # Encoded records, where they were read in blocks, have been learned from.
-        shutil.rmtree(self.folder.blocks, ignore_errors=True)
+        remove_blocks(self.folder.root)
         return certificate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from lightning_dpgen.release.files import CERTIFICATE
@@ -10,6 +11,8 @@ from lightning_dpgen.release.folder import RELEASE
 from lightning_dpgen.specs.usage_error import UsageError
 
 PRIVATE = "private"
+# In the private folder: encoded records and exact sums of a table that is read in blocks.
+BLOCKS = "blocks"
 # In the private folder of a sweep.
 JOBS = "jobs.json"
 
@@ -17,11 +20,14 @@ JOBS = "jobs.json"
 def check_run_dir(root: Path) -> None:
     """Refuse a place that holds a finished release, or cannot be a run's folder; nothing is created.
 
+    Encoded records of a run that was killed once its release was there are removed.
+
     Raises:
         UsageError: naming the place.
     """
     release = root / RELEASE
     if (release / CERTIFICATE).is_file():
+        remove_blocks(root)
         raise UsageError(f"run_dir={root}: holds a finished release already; choose another run_dir")
     if os.path.lexists(release):
         raise UsageError(
@@ -32,6 +38,13 @@ def check_run_dir(root: Path) -> None:
     if there is not None and not os.path.isdir(there):
         which = "" if there == root else f"{there} "
         raise UsageError(f"run_dir={root}: {which}is {kind_of_place(there)}; expected a folder to be created")
+
+
+def remove_blocks(root: Path) -> None:
+    """Remove the encoded records in a run's folder, which no pass reads any more."""
+    # Links are not the run's, and are not followed.
+    if not (root / PRIVATE).is_symlink():
+        shutil.rmtree(root / PRIVATE / BLOCKS, ignore_errors=True)
 
 
 def check_no_sweep(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,7 +67,7 @@ def interrupted_when_kept(monkeypatch):
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(save), "load": durable.load}))
+            patch.setattr(measured_run, "durable", SimpleNamespace(save=save, load=durable.load, reserve=durable.reserve))
             yield saves
 
     return within

@@ -165,6 +165,19 @@ def test_the_same_command_goes_on(dpgen, tmp_path, small, monkeypatch):
     assert contents(tmp_path / "out") == found
 
 
+def test_a_file_that_is_not_whole_is_written_again(dpgen, tmp_path, small):
+    words = ["sample", released(tmp_path / "model", TABLE), "-n", 34, "-o", f"{tmp_path}/out/"]
+    assert dpgen(*words)[0] == 0
+    whole = contents(tmp_path / "out")
+    first, second, third, _ = (tmp_path / "out" / name for name in whole)
+    first.write_bytes(first.read_bytes()[:-100])
+    second.write_bytes(b"")
+    pq.write_table(pq.read_table(third)[:9], third)
+    status, said, err = dpgen(*words)
+    assert status == 0 and "1 of the files were there" in said, err
+    assert contents(tmp_path / "out") == whole
+
+
 def test_text_and_long_series_go_to_folders_too(dpgen, tmp_path, small):
     table, series = released(tmp_path / "t", TABLE), released(tmp_path / "s", SCHEMAS["series"])
     assert dpgen("sample", table, "-n", 23, "--seed", 1, "-o", f"{tmp_path}/csv/", "--format", "csv")[0] == 0

@@ -15,6 +15,8 @@ import pytest
 from lightning_dpgen.passes import reduce as reducing
 from lightning_dpgen.passes.kept_blocks import KeptBlocks
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.runs import measure as measuring
+from lightning_dpgen.runs import run as running
 from lightning_dpgen.specs import sources
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -175,6 +177,75 @@ def test_damaged_blocks_change_no_release(dpgen, words, tmp_path, monkeypatch, n
     damaged.write_bytes(content)
     assert dpgen(*words)[0] == 0
     assert _release(tmp_path / "run")[0] == _release(tmp_path / "whole")[0] and len(_accesses(tmp_path / "run")) == 1
+
+
+@pytest.mark.parametrize("gib", [0, 1], ids=["blocks", "memory"])
+def test_a_disk_that_is_full_before_the_noise_costs_nothing(dpgen, words, tmp_path, monkeypatch, gib):
+    words = [*words, f"data.memory_gib={gib}", f"run_dir={tmp_path / 'run'}"]
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring.durable, "reserve", full)
+        status, _, err = dpgen(*words)
+    assert status == 2 and "No space left on device, so what is measured next" in _line(err)
+    assert "nothing was spent, and the same command goes on" in err and not _accesses(tmp_path / "run")
+    assert dpgen(*words)[0] == 0 and len(_accesses(tmp_path / "run")) == 1
+
+
+def test_room_for_what_is_measured_is_taken_before_each_access(dpgen, words, tmp_path, monkeypatch):
+    (tmp_path / "in.schema.yaml").write_text("label: city\n" + SCHEMA)
+    run, spent, save, reserve = tmp_path / "run", [], measuring.durable.save, measuring.durable.reserve
+
+    def reserved(path, value):
+        reserve(path, value)
+        spent.append(len(_accesses(run)))
+
+    def saved(path, value):
+        room = measuring.durable.partial_path(path).stat().st_size if path.name == "measured.pt" else None
+        save(path, value)
+        assert room is None or path.stat().st_size <= room
+
+    monkeypatch.setattr(measuring.durable, "reserve", reserved)
+    monkeypatch.setattr(measuring.durable, "save", saved)
+    assert dpgen(*words, "model.label_share=0.3", f"run_dir={run}")[0] == 0
+    assert len(spent) == 5 and spent[0] == 0
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["released", "lost"])
+def test_encoded_records_do_not_outlive_a_run_that_has_ended(dpgen, words, tmp_path, monkeypatch, lost):
+    words, blocks = [*words, f"run_dir={tmp_path / 'run'}"], tmp_path / "run" / "private" / "blocks"
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*(measuring, "_save", killed) if lost else (running, "remove_blocks", killed))
+        assert dpgen(*words)[0] == 130
+    assert list(blocks.glob("*.npy"))
+    monkeypatch.setattr(KeptBlocks, "fill", None)
+    for _ in range(2):
+        status, _, err = dpgen(*words)
+        said = (3, "had been measured and were lost") if lost else (2, "holds a finished release already")
+        assert status == said[0] and said[1] in _line(err) and not blocks.exists()
+
+
+def test_a_number_that_is_bought_is_not_said_before(dpgen, words, tmp_path):
+    words = [word for word in words if word != "data.n=2000"]
+    status, out, err = dpgen(*words, "data.n=null", "data.n_share=0.1", f"run_dir={tmp_path / 'run'}")
+    said = [line for line in (out + err).splitlines() if "take part" in line]
+    assert status == 0 and len(said) == 1 and re.search(r"2,000 records take part; data.n=[12],\d{3}$", said[0])
+    assert "far from the number" not in err
+
+
+def test_a_person_that_is_no_column_is_told_first(dpgen, words, tmp_path):
+    for path in (tmp_path / "in").iterdir():
+        pd.read_parquet(path).assign(who=1).to_parquet(path)
+    for gib in (0, 1):
+        more = ["data.person=nobody", "data.max_rows=2", f"data.memory_gib={gib}", f"run_dir={tmp_path / 'run'}"]
+        status, _, err = dpgen(*words, *more)
+        assert status == 2 and "has no column data.person='nobody': expected one of" in _line(err) and "drop" not in err
 
 
 KILLED = """

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -212,7 +213,7 @@ def test_second_moments_that_were_lost_are_said_so(dpgen, tmp_path, monkeypatch)
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(killed), "load": durable.load}))
+        patch.setattr(measured_run, "durable", SimpleNamespace(save=killed, load=durable.load, reserve=durable.reserve))
         assert dpgen("train", *LABELLED, f"run_dir={run}")[0] == 130
     status, _, err = dpgen("train", *LABELLED, f"run_dir={run}")
     assert status == 3 and "squares had been measured" in err and "Traceback" not in err
@@ -226,7 +227,7 @@ def test_tables_that_were_lost_are_said_so(dpgen, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(killed), "load": durable.load}))
+        patch.setattr(measured_run, "durable", SimpleNamespace(save=killed, load=durable.load, reserve=durable.reserve))
         assert dpgen("train", *LABELLED, f"run_dir={run}")[0] == 130
     status, _, err = dpgen("train", *LABELLED, f"run_dir={run}")
     assert status == 3 and "means had been measured and were lost" in err

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -174,7 +175,7 @@ def _killed_before(save, monkeypatch):
             raise KeyboardInterrupt
         durable.save(path, value)
 
-    monkeypatch.setattr(measured_run, "durable", type("Durable", (), {"save": staticmethod(killed), "load": durable.load}))
+    monkeypatch.setattr(measured_run, "durable", SimpleNamespace(save=killed, load=durable.load, reserve=durable.reserve))
 
 
 def test_an_access_that_was_lost_costs_no_training(dpgen, tmp_path, people, monkeypatch):

@@ -255,6 +255,7 @@ def test_persons(tmp_path):
     assert read_table(FRAME, LONE, person="a").persons.tolist() == [0, 1]
     for broken, words in [
         (FRAME, r"has no column person='who'"),
+        (frame.rename(columns={"who": "whose"}), r"has no column person='who'"),
         (frame.assign(who=["x", None]), "column 'who': a value is missing"),
         (frame.assign(who=["", "x"]), r"row 0 \(from 0\): column 'who'"),
         (frame.assign(who=[[1], [2]]), "column 'who' holds a list"),

@@ -238,6 +238,12 @@ def check_rows(rows: RowSource, schema: TableSchema, person: str | None = None) 
     needed = [column.name for column in schema.recorded]
     known, there = {column.name for column in schema.columns} | {person}, set(rows.columns)
     missing = [name for name in needed if name not in there]
+    # Its real column would be taken for one that the schema lacks. A table without any column of the schema is another.
+    if person is not None and person not in there and (len(missing) < len(needed) or not needed):
+        near = suggest(person, rows.columns)
+        raise BadRecords(
+            f"{rows.where} has no column person={shortened(person)}: expected one of {listed(rows.columns)}{near}"
+        )
     foreign = [name for name in rows.columns if name not in known]
     if missing or foreign:
         parts = [f"lacks {listed(missing)}"] * bool(missing) + [f"has {listed(foreign)}, not in the schema"] * bool(foreign)
@@ -246,11 +252,6 @@ def check_rows(rows: RowSource, schema: TableSchema, person: str | None = None) 
         single = "; is it another separator than the schema's?" if len(rows.columns) == 1 and len(needed) > 1 else ""
         advice = "declare them in the schema, with type: drop those to leave out"
         raise BadRecords(f"{rows.where} {' and '.join(parts)}: expected the same columns; {advice}{single}{misspelled}")
-    if person is not None and person not in rows.columns:
-        near = suggest(person, rows.columns)
-        raise BadRecords(
-            f"{rows.where} has no column person={shortened(person)}: expected one of {listed(rows.columns)}{near}"
-        )
 
 
 def _owners(values: pa.Array, name: str) -> pa.Array:
