@@ -238,8 +238,8 @@ def check_rows(rows: RowSource, schema: TableSchema, person: str | None = None) 
     needed = [column.name for column in schema.recorded]
     known, there = {column.name for column in schema.columns} | {person}, set(rows.columns)
     missing = [name for name in needed if name not in there]
-    # Its real column would be taken for one that the schema lacks. A table without any column of the schema is another.
-    if person is not None and person not in there and (len(missing) < len(needed) or not needed):
+    # The real column of persons would be taken for one that the schema lacks.
+    if person is not None and person not in there and not missing:
         near = suggest(person, rows.columns)
         raise BadRecords(
             f"{rows.where} has no column person={shortened(person)}: expected one of {listed(rows.columns)}{near}"
