@@ -73,12 +73,10 @@ class Gradient(Statistic):
         self.shape, self.bound, self.unit = tuple(weights.shape), bound, gradient_unit(bound)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        logits, before = added_up(records, self.layout, self._logits), self._before and self._before(records)
-        u, labels = (
-            whole_features(added_up(records, self.layout, self._features), self._length),
-            labels_of(records, self.layout),
-        )
-        return summed_gradients(u, whole_shares(logits, before), labels, self.bound, self._length)
+        logits = added_up(records, self.layout, self._logits)
+        shares = whole_shares(logits, self._before and self._before(records))
+        u = whole_features(added_up(records, self.layout, self._features), self._length)
+        return summed_gradients(u, shares, labels_of(records, self.layout), self.bound, self._length)
 
 
 class Agreement(Statistic):

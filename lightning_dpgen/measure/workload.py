@@ -118,8 +118,8 @@ class Workload:
             they have records; the noise is the plan's multiplier times that (`mechanisms.rounded_gaussian`).
 
         Raises:
-            ValueError: for other statistics than were planned, one without a bound, or records without persons where the
-                plan is about persons.
+            ValueError: for other statistics than were planned, one without a bound or unit, or records without persons
+                where the plan is about persons.
             BadRecords: for a person with more records than the plan says.
             LedgerError: for a plan under replace-one, since bounds are those of a record added or removed; for an account
                 that has measured other records before.
@@ -203,7 +203,7 @@ class StatisticSums:
         component: the component of each record of a block, a function of that record.
 
     Raises:
-        ValueError: when it is called, for components that a statistic does not tell apart, or sums that are not whole.
+        ValueError: when it is called, for components that a statistic does not tell apart.
     """
 
     def __init__(self, statistics: Mapping[str, Statistic], component: Components) -> None:
@@ -213,14 +213,7 @@ class StatisticSums:
     def __call__(self, records: Records) -> dict[str, Tensor]:
         component = self._component(records)
         _check_components(component, len(records), self._statistics)
-        found = {name: statistic.of_all(records, component) for name, statistic in self._statistics.items()}
-        for name, sums in found.items():
-            if sums.dtype != torch.int64:
-                raise ValueError(
-                    f"statistic {name!r}: sums in {sums.dtype}, which depend on the division into blocks: expected whole "
-                    "multiples of its unit, int64"
-                )
-        return found
+        return {name: statistic.of_all(records, component) for name, statistic in self._statistics.items()}
 
 
 def _sums_in_blocks(statistics: Mapping[str, Statistic], records: InBlocks, component: Components) -> dict[str, Tensor]:

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import io
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -184,10 +183,6 @@ class KeptBlocks:
         encoded = Encoded(units[found.kept], np.asfortranarray(codes[found.kept]))
         by_values = None if by_values is None else by_values[found.kept]
         return Records(self.schema, encoded, found.numbers[found.kept], by_values)
-
-    def remove(self) -> None:
-        """Remove all that is kept."""
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _list(self, name: str) -> Path:
         return self._folder / f"{name}.json"

@@ -38,8 +38,6 @@ def write(path: Path, parts: Iterable[bytes | memoryview], key: bytes = b"") -> 
     try:
         durable.write(path, content + _ending(seal))
     except OSError as error:
-        # Half a file takes room on a disk that may be full.
-        durable.partial_path(path).unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
     return seal
 

@@ -118,7 +118,7 @@ def rounded_gaussian(
     Raises:
         LedgerError: as for `gaussian`.
         TypeError: if the multiples are not int64.
-        ValueError: for a multiple of 2^62 or more, a unit that is no power of two, or noise of more than 2^45 units, before
+        ValueError: for a multiple of 2^62 or more, a unit that is no power of two, or noise of more than 2^44 units, before
             the noise is used up; else as for `gaussian`.
 
     Example:
@@ -182,8 +182,6 @@ def rounded_spherical(
     access: OpenAccess, name: str, multiples: Tensor, *, unit: float = 1.0, sensitivity: float, by_row: bool = False
 ) -> Tensor:
     """Return whole multiples of a unit plus one vector of density ``exp(-|z| / (multiplier * sensitivity))``, rounded.
-
-    The sum is rounded as `gaussian` does it.
 
     Args:
         access, name, multiples, unit: as for `rounded_gaussian`.

@@ -27,6 +27,8 @@ _EXACT = 52
 _FEWEST, _MOST = 16, 22
 # Bits of the sensitivity, of whose steps the rounding of one number is a part: below 2^-13 of it in all.
 _FINE = 13
+# The size that the largest number of a matrix may have at most, and the inverse of what it may have at least.
+_LARGEST = 1e100
 # Farther than so many declared distances from the centre, a row is taken for a mistake.
 _FAR = 1e6
 
@@ -45,10 +47,6 @@ def round_matrix(matrix: np.ndarray) -> np.ndarray:
 def matrix_unit(matrix: np.ndarray) -> float:
     """Return the unit of `round_matrix`."""
     return 2.0 ** (_log2_above(float(np.abs(matrix).max())) - _MATRIX_BITS)
-
-
-# The largest size of a matrix, and the inverse of the smallest.
-_LARGEST = 1e100
 
 
 class Steps:

@@ -1,4 +1,4 @@
-"""A folder of synthetic records is the same, byte for byte, whoever writes which of its files, when, and after what end."""
+"""A folder of synthetic records has the same bytes for any number of processes, in any order, and after an interrupt."""
 
 import errno
 import itertools

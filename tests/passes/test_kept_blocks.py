@@ -2,7 +2,9 @@
 
 import errno
 import io
+import os
 import pickle
+import shutil
 from collections import Counter
 from contextlib import closing
 
@@ -25,7 +27,6 @@ from lightning_dpgen.passes.blocks import Slices
 from lightning_dpgen.passes.kept_blocks import KeptBlocks
 from lightning_dpgen.passes.reduce import reduce
 from lightning_dpgen.passes.table_blocks import TableBlocks
-from lightning_dpgen.privacy import durable
 from lightning_dpgen.sampling.errors import BadRecords
 
 SCHEMA = parse_schema(
@@ -79,8 +80,6 @@ def test_blocks_hold_what_is_read_into_memory(tmp_path, monkeypatch, ending, row
     # A copy in another process reads the same.
     other = pickle.loads(pickle.dumps(kept))
     assert (other.read(kept.keys[0]).encoded.codes == parts[0].encoded.codes).all()
-    kept.remove()
-    assert not (tmp_path / "kept").exists()
 
 
 def test_sums_over_blocks_are_those_in_memory(tmp_path):
@@ -155,20 +154,20 @@ def test_a_damaged_group_of_rows_is_named(tmp_path):
 
 def test_a_disk_that_is_full_keeps_what_is_there(tmp_path, monkeypatch):
     _write(tmp_path / "in", _frame())
-    write, left = durable.write, 5
+    fsync, left = os.fsync, 9
 
-    def full(path, content):
+    def full(file):
         nonlocal left
         left -= 1
         if left < 0:
-            durable.partial_path(path).write_bytes(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        write(path, content)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(file)
 
-    monkeypatch.setattr(durable, "write", full)
+    monkeypatch.setattr(os, "fsync", full)
     kept = KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept")
     with pytest.raises(OSError, match="No space left"):
         kept.fill()
+    assert list((tmp_path / "kept").glob("*.npy"))
     assert not list((tmp_path / "kept").glob("*.part"))
     monkeypatch.undo()
     kept.fill()
@@ -187,11 +186,14 @@ def test_one_process_at_a_time_uses_the_folder(tmp_path):
     first, second = (KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept") for _ in range(2))
     first.fill()
     files = {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()}
-    for step in (lambda: None, first.fill, lambda: pickle.loads(pickle.dumps(first)).close(), first.remove):
+    for step in (lambda: None, first.fill, lambda: pickle.loads(pickle.dumps(first)).close()):
         step()
         with pytest.raises(filelock.Timeout):
             second.fill()
-    assert not (tmp_path / "kept").exists()
+    # The lock outlasts the folder.
+    shutil.rmtree(tmp_path / "kept")
+    with pytest.raises(filelock.Timeout):
+        second.fill()
     first.close()
     second.fill()
     assert {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()} == files
