@@ -58,7 +58,8 @@ def to_rows(encoded: Encoded) -> np.ndarray:
 
 def of_rows(rows: np.ndarray) -> Encoded:
     """Return the records of rows as `to_rows` makes them."""
-    return Encoded(np.ascontiguousarray(rows["units"]), np.ascontiguousarray(rows["codes"]))
+    # One row counts as contiguous with the strides of a file, which torch does not take; a copy has its own.
+    return Encoded(rows["units"].copy(order="C"), rows["codes"].copy(order="C"))
 
 
 def is_whole(rows: np.ndarray, places: np.ndarray) -> bool:
