@@ -24,10 +24,10 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
-from lightning_dpgen.passes.person_shuffle import PersonShuffle, buckets_for, check_most_rows
+from lightning_dpgen.passes.kept_records import DamagedBlocks, KeptRecords, Part, of_rows, to_rows
+from lightning_dpgen.passes.person_shuffle import BlockPersons, PersonShuffle, buckets_for, check_most_rows
 from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.privacy.errors import DamagedState
-from lightning_dpgen.sampling.errors import BadRecords
 
 # Names in the folder besides those of blocks: of the sums so far of a pass over them, and of the folder of their persons.
 SUMS, PERSONS = "sums", "persons"
@@ -72,10 +72,11 @@ class KeptBlocks:
         source: the blocks as they are read.
         folder: where they are kept, in a private place.
         max_rows: how many records of a person take part, where the source says whose they are.
+        by_rows: whether the numbers of a record lie side by side, for `store`; else those of a column do, for passes.
     """
 
-    def __init__(self, source: SourceBlocks, folder: Path, max_rows: int = 1) -> None:
-        self.schema, self._source, self._folder = source.schema, source, folder
+    def __init__(self, source: SourceBlocks, folder: Path, max_rows: int = 1, *, by_rows: bool = False) -> None:
+        self.schema, self._source, self._folder, self._by_rows = source.schema, source, folder, by_rows
         self._parts: dict[str, Path] = {}
         self.counted: dict[str, int] = {}
         self._rows: dict[str, int] = {}
@@ -137,7 +138,7 @@ class KeptBlocks:
         """
         self.hold()
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        names = {key: _name(self._source.identity(key)) for key in self._source.keys}
+        names = {key: _name(self._source.identity(key), self._by_rows) for key in self._source.keys}
         for path in self._folder.iterdir():
             if path.name.partition("-")[0].partition(".")[0] not in {*names.values(), SUMS, PERSONS}:
                 path.unlink()
@@ -155,7 +156,7 @@ class KeptBlocks:
         if left:
             # Sums that were kept of other records are of no use.
             (self._folder / f"{SUMS}.pt").unlink(missing_ok=True)
-        keep = functools.partial(_keep, self._source, self._folder, names, self._shuffle)
+        keep = functools.partial(_keep, self._source, self._folder, names, self._shuffle, self._by_rows)
         for _ in (executor or InProcess()).map(keep, left):
             pass
         self._list_parts(names)
@@ -164,25 +165,58 @@ class KeptBlocks:
         """Return the records of a part.
 
         Raises:
-            BadRecords: if its file was damaged or removed since.
+            DamagedBlocks: if its file was damaged or removed since.
         """
         path = self._parts[key]
         content = sealed.read(path)
         if content is None:
-            raise _damaged(path)
+            raise DamagedBlocks.at(path)
         file = io.BytesIO(content)
-        arrays = [np.load(file, allow_pickle=False) for _ in range(4 if self._source.values else 2)]
-        codes, units, *values = arrays
+        arrays = [np.load(file, allow_pickle=False) for _ in range(1 if self._by_rows else 2)]
+        encoded = of_rows(arrays[0]) if self._by_rows else Encoded(arrays[1], arrays[0])
+        values = [np.load(file, allow_pickle=False) for _ in range(2 if self._source.values else 0)]
         by_values = TableValues(self.schema, *values) if values else None
         if self._shuffle is None:
-            return Records(self.schema, Encoded(units, codes), values=by_values)
-        try:
-            found = self._shuffle.of(path.stem)
-        except DamagedState:
-            raise _damaged(self._folder / PERSONS) from None
-        encoded = Encoded(units[found.kept], np.asfortranarray(codes[found.kept]))
+            return Records(self.schema, encoded, values=by_values)
+        found = self._persons(path)
+        encoded = Encoded(encoded.units[found.kept], np.asfortranarray(encoded.codes[found.kept]))
         by_values = None if by_values is None else by_values[found.kept]
         return Records(self.schema, encoded, found.numbers[found.kept], by_values)
+
+    def store(self) -> KeptRecords:
+        """Return the records that take part as a store, from which lots are drawn; see `by_rows`.
+
+        Records have the positions, and persons the numbers, that they have in memory, so lots by a seed are the same.
+
+        Raises:
+            ValueError: for blocks that are kept by columns.
+            DamagedBlocks: if a file was damaged or removed since.
+        """
+        if not self._by_rows:
+            raise ValueError("by_rows=False: expected True for a store, whose lots are rows from all over the blocks")
+        if self._shuffle is None:
+            return KeptRecords(self.schema, [Part(path, self._rows[key]) for key, path in self._parts.items()])
+        # In memory persons are counted as they are met.
+        numbers, met = np.full(self._shuffle.persons, -1), 0
+        parts, persons = list[Part](), list[np.ndarray]()
+        for path in self._parts.values():
+            found = self._persons(path)
+            different, first = np.unique(found.numbers, return_index=True)
+            new = different[np.argsort(first)]
+            new = new[numbers[new] < 0]
+            numbers[new] = np.arange(met, met + len(new))
+            met += len(new)
+            kept = np.flatnonzero(found.kept)
+            parts.append(Part(path, len(found.kept), kept.astype(np.int32)))
+            persons.append(numbers[found.numbers[kept]])
+        return KeptRecords(self.schema, parts, np.concatenate(persons))
+
+    def _persons(self, path: Path) -> BlockPersons:
+        assert self._shuffle is not None
+        try:
+            return self._shuffle.of(path.stem)
+        except DamagedState:
+            raise DamagedBlocks.at(self._folder / PERSONS) from None
 
     def _list(self, name: str) -> Path:
         return self._folder / f"{name}.json"
@@ -219,7 +253,8 @@ class KeptBlocks:
         self.counted = dict(counted)
 
 
-def _name(identity: str) -> str:
+def _name(identity: str, by_rows: bool) -> str:
+    identity += " by rows" if by_rows else ""
     return hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()
 
 
@@ -228,7 +263,7 @@ def _part(folder: Path, name: str, i: int) -> Path:
 
 
 def _keep(
-    source: SourceBlocks, folder: Path, names: Mapping[str, str], shuffle: PersonShuffle | None, key: str
+    source: SourceBlocks, folder: Path, names: Mapping[str, str], shuffle: PersonShuffle | None, by_rows: bool, key: str
 ) -> PartialSums:
     """Encode one block into files, and return the number of its records."""
     counted, rows, seals, waiting = Counter[str](), list[int](), list[str](), list[Reading]()
@@ -239,7 +274,7 @@ def _keep(
                 owners = pa.concat_arrays([part.owners for part in waiting])
                 hashes = np.concatenate([row_hashes(part.encoded) for part in waiting])
                 shuffle.route(_part(folder, names[key], len(rows)).stem, owners, hashes)
-            seals.append(sealed.write(_part(folder, names[key], len(rows)), [_bytes(waiting)]))
+            seals.append(sealed.write(_part(folder, names[key], len(rows)), [_bytes(source.schema, waiting, by_rows)]))
             rows.append(sum(len(part.encoded) for part in waiting))
             waiting.clear()
 
@@ -254,17 +289,17 @@ def _keep(
     return {"records": torch.tensor(sum(rows))}
 
 
-def _bytes(parts: list[Reading]) -> memoryview:
-    """Return records as arrays one after the other, those of codes by column, which tables of counts read one by one."""
+def _bytes(schema: TableSchema, parts: list[Reading], by_rows: bool) -> memoryview:
+    """Return records as arrays one after the other: by column, which tables of counts read one by one, or by row."""
     encoded, content = Encoded.joined([part.encoded for part in parts]), io.BytesIO()
-    np.save(content, np.asfortranarray(encoded.codes))
-    np.save(content, encoded.units)
+    if by_rows:
+        # Numbers out of range are found here, before lots are drawn.
+        np.save(content, to_rows(Records(schema, encoded).encoded))
+    else:
+        np.save(content, np.asfortranarray(encoded.codes))
+        np.save(content, encoded.units)
     if parts[0].values is not None:
         values = TableValues.joined([part.values for part in parts])
         np.save(content, np.asfortranarray(values.numbers))
         np.save(content, np.asfortranarray(values.codes))
     return content.getbuffer()
-
-
-def _damaged(path: Path) -> BadRecords:
-    return BadRecords(f"{path}: was damaged or removed while the run read it; the same command encodes it anew and goes on")

@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
 
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.sampling.errors import BadRecords
 
 
 class DurableCheckpointIO(CheckpointIO):
@@ -35,7 +36,8 @@ class DurableCheckpointIO(CheckpointIO):
 class Checkpoints(pl.Callback):
     """The callback that saves the Trainer's state every so many steps and at the end, always under one name.
 
-    A crash then loses the steps since the last checkpoint: they are spent, and not made again.
+    A crash then loses the steps since the last checkpoint: they are spent, and not made again. Where records cannot be read
+    the steps so far are saved, too, unless several processes train: some of them may wait for others then.
 
     Args:
         every: steps between two checkpoints.
@@ -61,6 +63,11 @@ class Checkpoints(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         self._save(trainer, module)
+
+    def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
+        # Records of a lot are fetched before its access is opened, so the module is as its last step has left it.
+        if isinstance(exception, BadRecords) and trainer.world_size == 1 and module.steps_taken > self._saved:
+            self._save(trainer, module)
 
     def _save(self, trainer: pl.Trainer, module: Any) -> None:
         trainer.save_checkpoint(self._path)

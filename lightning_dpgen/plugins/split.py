@@ -15,6 +15,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from lightning_dpgen.clustering.kmeans import MEMORY_GIB, Split, SplitState, check_split, private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
@@ -30,7 +31,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
     they are asked for: ``for lot in batch: ...``.
 
     Args:
-        records: the private records.
+        records: the private records, in memory or in files.
         settings: the public settings of the split.
         account: an account whose plan holds ``settings.specs(n)`` and a stage ``training``.
         n: the declared number of records, public; None takes it from the plan. A denominator, never compared with the data.
@@ -48,7 +49,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
 
     def __init__(
         self,
-        records: Records,
+        records: Records | KeptRecords,
         settings: SplitSettings,
         account: Account,
         *,
@@ -64,7 +65,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
             raise ValueError(f"block={block!r}: expected a whole number of lots, 1 or more, or None")
         if keep is not None and not Path(keep).parent.is_dir():
             raise ValueError(f"keep={keep}: there is no folder {Path(keep).parent}; make it first")
-        if not isinstance(records, Records):
+        if not isinstance(records, Records | KeptRecords):
             raise ValueError(
                 f"records: a {type(records).__name__}: expected Records, as encode_table or encode_images return them"
             )

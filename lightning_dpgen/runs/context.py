@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.ranks import Ranks
@@ -38,7 +39,7 @@ class Context:
     ranks: Ranks = field(default_factory=Ranks)
     keeps: bool = True
 
-    def split_module(self, records: Records) -> PrivateSplitDataModule:
+    def split_module(self, records: Records | KeptRecords) -> PrivateSplitDataModule:
         """Return the datamodule of the run, which makes its split."""
         # It imports Lightning, which a run that trains nothing does not wait for.
         from lightning_dpgen.plugins.split import PrivateSplitDataModule

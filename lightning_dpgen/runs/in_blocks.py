@@ -7,14 +7,15 @@ from contextlib import ExitStack
 import filelock
 
 from lightning_dpgen.data.files.extras import needs
-from lightning_dpgen.passes.kept_blocks import SUMS
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.passes.kept_blocks import SUMS, KeptBlocks
+from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compute import RaySpec, make_executor
-from lightning_dpgen.specs.model import MeasuredSpec
 from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError, describe_os_error
@@ -42,8 +43,6 @@ def check_memory(settings: Settings, source: Source) -> None:
         needs("ray", "ray", "compute=ray")
     large = f"records in memory, and data.path is larger than data.memory_gib={spec.data.memory_gib:g}"
     raise_it = "or raise data.memory_gib where the machine has the memory"
-    if type(spec.model) is not MeasuredSpec:
-        raise UsageError(f"model={spec.model.name}: takes {large}: choose model=measured, {raise_it}")
     if opened := list(source.open_parts):
         also = "" if spec.data.share_of_values is None else "; data.bins_share=0 cuts bins of equal width"
         raise UsageError(f"{opened[0]} is to be found privately, which takes {large}: declare it{also}, {raise_it}")
@@ -64,7 +63,7 @@ def read_in_blocks(
     fresh = not folder.unfinished
     run_folder.take(folder)
     executor = make_executor(settings.spec.compute)
-    kept = source.blocks(settings.schema, folder.blocks)
+    kept = source.blocks(settings.schema, folder.blocks, by_rows=settings.trained)
     on = f"the blocks that were read are kept, and run_dir={folder.root} goes on with them"
     on += "; nothing was spent" if fresh else ""
     with ExitStack() as undo:
@@ -90,3 +89,11 @@ def read_in_blocks(
         undo.pop_all()
     sums = folder.blocks / f"{SUMS}.pt"
     return InBlocks(kept, executor, keep=sums, after_block=interrupts.stop_here, close=kept.close), kept.counted
+
+
+def store_of(records: Records | InBlocks) -> Records | KeptRecords:
+    """Return the records that `read_in_blocks` has read, or those in memory, as the store that lots are drawn from."""
+    if isinstance(records, Records):
+        return records
+    assert isinstance(records.blocks, KeptBlocks)
+    return records.blocks.store()

@@ -23,6 +23,7 @@ from lightning_dpgen.runs.in_blocks import check_memory, read_in_blocks
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.measure import labelled_mixture, measured_mixture
 from lightning_dpgen.runs.reporter import Reporter
+from lightning_dpgen.runs.run_dir import remove_blocks
 from lightning_dpgen.runs.warnings import declared_warning, plan_limits
 from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.source import Source
@@ -84,6 +85,8 @@ def learn(run: Context, records: Records | InBlocks) -> SyntheticContent:
             if spec.model.label_share:
                 mixture = labelled_mixture(run, records, mixture)
         except Diverged as error:
+            # Encoded records would stay there for good.
+            remove_blocks(run.folder.root)
             raise UsageError(
                 f"model.lr={spec.model.lr:g}: {error}. What was drawn is spent; a run in another run_dir adds to it"
             ) from None

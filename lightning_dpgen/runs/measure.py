@@ -54,7 +54,7 @@ def measured_mixture(run: Context, records: Records | InBlocks) -> Mixture:
     return mixture
 
 
-def labelled_mixture(run: Context, records: Records, mixture: Mixture) -> Mixture:
+def labelled_mixture(run: Context, records: Records | InBlocks, mixture: Mixture) -> Mixture:
     """Return the mixture with its label drawn as real records say, on top of networks that are trained.
 
     Raises:
@@ -66,12 +66,15 @@ def labelled_mixture(run: Context, records: Records, mixture: Mixture) -> Mixtur
     state = _kept(run, recipe) if account.resumed else {}
     _refuse_lost(run, recipe, state)
     with run.interrupts.patient():
-        component = torch.zeros(len(records), dtype=torch.int64)
-        mixture = recipe.measure(records, component, account, state=state, **_kept_by(run))
+        mixture = recipe.measure(records, _one_component, account, state=state, **_kept_by(run))
     run.interrupts.stop_here()
     if account.finished:
         account.verify_complete()
     return mixture
+
+
+def _one_component(records: Records) -> torch.Tensor:
+    return torch.zeros(len(records), dtype=torch.int64)
 
 
 def refuse_lost(run: Context) -> None:

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ import torch
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.fidelity import merit
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.passes.kept_records import DamagedBlocks
+from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
@@ -34,12 +36,14 @@ from lightning_dpgen.runs import run_identity
 from lightning_dpgen.runs.candidates import NUMBER, STAGE, Candidates
 from lightning_dpgen.runs.context import Context, private_stream
 from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.in_blocks import check_memory
 from lightning_dpgen.runs.initial import check_other_records, keep_initial
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import keep_warnings, learn, read_records
 from lightning_dpgen.runs.memory import is_out_of_memory
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter
 from lightning_dpgen.runs.resume import load_state
+from lightning_dpgen.runs.run_dir import remove_blocks
 from lightning_dpgen.runs.studies import check_study, mark, study_of
 from lightning_dpgen.runs.warnings import delta_warning, seed_warning
 from lightning_dpgen.specs.autoencoder import VAESpec
@@ -64,16 +68,25 @@ def select(
     Raises:
         UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
     """
+    with ExitStack() as exits:
+        return _select(candidates, words, folder, interrupts, reporter, exits)
+
+
+def _select(
+    candidates: Candidates,
+    words: Sequence[str],
+    folder: RunFolder,
+    interrupts: Interrupts,
+    reporter: Reporter,
+    exits: ExitStack,
+) -> dict[str, Any]:
     first, source = candidates.settings[0], candidates.source
     spec = first.spec
     for text in (seed_warning(spec.debug.private_seed), delta_warning(spec)):
         reporter.warn(text)
     source.files()
-    if source.in_blocks:
-        raise UsageError(
-            f"privacy.selection={spec.privacy.selection}: takes records in memory, and data.path is larger than "
-            f"data.memory_gib={spec.data.memory_gib:g}: leave it out, or raise data.memory_gib where the machine has it"
-        )
+    for settings in candidates.settings:
+        check_memory(settings, source)
     default, plain = _untrained(candidates)
     score = _scoring(candidates, default)
     stream, study = private_stream(spec), study_of(spec.privacy)
@@ -82,12 +95,21 @@ def select(
     if first.initial is not None:
         asked["init"] = first.initial.declared
         reporter.say(first.initial.line)
+
+    def read(reporter: Reporter) -> Records | InBlocks:
+        # Networks draw lots from records, as they are encoded for these, and measurements pass over the same ones.
+        reading = next((settings for settings in candidates.settings if settings.trained), first)
+        records = read_records(reading, source, reporter, folder, interrupts)
+        if isinstance(records, InBlocks):
+            exits.callback(records.close)
+        return records
+
     if folder.unfinished:
         account = run_folder.reopen_account(folder, stream, study)
     else:
         reporter.say(candidates.table())
         reporter.say(check_study(study, candidates.plan))
-        records = read_records(first, source, reporter, folder, interrupts)
+        records = read(reporter)
         check_other_records(spec, source.contents())
         reporter.warn(mark(study, spec.privacy, source.contents()))
         run_folder.take(folder)
@@ -105,7 +127,7 @@ def select(
                     "this software that began it"
                 )
             account.go_on({STAGE: account.ledger.count(STAGE)} if account.ledger.count(STAGE) else {})
-            records = read_records(first, source, SilentReporter(), folder, interrupts)
+            records = read(SilentReporter())
         keep_warnings(folder, first, records)
         trials = _Trials(candidates, records, account, folder, interrupts, score)
         reporter.say("selecting: trials are made, and nothing is said of them")
@@ -132,7 +154,7 @@ class _Trials:
     def __init__(
         self,
         candidates: Candidates,
-        records: Records,
+        records: Records | InBlocks,
         account: Account,
         folder: RunFolder,
         interrupts: Interrupts,
@@ -201,7 +223,7 @@ class _Trials:
             content = self._learn(position)
         except Exception as error:
             # The machine is at fault, and not the trial: the selection stops, and can go on.
-            if isinstance(error, OSError) or is_out_of_memory(error):
+            if isinstance(error, OSError | DamagedBlocks) or is_out_of_memory(error):
                 raise
             return None, _WORST, said(error)
         try:
@@ -280,6 +302,7 @@ def forget_what_is_left(folder: RunFolder) -> None:
 def _forget(folder: RunFolder, began: float) -> None:
     """Leave nothing by which the number of trials could be found: times of files are that of the beginning."""
     shutil.rmtree(folder.trials, ignore_errors=True)
+    remove_blocks(folder.root)
     folder.selection.unlink(missing_ok=True)
     for path in (*folder.release.iterdir(), folder.release, *folder.private.iterdir(), folder.private, folder.root):
         os.utime(path, (began, began))

@@ -16,6 +16,8 @@ from pytorch_lightning.loggers import Logger
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.passes.kept_records import KeptRecords
+from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.plugins.accountant import LEDGER, MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
 from lightning_dpgen.plugins.events import PrivateEvents, PublicEvents
@@ -28,6 +30,7 @@ from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.ranks import all_needed
 from lightning_dpgen.runs import resume
 from lightning_dpgen.runs.context import Context
+from lightning_dpgen.runs.in_blocks import store_of
 
 
 @dataclass(frozen=True)
@@ -37,20 +40,23 @@ class Begun:
     Args:
         promise: the plan of the run, as it was promised.
         about: what its ledger says about settings and records.
+        kept: the records in the files that rank 0 has encoded; None where each rank reads them into memory.
     """
 
     promise: Mapping[str, Any]
     about: Mapping[str, Any]
+    kept: KeptRecords | None = None
 
 
-def trained_mixture(run: Context, records: Records) -> Mixture:
+def trained_mixture(run: Context, records: Records | InBlocks) -> Mixture:
     """Return the mixture of networks that DP-SGD has trained; by all ranks, of which this one leads."""
-    account = run.account
-    data = run.split_module(records)
+    account, store = run.account, store_of(records)
+    data = run.split_module(store)
     module = run.settings.module(account)
     checkpoint = restore(run, data, module) if account.resumed else None
     if account.remaining("training"):
-        run.ranks.broadcast_object(Begun(account.ledger.promise, account.ledger.about))
+        kept = store if isinstance(store, KeptRecords) else None
+        run.ranks.broadcast_object(Begun(account.ledger.promise, account.ledger.about, kept))
         with run.interrupts.patient(), quiet_lightning():
             fit(run, module, data, checkpoint)
         run.interrupts.stop_here()

@@ -18,7 +18,7 @@ from lightning_dpgen.runs.train import Begun, fit, quiet_lightning
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import read_as
 from lightning_dpgen.specs.source import Source
-from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST
+from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 
 
 def run_worker(spec: RunSpec, source: Source, folder: RunFolder, ranks: Ranks) -> int:
@@ -48,7 +48,14 @@ def _train(spec: RunSpec, source: Source, begun: Begun, folder: RunFolder, inter
     run_identity.check_rank_settings(begun.about, settings.asked(), ranks.rank)
     if spec.trainer.threads is not None:
         torch.set_num_threads(spec.trainer.threads)
-    records, _ = source.records(settings.schema)
+    records = begun.kept
+    if records is None:
+        records, _ = source.records(settings.schema)
+    elif not records.is_there():
+        raise UsageError(
+            f"rank {ranks.rank}: does not see the records that rank 0 has encoded into {folder.blocks}: expected the "
+            "folder of the run in one place for all nodes; share it, or raise data.memory_gib where machines have room"
+        )
     account = Account(Plan.from_json(begun.promise), stream=private_stream(spec))
     run = Context(settings, account, folder, interrupts, ranks=ranks, keeps=False)
     with interrupts.patient(), quiet_lightning():

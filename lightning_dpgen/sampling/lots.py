@@ -267,10 +267,10 @@ class PoissonLots:
         # Positions are drawn in the order of components; `_order` says which record is at each, None if all are in place.
         if clusters is not None and account.plan.stage(stage).access.strategy is not None:
             raise ValueError("clusters of records that take turns: expected None, one component")
-        if clusters is None:
+        clusters = None if clusters is None else _checked(np.asarray(clusters), len(self._store), k)
+        if clusters is None or k == 1:
             self._order, self._bounds = None, np.array([0] + [len(self._store)] * k)
         else:
-            clusters = _checked(np.asarray(clusters), len(self._store), k)
             self._order = np.argsort(clusters, kind="stable")
             self._bounds = np.searchsorted(clusters, np.arange(k + 1), sorter=self._order)
         self._persons: _Persons | None = None

@@ -138,7 +138,7 @@ class TableSpec(_InFile, _OfPersons):
     )
     memory_gib: float = setting(
         "files of Parquet or text that are larger than this together, in GiB, are read in blocks, each encoded once into "
-        "the run's private folder; for model=measured",
+        "the run's private folder",
         1.0,
         ge=0,
     )

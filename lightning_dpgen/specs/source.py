@@ -132,11 +132,13 @@ class Source(ABC):
         """True where the files are so large that they are read in blocks; it follows from their size."""
         return False
 
-    def blocks(self, schema: Any, folder: Path, *, values: bool = False) -> KeptBlocks:
+    def blocks(self, schema: Any, folder: Path, *, values: bool = False, by_rows: bool = False) -> KeptBlocks:
         """Return the records in blocks, none of which is read yet; see `KeptBlocks`.
 
         Args:
             folder: where they are kept once they are encoded, in a private place.
+            values: as for `records`.
+            by_rows: whether lots are drawn from them.
 
         Raises:
             UsageError, MissingData, BadRecords: as `records`.

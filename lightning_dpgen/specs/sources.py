@@ -205,13 +205,13 @@ class TableFile(Source):
             return False
         return sum(file.stat().st_size for file in self.files()) > self.spec.memory_gib * 2**30
 
-    def blocks(self, schema: TableSchema, folder: Path, *, values: bool = False) -> KeptBlocks:
+    def blocks(self, schema: TableSchema, folder: Path, *, values: bool = False, by_rows: bool = False) -> KeptBlocks:
         # It imports torch, which no mistake in a file waits for.
         from lightning_dpgen.passes.kept_blocks import KeptBlocks
 
         with self._settings_named():
             blocks = TableBlocks(self.spec.path, schema, self.spec.outside, values, self.spec.person)
-            return KeptBlocks(blocks, folder, self.spec.most_rows)
+            return KeptBlocks(blocks, folder, self.spec.most_rows, by_rows=by_rows)
 
     def _read(self, schema: TableSchema, held_out: bool) -> Reading:
         return read_table(self._records, schema, **self.spec.given("outside", "person"))

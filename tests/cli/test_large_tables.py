@@ -79,13 +79,12 @@ def test_a_label_is_drawn_as_of_records_in_memory(dpgen, words, tmp_path):
 
 
 REFUSED = {
-    "a network": (["model=vae"], "model=vae: takes records in memory, and data.path is larger than data.memory_gib=0"),
     "bins that are bought": (["data.bins_share=0.1", "data.bins=3"], "age is to be found privately"),
     "a figure": (["privacy.fidelity_share=0.1"], "privacy.fidelity_share=0.1: takes records in memory"),
-    "a selection": (
-        ["model=measured", "model.components=2,3", "privacy.selection=logarithmic", "privacy.selection_score=fidelity",
+    "a selection by a figure": (
+        ["model.components=2,3", "privacy.selection=logarithmic", "privacy.selection_score=fidelity",
          "privacy.fidelity_share=0.1"],
-        "privacy.selection=logarithmic: takes records in memory",
+        "privacy.fidelity_share=0.1: takes records in memory",
     ),
 }  # fmt: skip
 

@@ -1,0 +1,173 @@
+"""Records in files as a store: rows of a lot are read where they lie, and no others are in memory."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.persons import mixed, row_hashes
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.reading import no_records
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.sampling.stores import Steps, Store
+
+# In a file of NumPy the length of its header stands here, in two bytes, and the header follows.
+_HEADER = slice(8, 10)
+_CHECK = np.dtype("<u4")
+
+
+class DamagedBlocks(BadRecords):
+    """A file of encoded records is not what was written: the records are sound, and the same command encodes them anew."""
+
+    @classmethod
+    def at(cls, path: Path) -> DamagedBlocks:
+        """Return the error about a file."""
+        said = "was damaged or removed while the run read it; the same command encodes it anew and goes on"
+        return cls(f"{path}: {said}")
+
+
+def row_type(encoded: Encoded) -> np.dtype:
+    """Return the type of one record in a file: its codes, its units and a check of them, side by side."""
+    codes, units = encoded.codes, encoded.units
+    return np.dtype([("codes", codes.dtype, codes.shape[1:]), ("units", units.dtype, units.shape[1:]), ("check", _CHECK)])
+
+
+def to_rows(encoded: Encoded) -> np.ndarray:
+    """Return records as rows (N,) of `row_type`, whose bytes stand side by side.
+
+    Example:
+        >>> rows = to_rows(Encoded(np.zeros((2, 0), np.float32), np.array([[3, 1], [4, 0]], np.uint8)))
+        >>> rows.itemsize, of_rows(rows).codes.tolist(), is_whole(rows, np.arange(2)), is_whole(rows[::-1], np.arange(2))
+        (6, [[3, 1], [4, 0]], True, False)
+    """
+    rows = np.empty(len(encoded), row_type(encoded))
+    rows["codes"], rows["units"] = encoded.codes, encoded.units
+    rows["check"] = _checks(encoded, np.arange(len(encoded)))
+    return rows
+
+
+def of_rows(rows: np.ndarray) -> Encoded:
+    """Return the records of rows as `to_rows` makes them."""
+    # One row counts as contiguous with the strides of a file, which torch does not take; a copy has its own.
+    return Encoded(rows["units"].copy(order="C"), rows["codes"].copy(order="C"))
+
+
+def is_whole(rows: np.ndarray, places: np.ndarray) -> bool:
+    """Tell whether rows are those that were written at these places (N,) of their file."""
+    return bool((rows["check"] == _checks(Encoded(rows["units"], rows["codes"]), places)).all())
+
+
+def _checks(encoded: Encoded, places: np.ndarray) -> np.ndarray:
+    # A row of another place is another one.
+    return (mixed(row_hashes(encoded) + places.astype(np.uint64)) >> np.uint64(32)).astype(_CHECK)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Part:
+    """A file of rows. Private.
+
+    Args:
+        path: an array of NumPy, as `to_rows` returns one, and anything after it.
+        rows: how many there are.
+        kept: (n,) the rows that take part, from 0, in their order; None for all.
+    """
+
+    path: Path
+    rows: int
+    kept: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return self.rows if self.kept is None else len(self.kept)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KeptRecords(Store):
+    """Records in files, which `take` maps into memory for as long as it gathers the rows of a lot. Private.
+
+    Lots are the same bits as those of the same `Records` in memory. The memory is that of a lot, and 12 bytes a record
+    where persons have several; the system keeps in its cache what it has room for. A copy in another process reads the same
+    files.
+
+    Args:
+        schema: the public description of the records, a table's.
+        parts: the files, in the order of the records.
+        persons: (N,) whole numbers, the owner of each record; None where no person has several.
+
+    Raises:
+        DamagedBlocks: from `take` and `stretch`, for a row that is not what was written, or a file that is gone.
+    """
+
+    schema: Schema
+    parts: Sequence[Part]
+    persons: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def take(self, positions: np.ndarray) -> Tensor:
+        return self._records(positions).take(np.arange(len(positions)))
+
+    @property
+    def steps(self) -> Steps | None:
+        return self._none.steps
+
+    def stretch(self, rows: slice) -> Tensor | scipy.sparse.csr_array:
+        return self._records(np.arange(rows.start, rows.stop)).stretch(slice(0, rows.stop - rows.start))
+
+    def multi_hot(self) -> None:
+        """Return None: records of a table are never handed over as the places of their ones."""
+
+    def is_there(self) -> bool:
+        """Tell whether this process sees all files."""
+        return all(part.path.is_file() for part in self.parts)
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum([len(part) for part in self.parts], dtype=np.int64)])
+
+    @cached_property
+    def _none(self) -> Records:
+        assert isinstance(self.schema, TableSchema)
+        return Records(self.schema, no_records(self.schema).encoded)
+
+    def _records(self, positions: np.ndarray) -> Records:
+        """Return the records at some positions, in memory."""
+        found = np.empty(len(positions), row_type(self._none.encoded))
+        # Positions of a lot are sorted within each component alone.
+        order = np.argsort(positions, kind="stable")
+        ends = np.searchsorted(positions, self._starts, sorter=order)
+        for number in np.flatnonzero(np.diff(ends)).tolist():
+            at = order[ends[number] : ends[number + 1]]
+            found[at] = self._read(self.parts[number], positions[at] - self._starts[number])
+        return Records(self.schema, of_rows(found))
+
+    def _read(self, part: Part, places: np.ndarray) -> np.ndarray:
+        """Return the rows of a part at some places among those that take part, checked."""
+        places = places if part.kept is None else part.kept[places]
+        # Opened for each lot: no file stays open, and pages of no earlier lot count as memory of the process.
+        try:
+            with open(part.path, "rb") as file:
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (FileNotFoundError, ValueError):  # it is gone, or empty
+            raise DamagedBlocks.at(part.path) from None
+        if hasattr(content, "madvise") and places[-1] - places[0] > 2 * len(places):
+            # Rows far from each other: what lies between is not read from the disk.
+            content.madvise(mmap.MADV_RANDOM)
+        kind, start = row_type(self._none.encoded), _HEADER.stop + int.from_bytes(content[_HEADER], "little")
+        # A page that is not there ends the process.
+        if len(content) < start + part.rows * kind.itemsize:
+            raise DamagedBlocks.at(part.path)
+        rows = np.frombuffer(content, kind, part.rows, start)[places]
+        if not is_whole(rows, places):
+            raise DamagedBlocks.at(part.path)
+        return rows
