@@ -37,7 +37,8 @@ def write_unit(unit: float) -> str:
             return str(exact)
     top = int(math.ldexp(part, 53))
     zeros = (top & -top).bit_length() - 1
-    return f"{top >> zeros}*2^{power - 53 + zeros}"
+    times = power - 53 + zeros
+    return f"{top >> zeros}*2^{times}" if times else str(top >> zeros)
 
 
 def read_unit(text: str) -> Fraction:
