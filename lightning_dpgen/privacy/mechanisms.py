@@ -145,10 +145,11 @@ def rounded_gaussian(
     check_multiples(name, multiples, access.ranks.size)
     if access.correlated is not None:
         raise LedgerError(f"noise {name!r}: correlated noise is that of gradients, not of whole numbers")
-    deviation = _take_scale(access, name, ROUNDED_GAUSSIAN, unit, sensitivity, of_unit=of_unit)
-    if deviation:
-        access.ranks.agree(name, deviation, unit, multiples.shape)
-        access.stream.add_rounded_normal_(access.ranks.part_of(multiples), max(deviation, SMALLEST_SIGMA))
+    sigma = _take_scale(access, name, ROUNDED_GAUSSIAN, unit, sensitivity, of_unit=of_unit)
+    if sigma:
+        access.ranks.agree(name, sigma, unit, multiples.shape)
+        sigma = max(sigma, SMALLEST_SIGMA)
+        access.stream.add_rounded_normal_(access.ranks.part_of(multiples), sigma)
     return access.ranks.sum_(multiples).to(torch.float64).mul_(unit)
 
 
