@@ -162,10 +162,12 @@ def private_split(
         steps = {"sum": FEATURE_NORM / kept.unit, "moments": FEATURE_NORM**2 / kept.unit_of_moments}
         _check_noise(account, MOMENTS, steps)
         with account.open(MOMENTS) as access:
-            mean = rounded_gaussian(access, "sum", exact["sum"], sensitivity=steps["sum"]) * (kept.unit / n)
+            mean = rounded_gaussian(access, "sum", exact["sum"], unit=kept.unit, sensitivity=FEATURE_NORM) / n
             if settings.projects:
-                moments = rounded_gaussian(access, "moments", exact["moments"], sensitivity=steps["moments"])
-                moments *= kept.unit_of_moments / n
+                moments = rounded_gaussian(
+                    access, "moments", exact["moments"], unit=kept.unit_of_moments, sensitivity=FEATURE_NORM**2
+                )
+                moments /= n
                 state = replace(state, directions=leading(mean, moments, settings.dimensions))
         if settings.start == "mean":
             # Directions are measured from the mean, so there it is the origin.
@@ -178,11 +180,10 @@ def private_split(
         state = reached(iterations=0, centres=starts)
     while state.iterations < settings.iterations:
         clusters, exact = lloyd(kept, state.centres)
-        longest = FEATURE_NORM / kept.unit
-        _check_noise(account, LLOYD, {"sums": longest})
+        _check_noise(account, LLOYD, {"sums": FEATURE_NORM / kept.unit})
         with account.open(LLOYD) as access:
             counts = noisy_histogram(access, "counts", clusters, settings.k)
-            sums = rounded_gaussian(access, "sums", exact, sensitivity=longest) * kept.unit
+            sums = rounded_gaussian(access, "sums", exact, unit=kept.unit, sensitivity=FEATURE_NORM)
         # A count that two standard deviations of noise explain is an empty cluster: it starts again beside the largest one.
         # So does the smallest while there is time: often it shares a group with another, and the largest holds two. This
         # decision and the division use noisy numbers only.
@@ -203,7 +204,7 @@ def private_split(
         with account.open(FINAL) as access:
             counts = noisy_histogram(access, "counts", clusters, settings.k).float().clamp(min=1.0)
             if exact is not None:
-                sums = rounded_gaussian(access, "means", exact, sensitivity=radius / unit) * unit
+                sums = rounded_gaussian(access, "means", exact, unit=unit, sensitivity=radius)
                 means = shrunk_means(sums.float(), counts, deviation)
         state = reached(counts=counts, means=means)
     return Split(clusters, state.counts, state.means, deviation / state.counts)

@@ -145,10 +145,9 @@ class Workload:
         found = {}
         with account.open(self.stage, of=records) as access:
             for name, sums in exact.items():
-                bound = statistics[name].bound
-                unit = statistics[name].unit
+                bound, unit = statistics[name].bound, statistics[name].unit
                 deviation = access.access.multipliers[name] * bound * access.max_rows
-                noisy = rounded_gaussian(access, name, sums, sensitivity=bound / unit) * unit
+                noisy = rounded_gaussian(access, name, sums, unit=unit, sensitivity=bound)
                 found[name] = Measured(noisy, deviation, account.ledger.run)
         return found
 

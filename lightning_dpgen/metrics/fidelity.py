@@ -66,7 +66,7 @@ def measure_fidelity(account: Account, real: Records, synthetic: Encoded, *, rad
         check_steps(name, multiplier * steps.get(name, 1.0) * account.plan.max_rows)
     with account.open(FIDELITY) as access:
         n = max(1.0, float(rounded_gaussian(access, "records", total, sensitivity=1.0)))
-        noisy = rounded_gaussian(access, "means", sums, sensitivity=steps["means"])[0] * unit
+        noisy = rounded_gaussian(access, "means", sums, unit=unit, sensitivity=radius)[0]
         if right is not None:
             answers = float(rounded_gaussian(access, "answers", right, sensitivity=1.0))
             share = min(max(answers / n, 0.0), 1.0)

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from lightning_dpgen.privacy import settlement
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accountant import Spent
 from lightning_dpgen.privacy.correlated_state import CorrelatedState
+from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, OtherNoise, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.ledgers import FollowedLedger, OwnLedger, PlacedLedger, SpawnedLedger
@@ -425,6 +426,7 @@ class Account:
             if access.strategy is not None and not self.remaining(stage):
                 self._correlated.erase(stage)
         opened._check_used_up()
+        self._record(opened.drawn)
 
     def _check_open(self, stage: str, of: object | None) -> None:
         """Raise LedgerError if no access may be opened in this process, now, of these records."""
@@ -453,6 +455,12 @@ class Account:
         else:
             self.ranks.compare()
             self.ranks.leader_first(lambda: self.ledger.write(access, ahead))
+
+    def _record(self, drawn: Sequence[DrawnNoise]) -> None:
+        """Write down how noises were drawn, where the ledger does not say so already of an earlier access."""
+        new = [noise for noise in dict.fromkeys(drawn) if noise not in self.ledger.noises]
+        if new:
+            self.ranks.leader_first(lambda: self.ledger.record_noises(new))
 
     def made(self, stage: str) -> int:
         """Return how many accesses of a stage were made; those that were lost in a crash count."""

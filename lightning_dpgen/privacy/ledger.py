@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from io import FileIO
 from itertools import groupby
@@ -18,12 +18,13 @@ import filelock
 
 from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.strategy import Strategy
 from lightning_dpgen.privacy.strict_json import check_shape, parse_json, shape
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 # The name of the file in the private folder of a run.
 FILE_NAME = "ledger.jsonl"
 _TEXT, _OBJECT = {"type": "string"}, {"type": "object"}
@@ -34,6 +35,7 @@ _SHAPES = {
         ledger={}, run=_TEXT, noise={"type": ["string", "null"]}, plan={"type": ["object", "null"]}, about=_OBJECT
     ),
     "id": shape(id=_TEXT),
+    "mechanism": shape(mechanism=_TEXT),
     "promise": shape(promise=_OBJECT, about=_OBJECT),
     "plan": shape(plan=_OBJECT),
     "resumed": shape(),
@@ -41,13 +43,14 @@ _SHAPES = {
     "handed_over": shape(never_drawn=_IDS),
     "closed": shape(closed={"type": "integer", "minimum": 0}, never_drawn=_IDS),
 }
-_STATE = ("run", "promise", "plan", "about", "noise", "trained", "head", "_heads", "_ahead", "_drawn")
+_STATE = ("run", "promise", "plan", "about", "noise", "trained", "head", "noises", "_heads", "_ahead", "_drawn")
 
 
 class Ledger:
     """The accesses that were drawn from the records, as JSON lines with random ids.
 
-    The first line says what the run is about and what it promises; then follows one line an access. Lines are written and
+    The first line says what the run is about and what it promises; then follows one line an access, and one for each way in
+    which a noise was drawn. Lines are written and
     fsynced in blocks ahead of the draws, so a crash over-counts and never under-counts; a clean `close` names the lines
     that were written ahead and never drawn. Each line ends with a checksum of itself and of all lines before it, so a line
     that was changed or lost is noticed when the file is opened again; a second file beside it (``.heads``) holds the
@@ -64,6 +67,7 @@ class Ledger:
         promise, about, noise: as given, or as they were read.
         plan: the promise, or the plan that took its place when the run was resumed.
         trained: the digest of the parameters that the last step left (`record_trained`); None where none was recorded.
+        noises: how noises were drawn (`record_noises`), each kind once, in order; the values say nothing.
         head: checksum of the last line, which stands for all lines up to it.
 
     Raises:
@@ -90,6 +94,7 @@ class Ledger:
         # Kept as it will be read again: the keys of JSON are text.
         self.about = parse_json(json.dumps(dict(about or {})).encode(), lone_surrogates=True)
         self._heads: set[str] = set()
+        self.noises: dict[DrawnNoise, None] = {}
         self._broken = False
         self._ahead: list[tuple[str, Access]] = []
         self._drawn: list[tuple[Access, int]] = []
@@ -124,7 +129,7 @@ class Ledger:
         """
         ledger = cls.__new__(cls)
         ledger.path, ledger._closed, ledger._ahead = Path(path), False, []
-        ledger._broken, ledger._process, ledger.trained = False, os.getpid(), None
+        ledger._broken, ledger._process, ledger.trained, ledger.noises = False, os.getpid(), None, {}
         if not ledger.path.exists():
             raise FileNotFoundError(errno.ENOENT, "there is no such ledger", str(path))
         with ExitStack() as held:
@@ -214,6 +219,11 @@ class Ledger:
         self.plan = plan
         self._append([{"plan": plan}])
 
+    def record_noises(self, noises: Sequence[DrawnNoise]) -> None:
+        """Record how noises were drawn that no line tells of yet: mechanism, and for sums their unit and bound."""
+        self._append([noise.as_json() for noise in noises])
+        self.noises |= dict.fromkeys(noises)
+
     def record_trained(self, digest: str) -> None:
         """Record which parameters the accesses have led to, so that a release of others is noticed."""
         self.trained = digest
@@ -286,6 +296,8 @@ class Ledger:
                     if before is None or line != before[0]:
                         before = line, Access.from_json(_with_strategy(line, self.plan))
                     entries[identity] = before[1]
+                elif kind == "mechanism":
+                    self.noises[DrawnNoise.from_json(line)] = None
                 elif kind == "promise":
                     self.promise = self.plan = _plan(line["promise"])
                     self.about |= line["about"]

@@ -15,8 +15,21 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
+from lightning_dpgen.privacy.access import GAUSSIAN, PURE
+from lightning_dpgen.privacy.drawn_noise import (
+    CORRELATED,
+    DISCRETE_LAPLACE,
+    NOISY_MAX,
+    REAL_GAUSSIAN,
+    ROUNDED_GAUSSIAN,
+    ROUNDED_LAPLACE,
+    ROUNDED_SPHERICAL,
+    SUMS,
+    DrawnNoise,
+    scale_in_units,
+)
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.exact_unit import write_unit
 from lightning_dpgen.privacy.noise_grid import needs_float64, round_to_grid_
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.pld import REPLACE_ONE
@@ -71,7 +84,7 @@ def gaussian(
         ValueError: if the sensitivity is not positive and finite while noise is due, or values are not contiguous.
     """
     _check_real(name, values)
-    multiplier = access.consume(name, GAUSSIAN)
+    multiplier = _take(access, name, REAL_GAUSSIAN if access.correlated is None else CORRELATED, GAUSSIAN)
     if multiplier != 0.0 and access.correlated is not None:
         return access.correlated.add_(values, access.step, multiplier, _checked(name, sensitivity))
     if multiplier != 0.0:
@@ -103,11 +116,12 @@ def rounded_gaussian(
     Args:
         access, name, of_unit: as for `gaussian`.
         multiples: exact sums, int64 and contiguous, each below 2^62 in size; after the call they are noisy and public.
-        unit: the number that a multiple of 1 stands for, a power of two; public.
+        unit: the number that a multiple of 1 stands for; public. A power of two loses nothing.
         sensitivity: the largest L2 change of ``unit * multiples`` by one record.
 
     Returns:
-        float64 numbers ``unit * multiples``. Beyond 2^53 multiples they are rounded, which is post-processing.
+        float64 numbers ``unit * multiples``. Beyond 2^53 multiples, or with another unit than a power of two, they are
+        rounded, which is post-processing.
 
     Guarantee:
         That of `gaussian`, with no reservation about floating point: for a whole number x, x + round(sigma Z) is
@@ -118,8 +132,8 @@ def rounded_gaussian(
     Raises:
         LedgerError: as for `gaussian`.
         TypeError: if the multiples are not int64.
-        ValueError: for a multiple of 2^62 or more, a unit that is no power of two, or noise of more than 2^44 units, before
-            the noise is used up; else as for `gaussian`.
+        ValueError: for a multiple of 2^62 or more, a unit that is not a positive number, or noise of more than 2^44
+            units, before the noise is used up; else as for `gaussian`.
 
     Example:
         >>> from lightning_dpgen.privacy import Access, Account, Plan, Stage
@@ -131,18 +145,10 @@ def rounded_gaussian(
     check_multiples(name, multiples, access.ranks.size)
     if access.correlated is not None:
         raise LedgerError(f"noise {name!r}: correlated noise is that of gradients, not of whole numbers")
-    check_unit(name, unit)
-    planned = access.access.multipliers.get(name, 0.0)
-    if planned:
-        check_steps(name, planned * _checked(name, sensitivity) * (1 if of_unit else access.max_rows) / unit)
-    multiplier = access.consume(name, GAUSSIAN)
-    if multiplier != 0.0:
-        if access.relation == REPLACE_ONE:
-            multiplier /= 2.0
-        deviation = multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows)
-        access.ranks.agree(name, deviation, unit, multiples.shape)
-        # The product was rounded a few times, and may be below the deviation that was paid for by some last bits.
-        sigma = max(deviation / unit * (1.0 + 2.0**-48), SMALLEST_SIGMA)
+    sigma = _take_scale(access, name, ROUNDED_GAUSSIAN, unit, sensitivity, of_unit=of_unit)
+    if sigma:
+        access.ranks.agree(name, sigma, unit, multiples.shape)
+        sigma = max(sigma, SMALLEST_SIGMA)
         access.stream.add_rounded_normal_(access.ranks.part_of(multiples), sigma)
     return access.ranks.sum_(multiples).to(torch.float64).mul_(unit)
 
@@ -173,8 +179,9 @@ def rounded_laplace(access: OpenAccess, name: str, multiples: Tensor, *, unit: f
         >>> float(noisy[0]).is_integer()
         True
     """
-    scale = _take_scale(access, name, LAPLACE, multiples, unit, sensitivity)
-    noisy = access.stream.add_rounded_laplace_(multiples, scale) if scale else multiples
+    check_multiples(name, multiples)
+    scale = _take_scale(access, name, ROUNDED_LAPLACE, unit, sensitivity)
+    noisy = access.stream.add_rounded_laplace_(multiples, max(scale, SMALLEST_SCALE)) if scale else multiples
     return noisy.to(torch.float64).mul_(unit)
 
 
@@ -198,27 +205,11 @@ def rounded_spherical(
     Raises:
         LedgerError, TypeError, ValueError: as for `rounded_gaussian`.
     """
-    scale = _take_scale(access, name, PURE, multiples, unit, sensitivity)
-    if scale:
-        access.stream.add_rounded_spherical_(multiples if by_row else multiples.view(1, -1), scale)
-    return multiples.to(torch.float64).mul_(unit)
-
-
-def _take_scale(access: OpenAccess, name: str, kind: str, multiples: Tensor, unit: float, sensitivity: float) -> float:
-    """Use up a noise of that scale for sensitivity 1, and return its scale in units; 0 in the non-private twin.
-
-    All is checked before.
-    """
     check_multiples(name, multiples)
-    check_unit(name, unit)
-    planned = access.access.multipliers.get(name, 0.0)
-    if planned:
-        check_steps(name, planned * _checked(name, sensitivity) * access.max_rows / unit)
-    multiplier = access.consume(name, kind)
-    if multiplier == 0.0:
-        return 0.0
-    # The product was rounded a few times, and may be below the scale that was paid for by some last bits.
-    return max(multiplier * _checked(name, sensitivity) * access.max_rows / unit * (1.0 + 2.0**-48), SMALLEST_SCALE)
+    scale = _take_scale(access, name, ROUNDED_SPHERICAL, unit, sensitivity)
+    if scale:
+        access.stream.add_rounded_spherical_(multiples if by_row else multiples.view(1, -1), max(scale, SMALLEST_SCALE))
+    return multiples.to(torch.float64).mul_(unit)
 
 
 def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivity: int) -> Tensor:
@@ -238,11 +229,9 @@ def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivi
     """
     if counts.dtype != torch.int64 or not isinstance(sensitivity, int):
         raise TypeError(f"counts are {counts.dtype}, sensitivity={sensitivity!r}: expected int64 and a whole number")
-    multiplier = access.consume(name, PURE)
-    if multiplier == 0.0:
+    scale = _take_scale(access, name, DISCRETE_LAPLACE, 1.0, sensitivity)
+    if not scale:
         return counts
-    # As in the other mechanisms, the product is raised by more than it was rounded.
-    scale = multiplier * _checked(name, sensitivity) * access.max_rows * (1.0 + 2.0**-48)
     return counts + torch.from_numpy(access.stream.discrete_laplace(tuple(counts.shape), scale)).to(counts.device)
 
 
@@ -384,14 +373,55 @@ def report_noisy_max(
         >>> place
         1
     """
+    check_multiples(name, multiples)
+    check_unit(name, unit)
     if multiples.ndim != 1 or not len(multiples):
         raise ValueError(f"scores of shape {tuple(multiples.shape)}: expected (n,), at least one")
     if monotonic and access.relation == REPLACE_ONE:
         raise ValueError(
             f"monotonic={monotonic} of {name!r} under replace-one: one record replaced lowers and raises scores"
         )
-    scale = _take_scale(access, name, PURE, multiples, unit, (1.0 if monotonic else 2.0) * _checked(name, sensitivity))
-    return access.stream.noisy_maximum(multiples, scale) if scale else int(multiples.argmax())
+    moved = (1.0 if monotonic else 2.0) * _checked(name, sensitivity) * access.max_rows / unit
+    if planned := access.access.multipliers.get(name, 0.0):
+        check_steps(name, planned * moved)
+    multiplier = _take(access, name, NOISY_MAX, PURE)
+    if multiplier == 0.0:
+        return int(multiples.argmax())
+    # The product was rounded a few times, and may be below the scale that was paid for by some last bits.
+    return access.stream.noisy_maximum(multiples, max(multiplier * moved * (1.0 + 2.0**-48), SMALLEST_SCALE))
+
+
+def _take(access: OpenAccess, name: str, mechanism: str, kind: str) -> float:
+    """Use up a noise that is added to no sum of whole numbers, and return its multiplier; 0 in the non-private twin."""
+    multiplier = access.consume(name, kind)
+    if multiplier != 0.0:
+        access.drawn.append(DrawnNoise(mechanism, access.access.stage, name, multiplier))
+    return multiplier
+
+
+def _take_scale(
+    access: OpenAccess, name: str, mechanism: str, unit: float, sensitivity: float, *, of_unit: bool = False
+) -> float:
+    """Use up a noise on a sum of whole numbers, and return its size in units; 0 in the non-private twin.
+
+    All is checked before.
+    """
+    check_unit(name, unit)
+    records = 1 if of_unit else access.max_rows
+    planned = access.access.multipliers.get(name, 0.0)
+    steps = planned * _checked(name, sensitivity) * records / unit if planned else 0.0
+    # Coins are tossed for noise of any size.
+    if mechanism != DISCRETE_LAPLACE:
+        check_steps(name, steps)
+    multiplier = access.consume(name, SUMS[mechanism][0])
+    if multiplier == 0.0:
+        return 0.0
+    bound = _checked(name, sensitivity) / unit
+    noise = DrawnNoise(mechanism, access.access.stage, name, multiplier, write_unit(unit), bound, records)
+    access.drawn.append(noise)
+    scale = scale_in_units(mechanism, multiplier, bound, records, access.relation)
+    # The product was rounded a few times, and may be below the size that was paid for by some last bits.
+    return scale * (1.0 + 2.0**-48)
 
 
 def _check_real(name: str, values: Tensor) -> None:

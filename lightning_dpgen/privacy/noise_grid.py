@@ -15,6 +15,8 @@ from torch import Tensor
 # A step is between 2^-9 and 2^-8 of the standard deviation: the square that rounding adds, g^2 / 12, is below 1.3e-6 of the
 # noise's own, and float32 has 2^15 numbers from one multiple to the next at one deviation.
 _STEPS = 8
+# A step is above the first and up to the second of these powers of two, in standard deviations.
+GRID_POWERS = (-_STEPS - 1, -_STEPS)
 # Noise is added in float64 where the last place of float32 would be above 2^-4 of a step.
 _LAST_PLACES = 4
 # Numbers rounded at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call.

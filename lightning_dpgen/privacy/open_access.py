@@ -6,6 +6,7 @@ import os
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.correlated_noise import CorrelatedNoise
+from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
@@ -21,6 +22,7 @@ class OpenAccess:
         ranks: the processes that share the access: each has a part of the records and draws a part of the noise.
         correlated: the noise of earlier steps, of which this one's takes back a part; None for independent noise.
         step: the number of accesses of its stage that were made before, lost ones among them.
+        drawn: the noises that were drawn so far, in order.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class OpenAccess:
         self.access, self.stream, self.relation, self.number = access, stream, relation, number
         self.max_rows, self.ranks = max_rows, ranks or Ranks()
         self.correlated, self.step = correlated, step
+        self.drawn: list[DrawnNoise] = []
         self._left = dict(access.multipliers)
         self._open, self._process = True, os.getpid()
 

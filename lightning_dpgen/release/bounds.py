@@ -31,6 +31,8 @@ MOST_COLUMNS = 1 << 20
 _MOST_BY_DEFAULT = 5_000_000
 # Settings among which a selection chooses, each of which names a run that is trained; and packages with a version.
 _MOST_CHOICES, _MOST_VERSIONS = 10_000, 1000
+# Different noises: those of 1000 stages or segments of stages, with a few different ones each.
+_MOST_NOISES = 10_000
 
 
 def too_long(certificate: dict[str, Any]) -> str | None:
@@ -40,6 +42,11 @@ def too_long(certificate: dict[str, Any]) -> str | None:
         value = certificate.get(name)
         if isinstance(value, dict | list) and len(value) > most:
             return f"{name}: {len(value):,} entries, expected at most {most:,}"
+    noise = certificate.get("noise")
+    for name in ("sums", "others") if isinstance(noise, dict) else ():
+        value = noise.get(name)
+        if isinstance(value, list) and len(value) > _MOST_NOISES:
+            return f"noise.{name}: {len(value):,} entries, expected at most {_MOST_NOISES:,}"
     released = certificate.get("released")
     # Checked before they are compared with each other: large values that are no text take long to compare.
     for name in released if isinstance(released, list) else ():

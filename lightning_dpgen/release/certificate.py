@@ -34,9 +34,10 @@ from lightning_dpgen.release.files import (
     SYNTHETIC,
 )
 from lightning_dpgen.release.opened import file_hash
+from lightning_dpgen.release.stated_noises import state_noises
 from lightning_dpgen.release.text import printable
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 # The name, among what is declared, of the network that a training started from.
 INIT = "init"
 # The name, among what is declared, of the cut of lots, by stage.
@@ -119,7 +120,8 @@ def make_certificate(
             if plan.private
             else None
         ),
-        "noise": {"source": account.stream.source, "seeded": account.stream.seeded},
+        "noise": {"source": account.stream.source, "seeded": account.stream.seeded}
+        | state_noises(accesses, account.ledger.noises, plan.relation),
         "declared": declared,
         "selection": SELECTION if selection is None else selection,
         "study": _study(account),

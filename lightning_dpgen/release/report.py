@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 
+from lightning_dpgen.privacy.exact_unit import read_unit
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.strategy import CYCLIC
@@ -50,6 +51,8 @@ _BOUGHT = {
 # Rates at which an attack may name people wrongly.
 _WRONGLY = (0.001, 0.01, 0.1)
 _LONGEST = 400
+# Different sums, and names of equal ones, that a page shows.
+_MOST_SUMS, _MOST_NAMES = 30, 6
 
 
 def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Sequence[str] = (), **shown: Any) -> None:
@@ -71,6 +74,8 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Se
         "attacks": attacks(certificate),
         "found": found_privately(certificate["declared"]),
         "limits": [*limits_of(certificate), *limits],
+        "sums": [_sum_in_words(entry) for entry in certificate["noise"]["sums"][:_MOST_SUMS]],
+        "more_sums": max(0, len(certificate["noise"]["sums"]) - _MOST_SUMS),
     }
     for name, suffix in ((REPORT, "html"), (CARD, "md")):
         template = _templates(autoescape=suffix == "html").get_template(f"{page}.{suffix}.jinja")
@@ -139,6 +144,21 @@ def _correlated(tree: dict[str, Any]) -> str:
         f"{strategy['steps']:,} steps with {noise}, multiplier {tree['noise_multiplier']:.4g} at sensitivity "
         f"{tree['sensitivity']:.4g}; {turns}"
     )
+
+
+def _sum_in_words(entry: dict[str, Any]) -> dict[str, str]:
+    """Write a sum of a certificate as a page shows it."""
+    names = [value_text(name, 80) for name in entry["names"][:_MOST_NAMES]]
+    rest = len(entry["names"]) - len(names)
+    unit = entry["unit"] if len(entry["unit"]) <= 12 else f"{float(read_unit(entry['unit'])):.6g}"
+    times = f" (times {entry['records']:,} for a person)" if entry["records"] > 1 else ""
+    return {
+        "stage": entry["stage"],
+        "names": ", ".join(names) + (f" and {rest:,} more" if rest else ""),
+        "unit": unit,
+        "bound": f"{_number(entry['bound_in_units'])} in {entry['norm']}{times}",
+        "noise": _number(entry["scale_in_units"]),
+    }
 
 
 def _number(value: float) -> str:

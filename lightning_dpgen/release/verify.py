@@ -31,6 +31,7 @@ from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.event_parts import gaussian_history, without_failures
 from lightning_dpgen.privacy.events import UnknownEvent, check_size, composed, decode, encode
+from lightning_dpgen.privacy.exact_unit import write_unit
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.plain_text import is_legible
@@ -60,9 +61,11 @@ from lightning_dpgen.release.certificate import (
 )
 from lightning_dpgen.release.description import LABELLED, PROJECTION
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, NotARelease, read_certificate
+from lightning_dpgen.release.noise_check import check_noises
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
 from lightning_dpgen.release.projected import load_projected
 from lightning_dpgen.release.signature import fingerprint, is_signed_by, read_public, read_signature
+from lightning_dpgen.release.stated_noises import sums_of
 
 # Relative tolerance of numbers that are recomputed by the same rule; written numbers are rounded up.
 _TOLERANCE = 1e-6
@@ -145,6 +148,9 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     _check_files(folder, certificate, verdict)
     _check_kind(folder, certificate, verdict)
     _check_privacy(certificate, verdict)
+    if verdict.good:
+        for found, said in zip(check_noises(certificate), (verdict.problems, verdict.checks, verdict.notes), strict=True):
+            said += found
     if PROJECTED in certificate["released"] and verdict.good:
         _check_projection(folder, certificate, verdict)
     return verdict
@@ -558,6 +564,12 @@ def _check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None
         )
     if grid != projection.grid:
         verdict.problems.append(f"grid={grid!r}: this projection puts rows on multiples of {projection.grid!r}")
+    stated = [(entry["unit"], entry["bound_in_units"]) for entry in sums_of(certificate, ROWS)]
+    if stated != [(write_unit(projection.grid), projection.steps.sensitivity)]:
+        verdict.problems.append(
+            f"noise.sums: stage {ROWS!r} has unit and bound {stated}, and this projection moves rows by at most "
+            f"{projection.steps.sensitivity:,} times {write_unit(projection.grid)}"
+        )
     if len(verdict.problems) == before:
         verdict.checks.append(
             f"the matrix is what the public seed draws; it moves rows by at most {projection.sensitivity:.6g} between "

@@ -28,12 +28,14 @@ class Noised:
         access: the access from which the noise was taken, and the noise's name there.
         exact: the values before noise, over the standard deviation (or, for other noise, the scale) that was drawn.
         chosen: true for the scores among which the exponential mechanism chooses.
+        in_units: the standard deviation, or scale, of noise on whole numbers; None for other noise.
     """
 
     access: OpenAccess
     name: str
     exact: Tensor
     chosen: bool = False
+    in_units: float | None = None
 
 
 class Door:
@@ -92,7 +94,8 @@ class Door:
         # A deviation in whole numbers is raised by a part of 2^-48, for which no law has to allow.
         deviation = float(f"{deviation:.13g}")
         place, exact = len(self.walk), values.double().flatten()
-        self.walk.append(Noised(access, name, exact / deviation))
+        whole = None if values.is_floating_point() else deviation
+        self.walk.append(Noised(access, name, exact / deviation, in_units=whole))
         if place == len(self._answers):
             noise = torch.randn(exact.shape, generator=torch.Generator().manual_seed(place), dtype=torch.float64)
             noisy = exact + deviation * noise

@@ -103,7 +103,7 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy import chain, coins, mechanisms, settlement, study_entry, study_total
+from lightning_dpgen.privacy import chain, coins, drawn_noise, mechanisms, settlement, study_entry, study_total
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.lot_id import IssuedLots
@@ -183,14 +183,14 @@ BROKEN = {
     ),
     "no noise on the first mean of the split": Broken(
         kmeans.private_split,
-        {'rounded_gaussian(access, "sum", exact["sum"], sensitivity=steps["sum"])':
-         '(access.consume("sum"), exact["sum"].double())[1]'},
+        {'rounded_gaussian(access, "sum", exact["sum"], unit=kept.unit, sensitivity=FEATURE_NORM)':
+         '(access.consume("sum"), exact["sum"].double() * kept.unit)[1]'},
         (split_noise,),
     ),
     "no noise on the second moments of the split": Broken(
         kmeans.private_split,
-        {'rounded_gaussian(access, "moments", exact["moments"], sensitivity=steps["moments"])':
-         '(access.consume("moments"), exact["moments"].double())[1]'},
+        {'access, "moments", exact["moments"], unit=kept.unit_of_moments, sensitivity=FEATURE_NORM**2':
+         'access, "moments", exact["moments"], unit=kept.unit_of_moments, sensitivity=1e-6'},
         (split_noise,),
     ),
     "records of the split that are not of length 1": Broken(
@@ -259,7 +259,7 @@ BROKEN = {
     ),
     "noise for half a record of the split": Broken(
         kmeans.private_split,
-        {'"means", exact, sensitivity=radius / unit)': '"means", exact, sensitivity=radius / unit / 2)'},
+        {'"means", exact, unit=unit, sensitivity=radius)': '"means", exact, unit=unit, sensitivity=radius / 2)'},
         (split_noise, split_costs),
     ),
     "the same noise in every step": Broken(
@@ -401,7 +401,8 @@ BROKEN = {
     ),
     "true number of records as denominator": Broken(
         kmeans.private_split,
-        {"(kept.unit / n)": "(kept.unit / max(len(records), 1))"},
+        {'rounded_gaussian(access, "sum", exact["sum"],':
+         'rounded_gaussian(access, "sum", exact["sum"] // max(len(records), 1) * n,'},
         (split_adds_up,),
     ),
     "histogram released exactly": Broken(
@@ -530,7 +531,7 @@ BROKEN = {
         (functools.partial(replaced, "spherical"),),
     ),
     "Gaussian noise under replace-one halved twice": Broken(
-        mechanisms.rounded_gaussian, {"multiplier /= 2.0": "multiplier /= 4.0"}, (functools.partial(replaced, "gaussian"),)
+        drawn_noise.scale_in_units, {"multiplier / 2.0": "multiplier / 4.0"}, (functools.partial(replaced, "gaussian"),)
     ),
     "a threshold for keys that forgets how many one record holds": Broken(
         mechanisms.key_threshold, {"math.log1p(-delta) / most": "math.log1p(-delta)"}, (key_seen,)
@@ -562,8 +563,8 @@ BROKEN = {
     ),
     "figure of fidelity released without noise": Broken(
         fidelity.measure_fidelity,
-        {'noisy = rounded_gaussian(access, "means", sums, sensitivity=steps["means"])[0]':
-         'noisy = (rounded_gaussian(access, "means", sums.clone(), sensitivity=steps["means"]), sums)[1][0]'},
+        {'noisy = rounded_gaussian(access, "means", sums, unit=unit, sensitivity=radius)[0]':
+         'noisy = (rounded_gaussian(access, "means", sums.clone(), unit=unit, sensitivity=radius), sums * unit)[1][0]'},
         (same_release,),
     ),
     "right answers released without noise": Broken(
@@ -652,12 +653,12 @@ BROKEN = {
         first_pass.look, {"KeyOwners.of_column(values, persons)": "KeyOwners.of_column(values, None)"}, (persons_cost,)
     ),
     "measurements noised for a record of a person": Broken(
-        Workload.measure, {"sensitivity=bound / unit)": "sensitivity=bound / unit, of_unit=True)"},
+        Workload.measure, {"unit=unit, sensitivity=bound)": "unit=unit, sensitivity=bound, of_unit=True)"},
         (persons_cost,),
     ),
     "measurements over the true number of records": Broken(
-        Workload.measure, {"noisy = rounded_gaussian(access, name, sums, sens":
-                           "noisy = rounded_gaussian(access, name, sums * 60 // len(records), sens"},
+        Workload.measure, {"noisy = rounded_gaussian(access, name, sums, unit":
+                           "noisy = rounded_gaussian(access, name, sums * 60 // len(records), unit"},
         (persons_add_up,),
     ),
     "expected lot of the true number of records": Broken(
@@ -698,13 +699,17 @@ BROKEN = {
         mechanisms.report_noisy_max, {"(1.0 if monotonic else 2.0) * ": ""},
         (for_all_records, no_person_costs_a_choice_more_than_its_access),
     ),
-    "Laplace or spherical noise, or a choice, of a record for a person": Broken(
-        mechanisms._take_scale,
-        {"max(multiplier * _checked(name, sensitivity) * access.max_rows": "max(multiplier * _checked(name, sensitivity)"},
+    "a choice of a record for a person": Broken(
+        mechanisms.report_noisy_max, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},
         (for_all_records, no_person_costs_a_choice_more_than_its_access),
     ),
+    "Laplace or spherical noise of a record for a person": Broken(
+        mechanisms._take_scale,
+        {"records = 1 if of_unit": "records = 1 if of_unit or mechanism in ('rounded_laplace', 'rounded_spherical')"},
+        (for_all_records,),
+    ),
     "discrete noise of a record for a person": Broken(
-        mechanisms.discrete_laplace, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},
+        mechanisms._take_scale, {"records = 1 if of_unit": "records = 1 if of_unit or mechanism == 'discrete_laplace'"},
         (for_all_records,),
     ),
     "equal noises of an access counted once": Broken(

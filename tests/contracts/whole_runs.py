@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import tempfile
 import warnings
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from contracts.door import given_the_answers, overspent, parts_add_up
+from contracts.door import Door, Noised, overspent, parts_add_up
 
 from lightning_dpgen import fit
 from lightning_dpgen.api import schema_of
@@ -235,10 +236,31 @@ def given_the_answers_a_release_is_the_same(name: str) -> None:
     number of records, and public random numbers are not drawn as often as there are records.
     """
     run = RUNS[name]
-    first, *others = given_the_answers(run, run.data(60, 0), run.data(600, 1), run.data(20, 2))
+    with Door() as door:
+        walk, first = door.walked(run, run.data(60, 0))
+        others = [door.walked(run, run.data(*drawn))[1] for drawn in ((600, 1), (20, 2))]
+    _check_stated(json.loads(first["privacy.json"]), walk)
     for other in others:
         assert first.keys() == other.keys()
         assert not [file for file in first if first[file] != other[file]], "files that differ"
+
+
+def _check_stated(certificate: dict[str, Any], walk: list[Noised]) -> None:
+    """Check that a certificate states the noises that passed the door, those of whole numbers with their sizes.
+
+    That no unit moves a sum by more than is paid for is `no_one_costs_a_run_more_than_its_accesses`.
+    """
+    stated: dict[tuple[str, str], set[float | None]] = {}
+    for entry in certificate["noise"]["sums"] + certificate["noise"]["others"]:
+        for noise in entry["names"]:
+            size = entry.get("scale_in_units")
+            stated.setdefault((entry["stage"], noise), set()).add(size and float(f"{size:.9g}"))
+    drawn: dict[tuple[str, str], set[float | None]] = {}
+    for noised in walk:
+        size = noised.in_units
+        drawn.setdefault((noised.access.access.stage, noised.name), set()).add(size and float(f"{size:.9g}"))
+    assert stated == drawn
+    assert {stage["name"] for stage in certificate["stages"]} == {stage for stage, _ in drawn}
 
 
 def no_one_costs_a_run_more_than_its_accesses(name: str) -> None:

@@ -34,7 +34,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.ledger import Ledger
-from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.mechanisms import gaussian, rounded_gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.study import Study
@@ -121,7 +121,11 @@ def _releases(folder: Path) -> dict[str, bytes]:
             for _ in range(draft.count):
                 with account.open(draft.stage, draw=account.sample(draft.stage, 90)[1]) as access:
                     for noise in access.access.multipliers:
-                        gaussian(access, noise, torch.zeros(1), sensitivity=1.0)
+                        if noise == "sum":
+                            whole = torch.zeros(1, dtype=torch.int64)
+                            rounded_gaussian(access, noise, whole, unit=2.0**-8, sensitivity=1.0)
+                        else:
+                            gaussian(access, noise, torch.zeros(1), sensitivity=1.0)
         account.verify_complete()
         content = WeightsContent({"weight": torch.zeros(2)}, "a network")
         declared = {"data": "a table", "n": 90, "rows": 5}

@@ -193,7 +193,7 @@ def test_multiples_are_checked_before_noise_is_taken(kind, draw):
             (whole.double(), 1.0, 1.0, "expected int64"),
             (whole.T, 1.0, 1.0, "not contiguous"),
             (whole + 2**62, 1.0, 1.0, "larger unit"),
-            (whole, 0.3, 1.0, "power of two"),
+            (whole, -0.3, 1.0, "power of two"),
             (whole, 1.0, 2.0**50, "outweigh"),
             (whole, 1.0, 0.0, "sensitivity=0"),
         ):

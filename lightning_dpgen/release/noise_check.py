@@ -1,0 +1,148 @@
+"""The check of the noises that a certificate states: units, bounds and sizes agree with each other and with the event.
+
+No unit or bound is computed again here: they follow from settings and from earlier results, in ways that the release does
+not hold. Projected rows are an exception (`verify`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from lightning_dpgen.privacy.access import GAUSSIAN, PURE, dominating_laplace
+from lightning_dpgen.privacy.drawn_noise import CORRELATED, OTHERS, SUMS, scale_in_units
+from lightning_dpgen.privacy.exact_unit import read_unit
+from lightning_dpgen.release.stated_noises import NOT_DRAWN, RELATIVE_GRID
+
+# Relative tolerance of numbers that are products of a few others, or a root of a sum of their squares.
+_ROUNDING = 1e-9
+# The events of one noise, as pairs of their kind and their multiplier.
+_CORRELATED = "correlated Gaussian"
+_LEAVES = {"GaussianDpEvent": "Gaussian", "LaplaceDpEvent": "Laplace", "CorrelatedGaussianDpEvent": _CORRELATED}
+Leaf = tuple[str, float]
+
+
+def check_noises(certificate: dict[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """Check the noises of a certificate whose shape was checked.
+
+    Returns:
+        What is wrong, what was confirmed, and what is worth knowing, a line each.
+    """
+    if not certificate["private"] or certificate["epsilon"] is None:
+        return [], [], []
+    sums, others = certificate["noise"]["sums"], certificate["noise"]["others"]
+    problems = [*_sums(sums, certificate["relation"]), *_others(others)]
+    stages = {stage["name"]: stage["event"] for stage in certificate["stages"]}
+    problems += [f"noise of stage {name!r}: there is no such stage" for name in _strangers(sums + others, set(stages))]
+    chosen = []
+    for name, event in stages.items():
+        own = [entry for entry in sums + others if entry["stage"] == name]
+        if event["type"] == "RepeatAndSelectDpEvent":
+            chosen.append(name)
+            problems += [f"noise of stage {name!r}: a selection draws the number of its trials alone"] if own else []
+        else:
+            problems += _stage(name, event, own, pure=certificate["delta"] == 0.0)
+    checks, notes = [], []
+    if not problems and sums:
+        count = sum(len(entry["names"]) for entry in sums)
+        checks.append(
+            f"{'one sum' if count == 1 else f'{count:,} sums'} of whole numbers: unit, bound and noise agree with each "
+            "other, and the noises of each stage make up its event"
+        )
+        notes.append(
+            "units and bounds of sums are as the run's ledger states them: this release does not show what a record adds"
+        )
+    if chosen:
+        notes.append("units and bounds of the sums of trials are not stated: a selection shows none of its trials")
+    return problems, checks, notes
+
+
+def _sums(entries: list[dict[str, Any]], relation: str) -> Iterator[str]:
+    for entry in entries:
+        what = f"noise.sums: {entry['names'][0][:80]!r} of stage {entry['stage'][:80]!r}"
+        law, norm = SUMS[entry["mechanism"]]
+        try:
+            unit = float(read_unit(entry["unit"]))
+        except ValueError as error:
+            yield f"{what}: {error}"
+            continue
+        scale = scale_in_units(entry["mechanism"], entry["multiplier"], entry["bound_in_units"], entry["records"], relation)
+        if (entry["law"], entry["norm"]) != (law, norm):
+            yield f"{what}: {entry['mechanism']} is {law} noise for a bound in {norm}"
+        elif not _close(entry["scale_in_units"], scale):
+            yield f"{what}: scale_in_units={entry['scale_in_units']:.9g}, but multiplier and bound make {scale:.9g}"
+        elif not _close(entry["scale"], entry["scale_in_units"] * unit):
+            yield (
+                f"{what}: scale={entry['scale']:.9g}, but scale_in_units and the unit make "
+                f"{entry['scale_in_units'] * unit:.9g}"
+            )
+
+
+def _others(entries: list[dict[str, Any]]) -> Iterator[str]:
+    for entry in entries:
+        what = f"noise.others: {entry['names'][0][:80]!r} of stage {entry['stage'][:80]!r}"
+        law = OTHERS.get(entry["mechanism"], entry["law"])
+        gridded = entry["mechanism"] != NOT_DRAWN and law == GAUSSIAN
+        if entry["law"] != law or entry.get("grid") != (RELATIVE_GRID if gridded else None):
+            yield f"{what}: law or grid is not that of {entry['mechanism']}"
+
+
+def _strangers(entries: list[dict[str, Any]], known: set[str]) -> list[str]:
+    return sorted({entry["stage"][:80] for entry in entries} - {name[:80] for name in known})
+
+
+def _stage(name: str, event: dict[str, Any], entries: list[dict[str, Any]], *, pure: bool) -> list[str]:
+    """Return what is wrong with the noises of a stage: those of each access together are the event of that access."""
+    what = f"noise of stage {name[:80]!r}"
+    accesses: dict[int, dict[str, tuple[str, float]]] = {}
+    correlated = False
+    for entry in entries:
+        own = accesses.setdefault(entry["access"], {})
+        correlated |= entry["mechanism"] == CORRELATED
+        for noise in entry["names"]:
+            if own.setdefault(noise, (entry["law"], entry["multiplier"])) != (entry["law"], entry["multiplier"]):
+                return [f"{what}: {noise[:80]!r} of access {entry['access']} has two multipliers or laws"]
+    if sorted(accesses) != list(range(len(accesses))):
+        return [f"{what}: accesses {sorted(accesses)[:9]}, expected numbers from 0 on"]
+    stated = sorted({leaf for own in accesses.values() for leaf in _leaves_of(own, pure)})
+    expected = sorted(set(_leaves(event)))
+    if correlated:
+        expected = [("Gaussian" if kind == _CORRELATED else kind, multiplier) for kind, multiplier in expected]
+    for kind, multiplier in _missing(expected, stated):
+        return [f"{what}: no noises together make the {kind} noise of multiplier {multiplier:.9g} in its event"]
+    for kind, multiplier in _missing(stated, expected):
+        return [f"{what}: together they make {kind} noise of multiplier {multiplier:.9g}, which its event has not"]
+    return []
+
+
+def _leaves_of(noises: dict[str, tuple[str, float]], pure: bool) -> Iterator[Leaf]:
+    """Give the events of the noises of one access: its Gaussians together, and each other one."""
+    squares = [multiplier**-2.0 for law, multiplier in noises.values() if law == GAUSSIAN]
+    if squares:
+        yield "Gaussian", 1.0 / math.sqrt(math.fsum(squares))
+    for law, multiplier in noises.values():
+        if law != GAUSSIAN:
+            yield "Laplace", dominating_laplace(1.0 / multiplier) if law == PURE and not pure else multiplier
+
+
+def _leaves(tree: dict[str, Any]) -> Iterator[Leaf]:
+    if tree["type"] in _LEAVES:
+        yield _LEAVES[tree["type"]], float(tree["noise_multiplier"])
+    for inner in [*tree.get("events", ()), *([tree["event"]] if "event" in tree else [])]:
+        yield from _leaves(inner)
+
+
+def _missing(wanted: list[Leaf], there: list[Leaf]) -> Iterator[Leaf]:
+    """Give the leaves to which none of others, sorted, is equal but for rounding."""
+    for leaf in wanted:
+        place = bisect.bisect(there, leaf)
+        if not any(
+            kind == leaf[0] and _close(multiplier, leaf[1]) for kind, multiplier in there[max(place - 1, 0) : place + 1]
+        ):
+            yield leaf
+
+
+def _close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_ROUNDING)
