@@ -15,8 +15,9 @@ from interleaved import Line, Ratio, parser, ratios, start, table
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
+from lightning_dpgen.clustering.block_sums import lloyd
 from lightning_dpgen.clustering.features import FourierFeatures, KeptFeatures
-from lightning_dpgen.clustering.kmeans import lloyd, private_split
+from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.encode import encode_images
 from lightning_dpgen.data.pictures.schema import ImageSchema

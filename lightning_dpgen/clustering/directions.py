@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.features import COARSER, LARGEST, Features, KeptFeatures
+from lightning_dpgen.clustering.features import COARSER, LARGEST, FeatureBlock, Features, KeptFeatures
 from lightning_dpgen.clustering.fixed_point import DOUBLE, Rows, product
 from lightning_dpgen.sampling.stores import Store
 
@@ -16,11 +16,11 @@ from lightning_dpgen.sampling.stores import Store
 _ROWS = 2**8
 
 
-def feature_moments(kept: KeptFeatures) -> dict[str, Tensor]:
+def feature_moments(kept: KeptFeatures | FeatureBlock) -> dict[str, Tensor]:
     """Sum z and z z^T over the features z of all records, as ``sum`` (d,) and ``moments`` (d, d), int64.
 
-    They are multiples of ``kept.unit`` and ``kept.unit_of_moments``. For the moments, features are first cut to 8 bits,
-    towards 0, so that a record's part does not grow by it.
+    They are multiples of ``kept.unit`` and of `KeptFeatures.unit_of_moments`. For the moments, features are first cut to
+    8 bits, towards 0, so that a record's part does not grow by it.
     """
     total = torch.zeros(kept.d, dtype=torch.float64)
     moments = torch.zeros(kept.d, kept.d, dtype=torch.float64)
@@ -63,8 +63,8 @@ class Directions(Features):
         longest = float((self._rows.norm(dim=1) / source.unit + self._mean.abs()).max())
         self._cut = 2.0 ** ((DOUBLE - 2 - math.ceil(math.log2(max(self.d, 2)))) // 2) / max(longest, 1.0)
 
-    def multiples(self, store: Store) -> Iterator[tuple[slice, Tensor]]:
-        for rows, block in self._source:
+    def multiples(self, store: Store, within: slice | None = None) -> Iterator[tuple[slice, Tensor]]:
+        for rows, block in self._source if within is None else self._source.within(within):
             yield rows, self._of(block)
 
     def _multiples(self, records: Rows, store: Store) -> Tensor:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import scipy.sparse
 import torch
 from torch import Tensor
 
 from lightning_dpgen.clustering.fixed_point import DOUBLE, SINGLE, Grid, Rows, lengths, product
+from lightning_dpgen.passes.stretches import ROWS, stretches
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.stores import Store
 
@@ -51,13 +54,13 @@ class Features(ABC):
         store = store_of(records)
         return self._multiples(store.stretch(slice(0, len(store))), store) * self.unit
 
-    def multiples(self, store: Store) -> Iterator[tuple[slice, Tensor]]:
-        """Go through all records: give the place of each block, and its multiples (B, d) of `unit`, whole, in float32."""
+    def multiples(self, store: Store, within: slice | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Go through records: give the place of each block, and its multiples (B, d) of `unit`, whole, in float32."""
+        within = within or slice(0, len(store))
         # A few dense rows at a time stay in the processor's cache.
         step = _ROWS if isinstance(store.stretch(slice(0, 0)), Tensor) else BLOCK
-        for start in range(0, len(store), BLOCK):
-            rows = slice(start, min(start + BLOCK, len(store)))
-            parts = (slice(first, min(first + step, rows.stop)) for first in range(start, rows.stop, step))
+        for rows in _cut(within):
+            parts = (slice(first, min(first + step, rows.stop)) for first in range(rows.start, rows.stop, step))
             yield rows, torch.cat([self._multiples(store.stretch(part), store) for part in parts])
 
     @abstractmethod
@@ -194,40 +197,90 @@ class IdentityFeatures(Features):
 
 
 class KeptFeatures:
-    """The features of all records, a block at a time: kept where there is room, made anew for each pass where not.
+    """The features of records: kept where there is room, made anew for each pass where not.
 
-    The choice changes the time that it takes, and no number: multiples of the unit are kept exactly.
+    They are `Keyed` blocks of `FeatureBlock`. The choice changes the time that it takes, and no number: multiples of the
+    unit are kept exactly. A copy in another process keeps none.
 
     Args:
-        store: the records. Private.
+        store: the records, those of this rank where there are several. Private.
         room: bytes that may be used.
+        rows: of a block, a multiple of `BLOCK`.
     """
 
-    def __init__(self, features: Features, store: Store, room: float) -> None:
+    def __init__(self, features: Features, store: Store, room: float, rows: int = ROWS) -> None:
         self.features, self._store = features, store
         self.d, self.unit = features.d, features.unit
+        self._stretches = stretches(len(store), rows)
         numbers = len(store) * features.d
         kind = torch.float32 if 4 * numbers <= room else torch.int16 if 2 * numbers <= room else None
         self._kept = None if kind is None else torch.empty(len(store), features.d, dtype=kind)
-        self._filled = False
+        self._filled: set[int] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kept": None, "_filled": set()}
 
     @property
     def unit_of_moments(self) -> float:
         """The number that a multiple of 1 stands for in second moments (`feature_moments`)."""
         return (COARSER * self.unit) ** 2
 
+    @property
+    def keys(self) -> list[str]:
+        """The names of the blocks."""
+        return list(self._stretches)
+
+    def read(self, key: str) -> FeatureBlock:
+        """Return the features of a block."""
+        return FeatureBlock(self, self._stretches[key])
+
     def __len__(self) -> int:
         return len(self._store)
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        """Give the place of each block of records, and its multiples (B, d) of the unit, not to be changed."""
-        if self._filled:
-            for start in range(0, len(self), BLOCK):
-                rows = slice(start, min(start + BLOCK, len(self)))
+        """Give the place of each few records, and their multiples (B, d) of the unit, not to be changed."""
+        for within in self._stretches.values():
+            yield from self.within(within)
+
+    def within(self, block: slice) -> Iterator[tuple[slice, Tensor]]:
+        """Give the same for the records of one block."""
+        if block.start in self._filled:
+            for rows in _cut(block):
                 yield rows, self._kept[rows].to(torch.float32)
             return
-        for rows, block in self.features.multiples(self._store):
+        for rows, some in self.features.multiples(self._store, block):
             if self._kept is not None:
-                self._kept[rows] = block
-            yield rows, block
-        self._filled = self._kept is not None
+                self._kept[rows] = some
+            yield rows, some
+        if self._kept is not None:
+            self._filled.add(block.start)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FeatureBlock:
+    """The features of the records of one block, a few at a time. Private."""
+
+    kept: KeptFeatures
+    rows: slice
+
+    @property
+    def d(self) -> int:
+        """The number of features."""
+        return self.kept.d
+
+    @property
+    def unit(self) -> float:
+        """The number that a multiple of 1 stands for."""
+        return self.kept.unit
+
+    def __len__(self) -> int:
+        return self.rows.stop - self.rows.start
+
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        """Give the place within the block of each few records, and their multiples."""
+        for rows, some in self.kept.within(self.rows):
+            yield slice(rows.start - self.rows.start, rows.stop - self.rows.start), some
+
+
+def _cut(within: slice) -> Iterator[slice]:
+    return (slice(at, min(at + BLOCK, within.stop)) for at in range(within.start, within.stop, BLOCK))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -11,27 +12,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.directions import Directions, feature_moments, leading
+from lightning_dpgen.clustering.block_sums import ClusteredRecords, ClusterSums, FeatureSums, NearestCentres, RecordSums
+from lightning_dpgen.clustering.directions import Directions, leading
 from lightning_dpgen.clustering.features import (
-    BLOCK,
     FEATURE_NORM,
     Features,
     FourierFeatures,
     IdentityFeatures,
     KeptFeatures,
 )
-from lightning_dpgen.clustering.fixed_point import Nearest
 from lightning_dpgen.clustering.means import clipped_sums, shrunk_means
 from lightning_dpgen.clustering.settings import FINAL, LLOYD, MOMENTS, SplitSettings
 from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.passes.executor import InProcess, PassExecutor
+from lightning_dpgen.passes.over_ranks import reduce_over_ranks
+from lightning_dpgen.passes.stretches import Stretch, part_of_rank
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.mechanisms import noisy_histogram, rounded_gaussian
+from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.precision import full_precision
+from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.whole_sums import check_steps
 from lightning_dpgen.sampling.as_store import store_of
-from lightning_dpgen.sampling.contents import check_finite
+from lightning_dpgen.sampling.contents import check_finite, check_same_records
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import persons_of
 from lightning_dpgen.sampling.stores import Store
@@ -100,6 +104,7 @@ def private_split(
     memory_gib: float = MEMORY_GIB,
     state: SplitState | None = None,
     save: Callable[[SplitState], None] = lambda _: None,
+    executor: PassExecutor | None = None,
 ) -> Split:
     """Run kernel k-means on Fourier features with noisy counts and sums (DPGM, TKDE, Algorithm 2, corrected).
 
@@ -123,7 +128,11 @@ def private_split(
         memory_gib: GiB of memory that features may be kept in from one iteration to the next; features that do not fit are
             computed again, with the same result.
         state: the state from which an interrupted split goes on; None to begin.
-        save: called after each access, with the state from which the split could go on.
+        save: called after each access, with the state from which the split could go on; by rank 0 alone.
+        executor: where the sums are computed; None for this process. Others are sent the records with each pass.
+
+    Where several ranks share the account (`Account.join`), all of them call this with the same records. Each computes the
+    sums of its own part, which are added up exactly. Rank 0 alone draws noise.
 
     Guarantee:
         Add or remove one record: it changes one count by 1, one feature sum by a vector of norm 1, the second moments by
@@ -138,52 +147,51 @@ def private_split(
         LedgerError: if the plan holds other accesses than these settings make.
         Nothing has been spent then.
     """
-    state = state or SplitState()
-    store, settings = store_of(records), settings.fitted(Layout(units=len(scale)))
+    state = account.ranks.broadcast_object(state or SplitState())
+    store, settings, ranks = store_of(records), settings.fitted(Layout(units=len(scale))), account.ranks
     persons_of(store, None, account.plan.max_rows)
     check_split(settings, n, account, state)
     _check_rows(store, len(scale))
+    # Ranks divide the records by their positions: in another order, one could be in two parts, and count twice.
+    check_same_records(ranks, store)
+    asked = (settings, n, scale.tolist(), generator.get_state().tolist(), None if centres is None else str(centres))
+    ranks.assert_equal("setting of the split", asked)
     if settings.k == 1 and state.iterations < 0:
         state = SplitState(iterations=settings.iterations, centres=torch.zeros(1, settings.space, dtype=torch.float32))
     features = _features(settings, scale, generator)
     centres = _starts(settings, centres, len(scale))
-    kept = KeptFeatures(features, store, memory_gib * 2**30)
+    own = part_of_rank(store, ranks.rank, ranks.size)
+    kept = KeptFeatures(features, own, memory_gib * 2**30)
     spread = torch.randn(settings.k, settings.space, generator=generator, dtype=torch.float32)
     spread /= spread.norm(dim=1, keepdim=True)
+    # Each rank computes the sums of its own records, and gets those of all.
+    add_up = functools.partial(reduce_over_ranks, ranks, executor=executor, records=len(store))
 
     def reached(**fields) -> SplitState:
         reached = replace(state, **fields, done=account.done)
         save(reached)
         return reached
 
-    # Long computations are done before an access is opened, since an interrupt would lose it.
-    if state.iterations < 0 and (settings.projects or settings.start == "mean"):
-        exact = feature_moments(kept) if settings.projects else {"sum": feature_sums(kept)}
-        steps = {"sum": FEATURE_NORM / kept.unit, "moments": FEATURE_NORM**2 / kept.unit_of_moments}
-        _check_noise(account, MOMENTS, steps)
+    def release_moments() -> SplitState:
         with account.open(MOMENTS) as access:
             mean = rounded_gaussian(access, "sum", exact["sum"], unit=kept.unit, sensitivity=FEATURE_NORM) / n
+            directions = state.directions
             if settings.projects:
                 moments = rounded_gaussian(
                     access, "moments", exact["moments"], unit=kept.unit_of_moments, sensitivity=FEATURE_NORM**2
                 )
                 moments /= n
-                state = replace(state, directions=leading(mean, moments, settings.dimensions))
-        if settings.start == "mean":
-            # Directions are measured from the mean, so there it is the origin.
-            centres = spread * _SPREAD + (0.0 if settings.projects else mean.float())
-            state = reached(iterations=0, centres=centres)
-    if settings.projects and settings.k > 1:
-        kept = KeptFeatures(Directions(kept, state.directions), store, memory_gib * 2**30)
-    if state.iterations < 0:
-        starts = spread if settings.start == "random" else kept.features(centres)
-        state = reached(iterations=0, centres=starts)
-    while state.iterations < settings.iterations:
-        clusters, exact = lloyd(kept, state.centres)
-        _check_noise(account, LLOYD, {"sums": FEATURE_NORM / kept.unit})
+                directions = leading(mean, moments, settings.dimensions)
+        if settings.start != "mean":
+            return replace(state, directions=directions)
+        # Directions are measured from the mean, so there it is the origin.
+        centres = spread * _SPREAD + (0.0 if settings.projects else mean.float())
+        return reached(iterations=0, directions=directions, centres=centres)
+
+    def release_clusters() -> SplitState:
         with account.open(LLOYD) as access:
-            counts = noisy_histogram(access, "counts", clusters, settings.k)
-            sums = rounded_gaussian(access, "sums", exact, unit=kept.unit, sensitivity=FEATURE_NORM)
+            counts = rounded_gaussian(access, "counts", exact["counts"], sensitivity=1.0)
+            sums = rounded_gaussian(access, "sums", exact["sums"], unit=kept.unit, sensitivity=FEATURE_NORM)
         # A count that two standard deviations of noise explain is an empty cluster: it starts again beside the largest one.
         # So does the smallest while there is time: often it shares a group with another, and the largest holds two. This
         # decision and the division use noisy numbers only.
@@ -192,22 +200,45 @@ def private_split(
             again[counts.argmin()] |= counts.min() < _SMALL * counts.max()
         centres = (sums / counts.clamp(min=1.0)[:, None]).float()
         centres[again] = centres[counts.argmax()] + _SPREAD * spread[again]
-        state = reached(iterations=state.iterations + 1, centres=centres)
-    clusters = lloyd(kept, state.centres, sums=False)[0]
+        return reached(iterations=state.iterations + 1, centres=centres)
+
+    def release_means() -> SplitState:
+        means = torch.zeros(0)
+        with account.open(FINAL) as access:
+            counts = rounded_gaussian(access, "counts", exact["counts"], sensitivity=1.0).float().clamp(min=1.0)
+            if with_means:
+                sums = rounded_gaussian(access, "means", exact["means"], unit=unit, sensitivity=radius)
+                means = shrunk_means(sums.float(), counts, deviation)
+        return reached(counts=counts, means=means)
+
+    # Long computations are done before an access is opened, since an interrupt would lose it. All ranks compute, and rank 0
+    # alone opens the access and draws its noise; the others go on from what it has released.
+    if state.iterations < 0 and (settings.projects or settings.start == "mean"):
+        steps = {"sum": FEATURE_NORM / kept.unit, "moments": FEATURE_NORM**2 / kept.unit_of_moments}
+        exact = add_up(kept, FeatureSums(kept.d, settings.projects))
+        _check_noise(account, MOMENTS, steps)
+        state = account.on_rank_zero(release_moments)
+    if settings.projects and settings.k > 1:
+        kept = KeptFeatures(Directions(kept, state.directions), own, memory_gib * 2**30)
+    if state.iterations < 0:
+        starts = spread if settings.start == "random" else kept.features(centres)
+        state = account.on_rank_zero(lambda: reached(iterations=0, centres=starts))
+    longest = FEATURE_NORM / kept.unit
+    while state.iterations < settings.iterations:
+        exact = add_up(kept, ClusterSums(state.centres))
+        _check_noise(account, LLOYD, {"sums": longest})
+        state = account.on_rank_zero(release_clusters)
+    clusters = _nearest(kept, state.centres, executor)
     # The standard deviation of the noise in the sums of records.
     radius, multipliers = settings.radius, account.plan.stage(FINAL).access.multipliers
-    deviation = multipliers.get("means", 0.0) * radius * account.plan.max_rows
+    deviation, with_means = multipliers.get("means", 0.0) * radius * account.plan.max_rows, "means" in multipliers
     if not len(state.counts):
-        means = torch.zeros(0)
-        exact, unit = clipped_sums(store, radius, clusters, settings.k) if "means" in multipliers else (None, radius)
+        unit = clipped_sums(Stretch(store, slice(0, 0)), radius, clusters[:0], settings.k)[1]
+        sums_of = RecordSums(settings.k, len(scale), radius if with_means else None)
+        exact = add_up(ClusteredRecords(own, clusters), sums_of)
         _check_noise(account, FINAL, {"means": radius / unit})
-        with account.open(FINAL) as access:
-            counts = noisy_histogram(access, "counts", clusters, settings.k).float().clamp(min=1.0)
-            if exact is not None:
-                sums = rounded_gaussian(access, "means", exact, unit=unit, sensitivity=radius)
-                means = shrunk_means(sums.float(), counts, deviation)
-        state = reached(counts=counts, means=means)
-    return Split(clusters, state.counts, state.means, deviation / state.counts)
+        state = account.on_rank_zero(release_means)
+    return Split(_of_all(ranks, clusters, own), state.counts, state.means, deviation / state.counts)
 
 
 def check_split(settings: SplitSettings, n: int, account: Account, state: SplitState | None = None) -> None:
@@ -255,6 +286,24 @@ def _check_noise(account: Account, stage: str, steps: Mapping[str, float]) -> No
         check_steps(name, multiplier * steps.get(name, 1.0) * account.plan.max_rows)
 
 
+def _nearest(kept: KeptFeatures, centres: Tensor, executor: PassExecutor | None) -> Tensor:
+    """Return the place of the nearest centre of each record of this rank."""
+    clusters = torch.zeros(len(kept), dtype=torch.int64)
+    if len(centres) > 1:
+        for key, found in (executor or InProcess()).map(NearestCentres(kept, centres), kept.keys):
+            clusters[kept.read(key).rows] = found["clusters"]
+    return clusters
+
+
+def _of_all(ranks: Ranks, clusters: Tensor, own: Stretch) -> Tensor:
+    """Return the clusters of the records of all ranks, in each of them."""
+    if ranks.size == 1:
+        return clusters
+    of_all = torch.zeros(len(own.store), dtype=torch.int32)
+    of_all[own.rows] = clusters.to(torch.int32)
+    return ranks.sum_(of_all).to(torch.int64)
+
+
 def _check_rows(store: Store, m: int) -> None:
     none = store.take(np.zeros(0, np.int64))
     if not isinstance(none, Tensor) or none.dim() != 2 or none.shape[1] != m or none.is_complex():
@@ -285,53 +334,3 @@ def _starts(settings: SplitSettings, centres: Tensor | None, m: int) -> Tensor |
             "of k clusters, encoded as the records are"
         )
     return centres.to(torch.float32)
-
-
-def feature_sums(kept: KeptFeatures) -> Tensor:
-    """Return the sum (d,) of the features of all records, in multiples of their unit, int64."""
-    total = torch.zeros(kept.d, dtype=torch.float64)
-    for _, block in kept:
-        total += block.sum(dim=0)
-    return total.to(torch.int64)
-
-
-def lloyd(kept: KeptFeatures, centres: Tensor, *, sums: bool = True) -> tuple[Tensor, Tensor]:
-    """Compute one iteration without its noise.
-
-    Args:
-        kept: the features of all records.
-        centres: (k, d) the centres.
-        sums: whether to compute the sums.
-
-    Returns:
-        clusters (N,), the nearest centre of each record (`Nearest`); and the sums (k, d) of the features of each cluster,
-        in multiples of their unit, int64.
-    """
-    k = len(centres)
-    clusters, total = torch.zeros(len(kept), dtype=torch.int64), torch.zeros(k, kept.d, dtype=torch.float64)
-    nearest = Nearest(centres.double() / kept.unit, FEATURE_NORM / kept.unit)
-    waiting: list[tuple[Tensor, Tensor]] = []
-
-    def settle() -> None:
-        if not waiting:
-            return
-        rows, features = (torch.cat(parts) for parts in zip(*waiting, strict=True))
-        own, whole = nearest.exact(features), features.double()
-        total.index_add_(0, clusters[rows], whole, alpha=-1.0).index_add_(0, own, whole)
-        clusters[rows] = own
-        waiting.clear()
-
-    for rows, block in kept if k > 1 or sums else ():
-        own = clusters[rows]
-        if k > 1:
-            own, doubtful = nearest.likely(block)
-            clusters[rows] = own
-            if len(doubtful):
-                waiting.append((doubtful + rows.start, block[doubtful]))
-        if sums:
-            total += torch.zeros(k, kept.d, dtype=torch.float32).index_add_(0, own, block)
-        # A second look at many rows at once is quick, and is taken before there are too many to keep.
-        if sum(len(rows) for rows, _ in waiting) >= BLOCK:
-            settle()
-    settle()
-    return clusters, total.to(torch.int64)

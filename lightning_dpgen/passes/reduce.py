@@ -7,15 +7,14 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.blocks import Blocks
@@ -26,6 +25,22 @@ from lightning_dpgen.privacy.whole_sums import LARGEST_SUM
 _HALF = 32
 # Seconds of work that an interrupt may lose.
 _UNKEPT = 20.0
+
+
+class Keyed(Protocol):
+    """Records in blocks as a pass reads them: `Blocks`, or the features of records.
+
+    Attributes:
+        keys: as for `Blocks`.
+    """
+
+    keys: Sequence[str]
+
+    def __len__(self) -> int:
+        """Return the number of records; private."""
+
+    def read(self, key: str) -> Any:
+        """Return the records of a block, as the function of a pass takes them."""
 
 
 class BlockSums(Protocol):
@@ -39,12 +54,12 @@ class BlockSums(Protocol):
 
     shapes: Mapping[str, tuple[int, ...]]
 
-    def __call__(self, records: Records) -> PartialSums:
+    def __call__(self, records: Any) -> PartialSums:
         """Return the sums over these records, int64, each below 2^62 in size."""
 
 
 def reduce(
-    blocks: Blocks,
+    blocks: Keyed,
     function: BlockSums,
     executor: PassExecutor | None = None,
     *,
@@ -78,6 +93,7 @@ def reduce(
 
     Example:
         >>> import numpy as np
+        >>> from lightning_dpgen.data.records import Records
         >>> from lightning_dpgen.data.layout import Encoded
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
         >>> from lightning_dpgen.passes.blocks import Slices
@@ -138,7 +154,7 @@ class InBlocks:
         return reduce(self.blocks, function, self.executor, keep=self.keep, of=of, after_block=self.after_block)
 
 
-def _sum_block(blocks: Blocks, function: BlockSums, key: str) -> PartialSums:
+def _sum_block(blocks: Keyed, function: BlockSums, key: str) -> PartialSums:
     """Return the partial sums of one block; a function of its key, which is computed wherever the block is read."""
     return {name: sums.contiguous() for name, sums in function(blocks.read(key)).items()}
 

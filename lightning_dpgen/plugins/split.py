@@ -97,16 +97,16 @@ class PrivateSplitDataModule(pl.LightningDataModule):
                 warnings.warn(warning, stacklevel=2)
 
     def make_split(self) -> Split:
-        """Return the private split; rank 0 alone makes it, at the first call (under a Trainer, when training starts)."""
-        if self.split is None or self.account.ranks.size > 1:
-            self.state = self.account.on_rank_zero(self._make_on_rank_zero)
-            # The other ranks compute theirs from the released state, which costs nothing.
-            self.split = self.split or self._private_split()
-        return self.split
+        """Return the private split, made at the first call (under a Trainer, when training starts).
 
-    def _make_on_rank_zero(self) -> SplitState | None:
-        self.split = self.split or self._private_split()
-        return self.state
+        All ranks compute it together, each the sums of its own part of the records; rank 0 alone draws noise and keeps it.
+        """
+        # All ranks make it, or none.
+        lacking = self.account.ranks.sum_(torch.tensor(self.split is None, dtype=torch.int64))
+        if self.split is None or lacking:
+            self.split = self._private_split()
+            self.state = self.account.ranks.broadcast_object(self.state)
+        return self.split
 
     def _private_split(self) -> Split:
         return private_split(

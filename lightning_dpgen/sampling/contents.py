@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.stores import DatasetStore, Store
 
@@ -36,6 +37,17 @@ def check_finite(store: Store) -> None:
         # The sum is quick, and finite only if all numbers are; it may overflow where they are finite.
         if block.is_floating_point() and not block.sum().isfinite() and not block.isfinite().all():
             raise BadRecords("the records hold NaN or infinite values: replace or drop them first")
+
+
+def check_same_records(ranks: Ranks, store: Store) -> None:
+    """Check that all ranks hold the same records in the same order.
+
+    Raises:
+        RanksDiffer: in every rank, naming one that differs.
+    """
+    if ranks.size > 1:
+        ranks.assert_equal("number of records", len(store))
+        ranks.assert_equal("content or order of records", content(store))
 
 
 def content(store: Store) -> bytes:

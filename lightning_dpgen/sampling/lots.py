@@ -16,7 +16,7 @@ from torch import Tensor
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.sampling.as_store import store_of
-from lightning_dpgen.sampling.contents import check_finite, content
+from lightning_dpgen.sampling.contents import check_finite, check_same_records
 from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.fetching import fetched
@@ -281,8 +281,7 @@ class PoissonLots:
         """Leave out the records of other processes, once it is known how many there are."""
         ranks = self._account.ranks
         if ranks.size > 1:
-            ranks.assert_equal("number of records", len(self._store))
-            ranks.assert_equal("content or order of records", content(self._store))
+            check_same_records(ranks, self._store)
             units, of_unit = len(self._store), None
             if self._person_of is not None:
                 persons, person_of = np.unique(self._person_of, return_inverse=True)

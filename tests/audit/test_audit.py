@@ -79,7 +79,7 @@ BROKEN = {
     "keys above a threshold that is too low": (
         mechanisms.select_keys, {"multipliers[name], most": "multipliers[name] / 2, most"}, MODELS["measured"],
         {"how often a key of one record is seen (its delta)"}),
-    "Laplace noise half as large": (mechanisms._take_scale, {"max(multiplier * ": "max(0.5 * multiplier * "},
+    "Laplace noise half as large": (mechanisms._take_scale, {"return scale * ": "return 0.5 * scale * "},
                                     MODELS["measured"], {"Laplace noise"}),
 }  # fmt: skip
 

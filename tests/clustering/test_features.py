@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lightning_dpgen.clustering.block_sums import feature_sums, lloyd
 from lightning_dpgen.clustering.features import (
     _COSINES,
     BLOCK,
@@ -12,7 +13,6 @@ from lightning_dpgen.clustering.features import (
     IdentityFeatures,
     KeptFeatures,
 )
-from lightning_dpgen.clustering.kmeans import feature_sums, lloyd
 from lightning_dpgen.sampling.as_store import store_of
 
 # The part of a norm that is lost when numbers are cut to multiples of the unit.

@@ -259,7 +259,7 @@ BROKEN = {
     ),
     "noise for half a record of the split": Broken(
         kmeans.private_split,
-        {'"means", exact, unit=unit, sensitivity=radius)': '"means", exact, unit=unit, sensitivity=radius / 2)'},
+        {'exact["means"], unit=unit, sensitivity=radius)': 'exact["means"], unit=unit, sensitivity=radius / 2)'},
         (split_noise, split_costs),
     ),
     "the same noise in every step": Broken(
@@ -409,13 +409,13 @@ BROKEN = {
         mechanisms.noisy_histogram,
         {"return rounded_gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
          "return (access.consume(name), counts.double())[1]"},
-        (step_answers, split_answers, split_noise, the_histogram_counts_each_finite_record_once),
+        (step_answers, the_histogram_counts_each_finite_record_once),
     ),
     "histogram noised beside what is released": Broken(
         mechanisms.noisy_histogram,
         {"return rounded_gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
          "rounded_gaussian(access, name, counts.clone(), sensitivity=1.0); return counts.double()"},
-        (step_answers, split_answers),
+        (step_answers,),
     ),
     "ledger line written after the noise": Broken(
         Account.open,
@@ -488,14 +488,20 @@ BROKEN = {
         kmeans.private_split,
         {"centres = spread * _SPREAD + (0.0 if settings.projects else mean.float())":
          "centres = spread.clone().index_copy_(0, torch.arange(min(len(records), settings.k)), "
-         "Directions(kept, state.directions)(records[: settings.k]))"},
+         "Directions(kept, directions)(records[: settings.k]))"},
         (split_costs, split_adds_up),
     ),
     "counts of the split released exactly": Broken(
         kmeans.private_split,
-        {'noisy_histogram(access, "counts", clusters, settings.k).float()':
-         '(access.consume("counts"), torch.bincount(clusters, minlength=settings.k).float())[1]'},
+        {'rounded_gaussian(access, "counts", exact["counts"], sensitivity=1.0).float()':
+         '(access.consume("counts"), exact["counts"].float())[1]'},
         (split_answers,),
+    ),
+    "counts of an iteration of the split released exactly": Broken(
+        kmeans.private_split,
+        {'counts = rounded_gaussian(access, "counts", exact["counts"], sensitivity=1.0)\n        ':
+         'counts = (access.consume("counts"), exact["counts"].double())[1]\n        '},
+        (split_answers, split_noise),
     ),
     "directions of the split drawn as often as there are records": Broken(
         kmeans.private_split,

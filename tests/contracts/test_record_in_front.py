@@ -15,9 +15,9 @@ from contracts.laws.clipping import bound_of
 from contracts.laws.gradients import a_record_in_front_changes_no_other, setting, with_front
 from threadpoolctl import threadpool_limits
 
+from lightning_dpgen.clustering.block_sums import lloyd
 from lightning_dpgen.clustering.directions import Directions
 from lightning_dpgen.clustering.features import FourierFeatures, IdentityFeatures, KeptFeatures
-from lightning_dpgen.clustering.kmeans import lloyd
 from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.discovery import find_bounds
