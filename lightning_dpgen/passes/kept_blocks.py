@@ -29,8 +29,9 @@ from lightning_dpgen.passes.person_shuffle import BlockPersons, PersonShuffle, b
 from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.privacy.errors import DamagedState
 
-# Names in the folder besides those of blocks: of the sums so far of a pass over them, and of the folder of their persons.
-SUMS, PERSONS = "sums", "persons"
+# Names in the folder besides those of blocks: of the sums so far of a pass over them, of the folder of their persons, and
+# of the places where files of text are cut.
+SUMS, PERSONS, CUTS = "sums", "persons", "cuts"
 # The records of a block that is kept, of which a few are in memory at a time.
 _ROWS = 1 << 18
 
@@ -140,7 +141,7 @@ class KeptBlocks:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         names = {key: _name(self._source.identity(key), self._by_rows) for key in self._source.keys}
         for path in self._folder.iterdir():
-            if path.name.partition("-")[0].partition(".")[0] not in {*names.values(), SUMS, PERSONS}:
+            if path.name.partition("-")[0].partition(".")[0] not in {*names.values(), SUMS, PERSONS, CUTS}:
                 path.unlink()
         if self._source.person is not None:
             buckets = buckets_for(self._source.source_bytes)

@@ -1,4 +1,4 @@
-"""A table in files as blocks: the row groups of Parquet files, and files of text, each read and encoded by itself."""
+"""A table in files as blocks: row groups of Parquet files, and ranges of files of text, each read and encoded by itself."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.folder import FileRows
+from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange
 from lightning_dpgen.data.reading import Reading
-from lightning_dpgen.data.tables.reading import check_rows, read_parts
+from lightning_dpgen.data.tables.reading import check_rows, read_parts, with_person
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.sources import localized, table_folder, table_source
+from lightning_dpgen.data.tables.sources import localized, table_files
+from lightning_dpgen.passes import sealed
 
 
 @dataclass(frozen=True, eq=False)
 class TableBlocks:
-    """The blocks of a table, by keys that name a file and its row group.
+    """The blocks of a table, by keys that name a file and its row group, or the first line of a range.
+
+    A range of a file of text ends where a record does, by the quotes of its fields, which takes one reading of the file. A
+    file is one block where it is small or packed, or where what a row is read as depends on others.
 
     Args:
         path: a folder as `table_source` reads it, or a file.
@@ -28,6 +32,7 @@ class TableBlocks:
         outside: ``refuse``, or ``clamp``, as for `read_table`.
         values: whether the records are kept by their values, too.
         person: the column of the owners of records, which every file has; None where no person has several.
+        cuts: the file in which it is kept where files of text are cut, in a private folder; None to keep it in memory.
 
     Raises:
         MissingData: if there is no such file.
@@ -49,6 +54,7 @@ class TableBlocks:
     outside: str = "refuse"
     values: bool = False
     person: str | None = None
+    cuts: Path | None = None
 
     def __post_init__(self) -> None:
         for file in self._files.values():
@@ -56,11 +62,15 @@ class TableBlocks:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process opens the files itself.
-        return TableBlocks, (self.path, self.schema, self.outside, self.values, self.person)
+        return TableBlocks, (self.path, self.schema, self.outside, self.values, self.person, self.cuts)
 
     @property
     def keys(self) -> list[str]:
-        """The names of the blocks, in the order of the files."""
+        """The names of the blocks, in the order of the files.
+
+        Raises:
+            OSError: from the disk.
+        """
         return list(self._places)
 
     @property
@@ -70,10 +80,8 @@ class TableBlocks:
 
     def identity(self, key: str) -> str:
         """Return a text that changes with the file of a block, and with the way in which it is read."""
-        name, group = self._places[key]
-        found = self._file(name).stat()
-        read = [self.schema.as_json(), self.outside, self.values, self.person]
-        return json.dumps([name, group, found.st_size, found.st_mtime_ns, *read])
+        name, place = self._places[key]
+        return json.dumps([self._file_identity(name), place])
 
     def encoded(self, key: str, counted: Counter[str]) -> Iterator[Reading]:
         """Yield the records of a block, some at a time; changes on the way are added to `counted`.
@@ -81,35 +89,44 @@ class TableBlocks:
         Raises:
             BadRecords: naming the file and the row group, or the line.
         """
-        name, group = self._places[key]
+        name, place = self._places[key]
         rows = self._files[name]
-        if group is not None:
-            rows = localized(rows.group(group), self.schema)
-        elif isinstance(rows, FileRows):
-            rows = localized(rows, self.schema)
+        rows = rows.within(place) if isinstance(place, TextRange) else rows.group(place)
         how = {"outside": self.outside, "person": self.person, "values": self.values}
-        yield from read_parts(rows, self.schema, counted=counted, **how)
+        yield from read_parts(localized(rows, self.schema), self.schema, counted=counted, **how)
 
     def _file(self, name: str) -> Path:
         return Path(self.path) / name if Path(self.path).is_dir() else Path(self.path)
 
-    @cached_property
-    def _files(self) -> dict[str, RowSource]:
-        path = Path(self.path)
-        if path.is_dir():
-            return dict(table_folder(path, self.schema).files)
-        if path.suffix == ".parquet":
-            return {path.name: FileRows(table_source(path, self.schema), {})}
-        return {path.name: table_source(path, self.schema)}
+    def _file_identity(self, name: str) -> list[Any]:
+        found = self._file(name).stat()
+        return [name, found.st_size, found.st_mtime_ns, self.schema.as_json(), self.outside, self.values, self.person]
 
     @cached_property
-    def _places(self) -> dict[str, tuple[str, int | None]]:
-        """The file of each block, and its row group."""
-        places: dict[str, tuple[str, int | None]] = {}
+    def _files(self) -> dict[str, FileRows]:
+        return dict(table_files(self.path, self.schema))
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[str, int | TextRange]]:
+        """The file of each block, and its row group or range."""
+        places: dict[str, tuple[str, int | TextRange]] = {}
         for name, rows in self._files.items():
-            groups = rows.groups if isinstance(rows, FileRows) else None
-            if groups is None:
-                places[name] = name, None
-            for group in range(groups or 0):
-                places[f"{name}, row group {group}"] = name, group
+            if rows.groups is not None:
+                places |= {f"{name}, row group {group}": (name, group) for group in range(rows.groups)}
+                continue
+            for part in self._ranges(name):
+                places[name if part == WHOLE else f"{name}, from line {part.line}"] = name, part
         return places
+
+    def _ranges(self, name: str) -> list[TextRange]:
+        """Return the ranges of a file of text, as they were kept where it is the same."""
+        about = json.dumps(self._file_identity(name))
+        content = None if self.cuts is None else sealed.read(self.cuts)
+        kept = {} if content is None else json.loads(content)
+        if about in kept:
+            return [TextRange(*part) for part in kept[about]]
+        recorded = [column.name for column in self.schema.recorded]
+        found = self._files[name].ranges(with_person(recorded, self.person))
+        if self.cuts is not None and len(found) > 1:
+            sealed.write(self.cuts, [json.dumps(kept | {about: found}).encode()])
+        return found

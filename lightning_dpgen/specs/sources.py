@@ -18,7 +18,7 @@ from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE, read_items
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
-from lightning_dpgen.data.files.kinds import PARQUET, TEXT, is_database
+from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET, TEXT, is_database
 from lightning_dpgen.data.files.text import bare_name
 from lightning_dpgen.data.names import is_name, public_names, shown
 from lightning_dpgen.data.pictures.form import MOST_CLASSES
@@ -201,16 +201,17 @@ class TableFile(Source):
         if self._frame is not None or not self.spec.path:
             return False
         path = Path(self.spec.path)
-        if path.is_file() and not (path.suffix == PARQUET or bare_name(path).endswith(TEXT)):
+        if path.is_file() and not (path.suffix == PARQUET or bare_name(path).endswith((*TEXT, *JSON_LINES))):
             return False
         return sum(file.stat().st_size for file in self.files()) > self.spec.memory_gib * 2**30
 
     def blocks(self, schema: TableSchema, folder: Path, *, values: bool = False, by_rows: bool = False) -> KeptBlocks:
         # It imports torch, which no mistake in a file waits for.
-        from lightning_dpgen.passes.kept_blocks import KeptBlocks
+        from lightning_dpgen.passes.kept_blocks import CUTS, KeptBlocks
 
         with self._settings_named():
-            blocks = TableBlocks(self.spec.path, schema, self.spec.outside, values, self.spec.person)
+            how = {"outside": self.spec.outside, "person": self.spec.person, "values": values}
+            blocks = TableBlocks(self.spec.path, schema, cuts=folder / f"{CUTS}.json", **how)
             return KeptBlocks(blocks, folder, self.spec.most_rows, by_rows=by_rows)
 
     def _read(self, schema: TableSchema, held_out: bool) -> Reading:

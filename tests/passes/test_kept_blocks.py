@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from lightning_dpgen.data.files import text_ranges
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.sources import table_files
 from lightning_dpgen.measure.gaussians import label_components
 from lightning_dpgen.measure.products import ProductRecipe
 from lightning_dpgen.measure.workload import StatisticSums
@@ -80,6 +82,30 @@ def test_blocks_hold_what_is_read_into_memory(tmp_path, monkeypatch, ending, row
     # A copy in another process reads the same.
     other = pickle.loads(pickle.dumps(kept))
     assert (other.read(kept.keys[0]).encoded.codes == parts[0].encoded.codes).all()
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_one_large_file_of_text_is_many_blocks_with_the_same_rows(tmp_path, monkeypatch, ending):
+    monkeypatch.setattr(text_ranges, "_BYTES_OF_RANGE", 300)
+    path, frame = tmp_path / f"in.{ending}", _frame()
+    frame.to_csv(path, index=False) if ending == "csv" else frame.to_json(path, orient="records", lines=True)
+    cuts = tmp_path / "kept" / "cuts.json"
+    with closing(KeptBlocks(TableBlocks(str(path), SCHEMA, cuts=cuts), tmp_path / "kept")) as kept:
+        kept.fill()
+        read = read_table(path, SCHEMA).encoded
+        assert len(kept.keys) > 5 and len(kept) == 90
+        assert (np.concatenate([kept.read(key).encoded.codes for key in kept.keys]) == read.codes).all()
+    # The file is not searched again, by this process or another one; a wrong value is told with its line.
+    source = TableBlocks(str(path), SCHEMA, cuts=cuts)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(table_files(path, SCHEMA)[path.name]), "ranges", None)
+        assert pickle.loads(pickle.dumps(source)).keys == source.keys
+    assert cuts.stat().st_mode & 0o077 == 0
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:60], lines[60].replace(frame["city"][60 - (ending == "csv")], "Q"), *lines[61:]]))
+    kept = KeptBlocks(TableBlocks(str(path), SCHEMA, cuts=cuts), tmp_path / "kept")
+    with pytest.raises(BadRecords, match="line 61: column 'city': 'Q'"):
+        kept.fill()
 
 
 def test_sums_over_blocks_are_those_in_memory(tmp_path):

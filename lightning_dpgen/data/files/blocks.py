@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.sampling.errors import BadRecords
@@ -67,6 +68,22 @@ class RowSource(ABC):
     @abstractmethod
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         """Yield the rows in their order, with these columns, at least one; raise BadRecords for what cannot be read."""
+
+    def ranges(self, columns: Sequence[str]) -> list[TextRange]:
+        """Return ranges that make up the file: what `within` reads of these columns in each is what all rows are read as.
+
+        A large file of text is read once for it. One range for a file that is small, or read as a whole alone.
+
+        Raises:
+            OSError: from the disk.
+        """
+        return [WHOLE]
+
+    def within(self, part: TextRange) -> RowSource:
+        """Return the rows in a range of the file; lines are numbered as in the whole."""
+        if part != WHOLE:
+            raise ValueError(f"{self.where}: {part}: expected one of `ranges`")
+        return self
 
     def place(self, row: int) -> str:
         """Return the place of a row, counted from 0, within the source."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import itertools
+import re
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -14,12 +16,19 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from lightning_dpgen.data.files.blocks import RowSource
-from lightning_dpgen.data.files.text import UNREADABLE, UTF8, bare_name, damaged, decoded, opened
+from lightning_dpgen.data.files.quotes import QuoteScan
+from lightning_dpgen.data.files.text import UNREADABLE, UTF8, bare_name, damaged, decoded
+from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange, find_ranges, open_range
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
 
 # The bytes of a block; a row of twice as many is refused.
 _BYTES_AT_ONCE = 1 << 24
+# Encodings in which a byte of a letter may be like a separator or a quote.
+_NOT_BY_BYTES = ("utf-16", "utf-16-le", "utf-16-be", "shift_jis", "big5", "gb18030")
+
+# Behind a carriage return that ends a line by itself.
+_RETURN = re.compile(rb"(?<=\r)(?!\n)")
 
 
 class DelimitedText(RowSource):
@@ -59,7 +68,7 @@ class DelimitedText(RowSource):
         self._separator = separator or default_separator(path)
         if len(self._separator.encode()) != 1 or self._separator in '"\r\n':
             raise ValueError(f"separator={shown(separator)}: expected one character")
-        self.has_header, self._header_line = names is None, 0
+        self.has_header, self._header_line, self._part = names is None, 0, WHOLE
         if names is None:
             self._header_line, names = header_of(path, self._separator, charset)
             names = [name.strip() for name in names] if strip else names
@@ -67,15 +76,28 @@ class DelimitedText(RowSource):
         super().__init__(str(path), names, hint)
         self._skips_empty = skip_empty and len(self.columns) > 1
 
+    def ranges(self, columns: Sequence[str]) -> list[TextRange]:
+        if self._charset in _NOT_BY_BYTES:
+            return [WHOLE]
+        # The header is never by itself.
+        first, *others = find_ranges(self._path, self._scan())
+        others = [part for part in others if part.line > self._header_line]
+        return [first._replace(stop=others[0].start if others else None), *others]
+
+    def within(self, part: TextRange) -> DelimitedText:
+        rows = copy.copy(self)
+        rows._part = part
+        return rows
+
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
-        self.ragged = 0
+        self.ragged, scan, has_header = 0, self._scan(), self.has_header and self._part.start == 0
         read = pa.csv.ReadOptions(
             use_threads=False,
             block_size=_BYTES_AT_ONCE,
             column_names=self.columns,
             # Lines before the header are empty; the header may be of several lines.
-            skip_rows=max(self._header_line - 1, 0),
-            skip_rows_after_names=int(self.has_header),
+            skip_rows=max(self._header_line - 1, 0) if has_header else 0,
+            skip_rows_after_names=int(has_header),
             # Arrow warns of rows that it cannot hand to `_left_out` as text, so all is decoded before.
             encoding=_with_mark(self._charset) if self._drop_ragged else self._charset,
         )
@@ -92,12 +114,12 @@ class DelimitedText(RowSource):
             strings_can_be_null=True,
         )
         try:
-            with opened(self._path) as unread:
-                file = _QuoteCount(unread)
+            with open_range(self._path, self._part) as unread:
+                file = _Scanned(unread, scan)
                 for batch in pa.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
                     yield pa.record_batch(list(map(_stripped, batch.columns)), names=columns) if self._strip else batch
                 # A quote that is left open takes all below it for one field, and Arrow is content.
-                if file.quotes % 2 or self._charset.startswith("utf-16"):
+                if scan.is_open or self._charset.startswith("utf-16"):
                     for _ in self._rows():
                         pass
         except BadRecords:
@@ -117,9 +139,12 @@ class DelimitedText(RowSource):
         line = next(itertools.islice(kept, row, None), None)
         return f"row {row} (from 0)" if line is None else f"line {line}"
 
+    def _scan(self) -> QuoteScan:
+        return QuoteScan(self._separator.encode())
+
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the rows below the header as fields, each with its line."""
-        for line, fields in _records(self._path, self._separator, self._charset):
+        for line, fields in _records(self._path, self._separator, self._charset, self._part):
             if line > self._header_line and (fields or not self._skips_empty):
                 yield line, fields
 
@@ -161,9 +186,9 @@ def header_of(path: Path, separator: str, charset: str = UTF8) -> tuple[int, lis
     raise BadRecords(f"{path} is empty: expected a header line with the names of the columns")
 
 
-def _records(path: Path, separator: str, charset: str) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, separator: str, charset: str, part: TextRange = WHOLE) -> Iterator[tuple[int, list[str]]]:
     """Yield lines as fields (none of an empty one), each with its number, from 1; raise BadRecords for a damaged file."""
-    line, is_over = 1, False
+    line, is_over = part.line, False
 
     def read_on(text: TextIO) -> Iterator[str]:
         nonlocal is_over
@@ -173,7 +198,7 @@ def _records(path: Path, separator: str, charset: str) -> Iterator[tuple[int, li
         yield ""
 
     try:
-        with opened(path) as raw, io.TextIOWrapper(raw, _with_mark(charset), newline="") as text:
+        with open_range(path, part) as raw, io.TextIOWrapper(raw, _with_mark(charset), newline="") as text:
             reader = csv.reader(read_on(text), delimiter=separator)
             for fields in reader:
                 if is_over and fields:
@@ -183,11 +208,11 @@ def _records(path: Path, separator: str, charset: str) -> Iterator[tuple[int, li
                     )
                 if not is_over:
                     yield line, fields
-                line = reader.line_num + 1
+                line = part.line + reader.line_num
     except UnicodeError as error:
         # A damaged archive may be found out by its checksum alone, behind what it holds.
         if charset == UTF8:
-            _refuse_bytes(path)
+            _refuse_bytes(path, part)
             raise damaged(path, error) from None
         raise BadRecords(
             f"{path}, at line {line} or below it, is not {charset}: correct the charset that is declared"
@@ -200,19 +225,19 @@ def _records(path: Path, separator: str, charset: str) -> Iterator[tuple[int, li
         raise damaged(path, error) from None
 
 
-class _QuoteCount(io.RawIOBase):
-    """A file of bytes that counts its double quotes, of which text has two a field in quotes."""
+class _Scanned(io.RawIOBase):
+    """A file of bytes whose quotes are followed as it is read."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.quotes = file, 0
+    def __init__(self, file: BinaryIO, scan: QuoteScan) -> None:
+        self._file, self._scan = file, scan
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        part = self._file.read(size)
-        self.quotes += part.count(b'"')
-        return part
+        piece = self._file.read(size)
+        self._scan.feed(piece)
+        return piece
 
 
 def _with_mark(charset: str) -> str:
@@ -227,12 +252,15 @@ def _lines(text: TextIO) -> Iterator[str]:
         yield line
 
 
-def _refuse_bytes(path: Path) -> None:
+def _refuse_bytes(path: Path, part: TextRange) -> None:
     """Raise BadRecords for the first line that is not UTF-8."""
+    number = part.line
     try:
-        with opened(path) as raw:
-            for number, line in enumerate(iter(lambda: raw.readline(_BYTES_AT_ONCE), b""), 1):
-                decoded(line, f"{path}, line {number}")
+        with open_range(path, part) as raw:
+            for lines in iter(lambda: raw.readline(_BYTES_AT_ONCE), b""):
+                for line in filter(None, _RETURN.split(lines)):
+                    decoded(line, f"{path}, line {number}")
+                    number += 1
     except BadRecords:
         raise
     except UNREADABLE as error:

@@ -13,6 +13,7 @@ from lightning_dpgen.data.files.blocks import Block, RowSource
 from lightning_dpgen.data.files.kinds import PARQUET, TEXT
 from lightning_dpgen.data.files.parquet import ParquetRows
 from lightning_dpgen.data.files.text import bare_name
+from lightning_dpgen.data.files.text_ranges import TextRange
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -76,6 +77,12 @@ class FileRows(RowSource):
     def groups(self) -> int | None:
         """The number of row groups of a Parquet file; None for a file of text."""
         return getattr(self._rows, "groups", None)
+
+    def ranges(self, columns: Sequence[str]) -> list[TextRange]:
+        return self._rows.ranges([name for name in columns if name not in self._values])
+
+    def within(self, part: TextRange) -> FileRows:
+        return FileRows(self._rows.within(part), self._values)
 
     def group(self, number: int) -> FileRows:
         """Return the rows of one row group of a Parquet file."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.data.files.text import UNREADABLE, damaged, decoded, opened
+from lightning_dpgen.data.files.text import MARK, UNREADABLE, damaged, decoded
+from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange, find_ranges, open_range
 from lightning_dpgen.data.files.values import ValueRows, pieces
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
@@ -31,7 +33,7 @@ class JsonLines(ValueRows):
     """
 
     def __init__(self, path: Path, names: Sequence[str] = ()) -> None:
-        self._path = path
+        self._path, self._part = path, WHOLE
         found: dict[str, None] = {}
         with_rows = False
         for _, row in itertools.islice(self._rows(), _LOOKED_AT):
@@ -43,6 +45,15 @@ class JsonLines(ValueRows):
             raise BadRecords(f'{path} is empty: expected an object such as {{"age": 42}} on each line')
         self._first = list(found)
         super().__init__(str(path), [*found, *(name for name in names if name not in found)])
+
+    def ranges(self, columns: Sequence[str]) -> list[TextRange]:
+        # A key that the first lines lack must be in some line below.
+        return [WHOLE] if {*columns} - {*self._first} else find_ranges(self._path, None)
+
+    def within(self, part: TextRange) -> JsonLines:
+        rows = copy.copy(self)
+        rows._part = part
+        return rows
 
     def value_blocks(self, columns: list[str]) -> Generator[list[list[Any]]]:
         known, seen = set(self.columns), set(self._first)
@@ -67,11 +78,9 @@ class JsonLines(ValueRows):
     def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the objects, each with its line, from 1; empty lines are none."""
         try:
-            with opened(self._path) as raw:
-                for number, line in enumerate(iter(lambda: raw.readline(_LONGEST), b""), 1):
-                    text = decoded(
-                        line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, f"{self._path}, line {number}"
-                    )
+            with open_range(self._path, self._part) as raw:
+                for number, line in enumerate(iter(lambda: raw.readline(_LONGEST), b""), self._part.line):
+                    text = decoded(line.removeprefix(MARK) if number == 1 else line, f"{self._path}, line {number}")
                     if text.strip():
                         yield number, self._object(text, number)
         except BadRecords:

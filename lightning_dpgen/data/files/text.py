@@ -21,6 +21,8 @@ UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, z
 # Endings of packed files of text.
 PACKED = (".gz", ".bz2", ".zst")
 UTF8 = "utf-8"
+# The mark by which some programs begin a file of UTF-8.
+MARK = b"\xef\xbb\xbf"
 # The encodings that may be declared, by the names that Python has for them: those of one or two bytes a letter in which
 # programs have written tables. A schema may be anyone's, and other codecs unpack or run what they are given.
 CHARSETS = (

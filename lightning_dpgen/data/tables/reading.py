@@ -102,7 +102,7 @@ def read_parts(
     """
     recorded = [column.name for column in schema.recorded]
     # An error below leaves no file or connection open.
-    with closing(rows.blocks(_with_person(recorded, person))) as blocks:
+    with closing(rows.blocks(with_person(recorded, person))) as blocks:
         for block in blocks:
             with _placed(rows, block):
                 conformed, kept = schema.rules.conformed(block.rows, outside=outside, counted=counted)
@@ -153,7 +153,7 @@ def read_open_columns(
     parts: dict[str, list] = {column.name: [] for column in columns}
     others = {one.relative_to for name, one in schema.rules.relatives.items() if name in parts}
     persons, numbers = [np.empty(0, np.int64)], Numbering()
-    with closing(rows.blocks(_with_person(sorted({*parts, *others}), person))) as blocks:
+    with closing(rows.blocks(with_person(sorted({*parts, *others}), person))) as blocks:
         for block in blocks:
             with _placed(rows, block):
                 for column in columns:
@@ -184,7 +184,7 @@ def table_bytes(
         BadRecords: if it is no table, or a column holds values of several types.
     """
     rows = table_source(frame.combine_chunks() if isinstance(frame, pa.Table) else frame, schema)
-    wanted = [name for name in _with_person([column.name for column in schema.recorded], person) if name in rows.columns]
+    wanted = [name for name in with_person([column.name for column in schema.recorded], person) if name in rows.columns]
     for batch in rows.batches(wanted) if wanted else ():
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -210,7 +210,7 @@ def row_digests(source: Table, schema: TableSchema, person: str | None = None) -
     """
     rows = table_source(source, schema)
     check_rows(rows, schema, person)
-    wanted = _with_person([column.name for column in schema.recorded], person)
+    wanted = with_person([column.name for column in schema.recorded], person)
     found = []
     with closing(rows.batches(wanted)) as batches:
         for batch in batches:
@@ -219,7 +219,8 @@ def row_digests(source: Table, schema: TableSchema, person: str | None = None) -
     return np.frombuffer(b"".join(sorted(found)), np.uint8).reshape(-1, 16)
 
 
-def _with_person(columns: list[str], person: str | None) -> list[str]:
+def with_person(columns: list[str], person: str | None) -> list[str]:
+    """Return the columns that are read, with that of persons."""
     return columns if person is None or person in columns else [*columns, person]
 
 

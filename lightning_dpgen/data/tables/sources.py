@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import copy
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.delimited import DelimitedText
-from lightning_dpgen.data.files.folder import FolderRows
+from lightning_dpgen.data.files.folder import FileRows, FolderRows
 from lightning_dpgen.data.files.formulas import begins_with_sign, doubtful, known_again
 from lightning_dpgen.data.files.kinds import is_known, unknown
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import check_there
+from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column, shortened
 from lightning_dpgen.data.tables.localized import Localized
@@ -43,10 +45,17 @@ class Unescaped(RowSource):
         self._rows, self._listed = rows, listed
         self._in_file = dict(zip(names, rows.columns, strict=True))
 
+    def ranges(self, columns: Sequence[str]) -> list[TextRange]:
+        # All rows decide whether texts that may be escaped are.
+        return [WHOLE] if any(map(len, self._both(columns).values())) else self._rows.ranges(columns)
+
+    def within(self, part: TextRange) -> Unescaped:
+        rows = copy.copy(self)
+        rows._rows = self._rows.within(part)
+        return rows
+
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
-        both = {
-            name: doubtful(texts) for name in columns if (texts := self._listed.get(name)) is not None and self._escaped
-        }
+        both = self._both(columns)
         found: dict[str, tuple[bool, bool]] = {}
         for batch in self._rows.batches([self._in_file[name] for name in columns]):
             arrays = []
@@ -60,6 +69,11 @@ class Unescaped(RowSource):
 
     def place(self, row: int) -> str:
         return self._rows.place(row)
+
+    def _both(self, columns: Sequence[str]) -> dict[str, pa.Array]:
+        """Return the texts of columns that are declared with an apostrophe before them and without."""
+        listed = {name: self._listed.get(name) for name in columns if self._escaped}
+        return {name: doubtful(texts) for name, texts in listed.items() if texts is not None}
 
     def _one_form(self, name: str, column: pa.Array, both: pa.Array, before: tuple[bool, bool]) -> tuple[bool, bool]:
         """Note whether texts that were not escaped were found so far, and texts that may have been: never both."""
@@ -98,17 +112,24 @@ def table_source(source: Any, schema: TableSchema) -> RowSource:
     if isinstance(source, str | Path):
         check_kind(Path(source))
         if Path(source).is_dir():
-            return localized(table_folder(source, schema), schema)
+            return localized(_folder(Path(source), schema), schema)
     return localized(_one_source(source, schema), schema)
 
 
-def table_folder(folder: str | Path, schema: TableSchema) -> FolderRows:
-    """Return the files of a folder, before `localized`; no record is read yet.
+def table_files(path: str | Path, schema: TableSchema) -> dict[str, FileRows]:
+    """Return the files of a table by their names, before `localized`; no record is read yet.
+
+    Args:
+        path: of a folder, or of a file.
 
     Raises:
         MissingData, BadRecords: as `table_source`.
     """
-    return FolderRows(Path(folder), lambda path: _one_source(path, schema))
+    path = Path(path)
+    check_kind(path)
+    if path.is_dir():
+        return _folder(path, schema).files
+    return {path.name: FileRows(_one_source(path, schema), {})}
 
 
 def localized(rows: RowSource, schema: TableSchema) -> RowSource:
@@ -117,6 +138,10 @@ def localized(rows: RowSource, schema: TableSchema) -> RowSource:
         return rows
     missing = {column.name: column.missing_values for column in schema.recorded if column.missing}
     return Localized(rows, schema.forms, missing)
+
+
+def _folder(path: Path, schema: TableSchema) -> FolderRows:
+    return FolderRows(path, lambda file: _one_source(file, schema))
 
 
 def _one_source(source: Any, schema: TableSchema) -> RowSource:
