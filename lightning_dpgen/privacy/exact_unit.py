@@ -1,4 +1,4 @@
-"""Units of sums in whole numbers, written as text that stands for one number exactly: ``2^-28``, ``1/784``, ``3*2^-9``."""
+"""Units of sums in whole numbers, as text that stands for one number exactly: ``2^-28``, ``1/784``, ``655371*2^-90``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_unit(text: str) -> Fraction:
         ValueError: for any other text.
 
     Example:
-        >>> read_unit("2^-3"), read_unit("1/784"), read_unit("5*2^-4")
+        >>> read_unit("2^-3"), read_unit("1/784"), read_unit("5/16")
         (Fraction(1, 8), Fraction(1, 784), Fraction(5, 16))
     """
     found = _FORM.fullmatch(text) if len(text) <= 64 else None
@@ -59,4 +59,4 @@ def read_unit(text: str) -> Fraction:
             # There is one way to write each unit.
             if 2.0**-1000 < unit < 2.0**1000 and write_unit(float(unit)) == text:
                 return unit
-    raise ValueError(f"unit={text[:64]!r}: expected a power of two (2^-8), a fraction (1/784) or both (3*2^-8)")
+    raise ValueError(f"unit={text[:64]!r}: expected a power of two (2^-8), a fraction (1/784) or 655371*2^-90")

@@ -12,8 +12,10 @@ import scipy.sparse
 from contracts.sealed import rewrite
 
 from lightning_dpgen.data.rows import blobs
+from lightning_dpgen.privacy.exact_unit import read_unit, write_unit
 from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.release.stated_noises import sums_of
 from lightning_dpgen.runs import project
 
 SETTINGS = ["data.n=300", "data.d=12", "project.radius=6", "project.k=5"]
@@ -138,6 +140,19 @@ def test_forgeries_with_new_hashes_are_refused(dpgen, release, forge, words):
     assert status == 2 and words in out and not err
 
 
+def _renamed(certificate):
+    certificate["stages"][1].update(name="x")
+    for entry in certificate["noise"]["sums"]:
+        entry.update(stage="x" if entry["stage"] == "rows" else entry["stage"])
+
+
+def _coarser(certificate):
+    """Double the unit of rows, in agreement with the size of their noise."""
+    (entry,) = sums_of(certificate, "rows")
+    unit = 2.0 * float(read_unit(entry["unit"]))
+    entry.update(unit=write_unit(unit), scale=entry["scale_in_units"] * unit)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -148,7 +163,9 @@ def test_forgeries_with_new_hashes_are_refused(dpgen, release, forge, words):
         (lambda c: c["declared"]["projection"].update(radius=1.0), "declared.projection does not say"),
         (lambda c: c["also"].update(replace_one_epsilon=2.0), "'also'"),
         (lambda c: c.update(epsilon=2.0, target_epsilon=2.0), "costs"),
-        (lambda c: c["stages"][1].update(name="something"), "expected 'rows'"),
+        (lambda c: c["stages"][1].update(name="something"), "noise of stage 'rows': there is no such stage"),
+        (_renamed, "expected 'rows'"),
+        (_coarser, "moves rows by at most"),
     ],
 )
 def test_forged_certificates_are_refused(dpgen, release, change, words):
