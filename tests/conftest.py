@@ -4,9 +4,13 @@ import functools
 import gc
 import os
 import random
+import sys
 
 # Torch reads them when it is imported, as do the programs that tests start.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+# Each worker, and each program that a test starts, would compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import pytest
 from hypothesis import HealthCheck, settings
