@@ -47,7 +47,7 @@ def test_every_export_exists_and_is_documented():
         _ = lightning_dpgen.no_such_name
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
 def test_every_file_that_a_page_names_is_there(page):
     """A claim whose test cannot be found looks tested."""
     named = set(re.findall(r"`([\w/]+\.py|\w+/[\w/]+\.(?:json|md|yaml))`", page.read_text(encoding="utf-8")))
