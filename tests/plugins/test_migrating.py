@@ -1,4 +1,4 @@
-"""docs/how_to/move_from_opacus.md: its listings run and state one epsilon, steps are those of Opacus, and refusals say what it says."""
+"""docs/how_to/move_from_opacus.md: listings run and state one epsilon, steps and refusals are as it says."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""The keys that the file of a schema may have: each declared once, for docs/reference/schema.md and for the checks of editors.
+"""The keys that the file of a schema may have: each declared once, for docs/reference/schema.md and for editors.
 
 python -m lightning_dpgen.data.tables.schema_keys    prints the tables of docs/reference/schema.md
 """
