@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PLACES = ("lightning_dpgen", "tests", "benchmarks", "experiments", "lock.py")
 # Files whose comments begin with a number sign.
 SETTINGS = [ROOT / "pyproject.toml", ROOT / ".ci/run", *sorted((ROOT / "conf").rglob("*.yaml"))]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("*/*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("*/*.md")), *sorted((ROOT / "docs").glob("*/*.md"))]
 # As of ruff, in pyproject.toml.
 WIDTH = 124
 # More than that in a cell of a table is a text, or a table of its own.

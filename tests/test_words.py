@@ -57,7 +57,7 @@ def test_no_string_of_the_library_names_a_setting(folder):
     assert not found
 
 
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("*/*.md"), *(ROOT / "conf").rglob("*.yaml")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *(ROOT / "docs").glob("*/*.md"), *(ROOT / "conf").rglob("*.yaml")]
 NAMED = re.compile(rf"(?<![\w./])((?:{'|'.join(GROUPS)}|audit)\.(?!json\b|safetensors\b|py\b)[a-z]\w*)(?![\w(])")
 
 

@@ -26,7 +26,7 @@ Options:
 
 Settings: data=blobs|array, project.unit, project.radius or project.distance, project.k, project.matrix, project.noise,
 project.centre, project.typical, privacy.epsilon, privacy.delta (above 0 for Gaussian noise), run_dir, seed; all are
-listed in docs/SETTINGS.md."""
+listed in docs/reference/settings.md."""
 
 
 def run(argv: Sequence[str]) -> int:

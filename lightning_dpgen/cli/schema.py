@@ -38,7 +38,7 @@ _NOTES = (
     "For dpgen train: data.person=COLUMN data.max_rows=M where a person has several records, and data.outside=clamp",
     "moves what is not listed, or beyond the bounds, which is refused otherwise.",
     "Numbers are cut into bins;  encoding: scaled  keeps one a number between low and high, for networks alone and not",
-    "for model=measured. docs/SCHEMA.md has all keys.",
+    "for model=measured. docs/reference/schema.md has all keys.",
 )
 _SCHEMAS = (".yaml", ".yml")
 # Bins by which a sample is looked at where the schema leaves them open.

@@ -36,7 +36,7 @@ With nothing else: the digits that come with scikit-learn, into runs/<time>.
 Options:
   -m, --multirun  a run for each combination of the values that are listed"""
 _SETTINGS = """
-Settings (docs/SETTINGS.md says what each is, its range and its default):"""
+Settings (docs/reference/settings.md says what each is, its range and its default):"""
 
 
 def run(argv: Sequence[str]) -> int:

@@ -87,7 +87,7 @@ class Split:
 
     @property
     def weights(self) -> Tensor:
-        """(k,) mixture weights: noisy counts, normalised. Public."""
+        """The (k,) mixture weights, noisy counts normalised. Public."""
         return self.counts / self.counts.sum()
 
 

@@ -30,8 +30,8 @@ _MAP_BITS, _WEIGHT_BITS = 19, 16
 class Scattering:
     """The scattering transform of two orders (Bruna and Mallat 2013) of records whose units have axes.
 
-    Features are averages over places of x, of |x * psi| for waves psi of a few octaves (and of eight directions, of a
-    picture), and of ||x * psi| * psi'| for each longer psi'. Channels are described one by one. Waves are separable, so
+    Features are averages over places of x, of ``|x * psi|`` for waves psi of a few octaves (and of eight directions, of a
+    picture), and of ``||x * psi| * psi'|`` for each longer psi'. Channels are described one by one. Waves are separable, so
     each is two products with small matrices; ends are reflected.
 
     The features are public: they depend on the axes alone. Those of a record are an exact function of that record, whatever
@@ -107,7 +107,7 @@ class Scattering:
 
 
 def _lengths(maps: Tensor, size: tuple[int, ...], scale: float, angles: int) -> Tensor:
-    """Return |x * psi| (N, angles, *size) of maps x (N, height, width), for waves psi of a scale in all directions.
+    """Return ``|x * psi|`` (N, angles, *size) of maps x (N, height, width), for waves psi of a scale in all directions.
 
     Maps are whole numbers, before and after.
     """

@@ -158,8 +158,8 @@ class PrivateStream:
     def add_rounded_spherical_(self, out: Tensor, scale: float) -> Tensor:
         """Add to each row of (n, k) int64 a vector of exactly the law of round(scale Z), in place.
 
-        Z has a density proportional to exp(-|z|). ``out`` is contiguous and on the CPU, and the scale is from 2^-20 to 2^45
-        (`rounded_sphericals`).
+        Z has a density proportional to ``exp(-|z|)``. ``out`` is contiguous and on the CPU, and the scale is from 2^-20 to
+        2^45 (`rounded_sphericals`).
         """
         n, k = out.shape
         rows = max(1, _WHOLE_AT_ONCE // max(k, 1))

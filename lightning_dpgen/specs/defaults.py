@@ -1,4 +1,4 @@
-"""Defaults: public functions of the declared number of records, the budget and the schema (docs/DEFAULTS.md)."""
+"""Defaults: public functions of the declared number of records, the budget and the schema (docs/reference/defaults.md)."""
 
 from __future__ import annotations
 

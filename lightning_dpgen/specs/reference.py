@@ -1,6 +1,6 @@
-"""The reference of all settings, generated from their declarations: for `--help`, and docs/SETTINGS.md.
+"""The reference of all settings, generated from their declarations: for `--help`, and docs/reference/settings.md.
 
-python -m lightning_dpgen.specs.reference > docs/SETTINGS.md
+python -m lightning_dpgen.specs.reference > docs/reference/settings.md
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _HEAD = """# Settings
 
 Every setting of `dpgen train`, `budget` and `audit`, and of `dpgen project`: NAME=VALUE, as in `privacy.epsilon=2`. A
 group, as in `data=mnist`, picks a file of `conf/`. What is left open follows from the declared number of records, epsilon
-and the schema: s is that number in units of the noise that the budget buys, s' the same for means (docs/DEFAULTS.md says
-more, and how each default was found). This page is made from the declarations in `lightning_dpgen/specs/`:
+and the schema: s is that number in units of the noise that the budget buys, s' the same for means. [The
+defaults](defaults.md) say more, and how each was found.
+This page is made from the declarations in `lightning_dpgen/specs/`:
 `python -m lightning_dpgen.specs.reference`.
 """
 

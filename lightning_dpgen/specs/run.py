@@ -189,7 +189,7 @@ def _composed(words: Sequence[str], kind: type[RunSpec | ProjectSpec]) -> dict[s
         group = name_of(word).partition(".")[0]
         if projects and group in RunSpec.model_fields and group not in ProjectSpec.model_fields:
             raise UsageError(
-                f"{word}: is for dpgen train; dpgen project has no {group} (docs/SETTINGS.md lists what it has)"
+                f"{word}: is for dpgen train; dpgen project has no {group} (docs/reference/settings.md lists what it has)"
             )
     values = compose_settings(words, "project" if projects else "config")
     source = values["data"].get("source") if isinstance(values.get("data"), dict) else None

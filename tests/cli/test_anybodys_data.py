@@ -313,12 +313,12 @@ def test_how_a_file_is_written_is_said_wrong(dpgen, tmp_path, wrong, words):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_readme_shows_a_table_as_it_is_trained(dpgen, tmp_path, monkeypatch):
-    """The schema and the command of the README go together."""
+def test_the_book_shows_a_table_as_it_is_trained(dpgen, tmp_path, monkeypatch):
+    """The schema and the command of the page go together."""
     monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    command = re.search(r"^dpgen train (data=table(?:.*\\\n)*.*)", readme, re.MULTILINE)[1]
-    (tmp_path / "visits.schema.yaml").write_text(re.search(r"```yaml\n(.*?)```", readme, re.DOTALL)[1])
+    page = (Path(__file__).parents[2] / "docs/how_to/describe_a_table.md").read_text()
+    command = re.search(r"^dpgen train (data=table(?:.*\\\n)*.*)", page, re.MULTILINE)[1]
+    (tmp_path / "visits.schema.yaml").write_text(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
     words = shlex.split(command.replace("\\\n", " "), comments=True)
     assert "data.path=visits.csv" in words
     status, out, err = dpgen("budget", *words)

@@ -23,7 +23,7 @@ WILD = st.text(max_size=12) | st.sampled_from([
 ])  # fmt: skip
 
 
-PAGE = (Path(__file__).parents[2] / "docs/SCHEMA.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/schema.md").read_text(encoding="utf-8")
 
 
 def test_the_page_has_every_type_and_every_key():

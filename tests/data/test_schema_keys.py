@@ -54,7 +54,7 @@ def test_types_and_table_keys_are_those_of_the_code():
 
 def test_the_page_has_the_tables_of_the_declarations():
     """Else: python -m lightning_dpgen.data.tables.schema_keys prints them."""
-    assert tables() in (ROOT / "docs" / "SCHEMA.md").read_text(encoding="utf-8")
+    assert tables() in (ROOT / "docs/reference/schema.md").read_text(encoding="utf-8")
 
 
 @settings(max_examples=60, deadline=None)

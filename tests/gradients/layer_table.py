@@ -1,6 +1,6 @@
-"""The table of layers (docs/LAYERS.md): each is run against plain autograd of single records, and against Opacus.
+"""The table of layers (docs/reference/layers.md): each is run against plain autograd of single records, and against Opacus.
 
-python tests/gradients/layer_table.py > docs/LAYERS.md
+python tests/gradients/layer_table.py > docs/reference/layers.md
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from torch import nn
 
 from lightning_dpgen.gradients.engines import ENGINES
 
-PAGE = Path(__file__).parents[2] / "docs" / "LAYERS.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/layers.md"
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element")
 def test_the_page_is_what_is_found():
-    """Else: python tests/gradients/layer_table.py > docs/LAYERS.md"""
+    """Else: python tests/gradients/layer_table.py > docs/reference/layers.md"""
     page = PAGE.read_text(encoding="utf-8")
     found = table()
     assert not re.findall(r"^\| [^|]* \| wrong.*", found, re.MULTILINE)

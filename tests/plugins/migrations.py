@@ -1,4 +1,4 @@
-"""Scripts written for Opacus, run under Opacus and here: the cases of the table of refusals in docs/MIGRATING.md."""
+"""Scripts written for Opacus, run under Opacus and here: the table of refusals in docs/how_to/move_from_opacus.md."""
 
 import pytorch_lightning as pl
 import torch

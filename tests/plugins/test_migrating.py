@@ -1,4 +1,4 @@
-"""docs/MIGRATING.md: its listings run and state one epsilon, steps are those of Opacus, and refusals say what it says."""
+"""docs/how_to/move_from_opacus.md: listings run and state one epsilon, steps and refusals are as it says."""
 
 import contextlib
 import io
@@ -45,7 +45,7 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-PAGE = (Path(__file__).parents[2] / "docs" / "MIGRATING.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how_to/move_from_opacus.md").read_text(encoding="utf-8")
 LISTINGS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 ROWS = {
     cells[0]: cells[1:]
@@ -59,7 +59,7 @@ def test_each_listing_runs_and_all_state_one_epsilon():
     for code in LISTINGS:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            exec(compile(code, "MIGRATING.md", "exec"), {})
+            exec(compile(code, "move_from_opacus.md", "exec"), {})
         printed.append(float(re.search(r"^epsilon ([\d.]+)$", out.getvalue(), re.MULTILINE)[1]))
     said = re.search(r"They print epsilon ([\d.]+), ([\d.]+) and ([\d.]+):", PAGE).groups()
     assert printed == pytest.approx([float(number) for number in said], abs=2e-3)

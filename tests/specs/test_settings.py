@@ -19,11 +19,11 @@ from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.specs.spec import Spec, names_of, range_of, variants
 from lightning_dpgen.specs.usage_error import UsageError
 
-PAGE = Path(__file__).parents[2] / "docs" / "SETTINGS.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/settings.md"
 
 
 def test_the_page_of_settings_is_that_of_their_declarations():
-    """Else: python -m lightning_dpgen.specs.reference > docs/SETTINGS.md"""
+    """Else: python -m lightning_dpgen.specs.reference > docs/reference/settings.md"""
     assert PAGE.read_text(encoding="utf-8") == reference()
 
 

@@ -214,4 +214,4 @@ def explained(name: str, fields: Mapping[str, Any]) -> list[str]:
         given = f" = {fields[key.name]}" if fields.get(key.name) is not None else ""
         lines.append(f"  {key.name}{given}: {key.meaning}" + ("" if given else f" (default: {key.default})"))
     # The texts are those of a page, with marks and places of its own.
-    return [line.replace("`", "").replace(" (below)", " (docs/SCHEMA.md)") for line in lines]
+    return [line.replace("`", "").replace(" (below)", " (docs/reference/schema.md)") for line in lines]

@@ -1,6 +1,6 @@
-"""The keys that the file of a schema may have: each declared once, for docs/SCHEMA.md and for the checks of editors.
+"""The keys that the file of a schema may have: each declared once, for docs/reference/schema.md and for editors.
 
-python -m lightning_dpgen.data.tables.schema_keys    prints the tables of docs/SCHEMA.md
+python -m lightning_dpgen.data.tables.schema_keys    prints the tables of docs/reference/schema.md
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Key:
     """A key of a table or a column.
 
     Args:
-        name, meaning, default: as docs/SCHEMA.md tells them; the default in words.
+        name, meaning, default: as docs/reference/schema.md tells them; the default in words.
         form: the values that it may have, as a JSON Schema.
     """
 
@@ -389,7 +389,7 @@ def _described(key: Key) -> dict[str, Any]:
 
 
 def tables() -> str:
-    """Return the tables of keys, as docs/SCHEMA.md has them."""
+    """Return the tables of keys, as docs/reference/schema.md has them."""
     lines = ["## Keys of the table", "", *_rows(TABLE_KEYS), "", "## Types of columns", ""]
     lines += ["| `type` | values | decide | keys beside those of all |", "| --- | --- | --- | --- |"]
     for name, kind in KINDS.items():

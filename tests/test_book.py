@@ -1,0 +1,155 @@
+"""The book (docs/ and README.md): its examples run, its commands do what it shows, and its links lead somewhere."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lightning_dpgen
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+BLOCK = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
+
+
+def _blocks(page: Path, language: str) -> list[str]:
+    """Return the fenced blocks of a language, in the order of the page."""
+    return [block for _, name, block in BLOCK.findall(page.read_text(encoding="utf-8")) if name.strip() == language]
+
+
+def _pages_with(language: str) -> list:
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if _blocks(page, language)]
+
+
+def _take_files(page: Path, folder: Path) -> None:
+    """Copy the files beside a page that its examples read: made-up data, schemas, scripts."""
+    for file in page.parent.iterdir():
+        if page.parent != ROOT and file.suffix in (".csv", ".yaml", ".py"):
+            shutil.copy(file, folder)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", _pages_with("python"))
+def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
+    """Blocks of a page run in its order and share their names, as a reader types them."""
+    _take_files(page, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}
+    for number, code in enumerate(_blocks(page, "python"), 1):
+        exec(compile(code, f"{page.name}, block {number}", "exec"), names)
+
+
+def _steps(block: str) -> list[tuple[str, str]]:
+    """Return the commands of a block, each with the output that the page shows under it."""
+    steps = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    found = []
+    for step in steps:
+        command, _, output = re.sub(r"\\\n\s*", "", step).partition("\n")
+        found.append((command.strip(), output.strip()))
+    return found
+
+
+def _matches(shown: str, printed: str) -> bool:
+    """Compare line by line, without spaces at the ends; `...` stands for anything, also for whole lines."""
+    tidy = ["\n".join(line.strip() for line in text.splitlines()) for text in (shown, printed)]
+    pattern = ".*?".join(re.escape(part) for part in tidy[0].split("..."))
+    return not shown or re.search(rf"(^|\n){pattern}(\n|$)", tidy[1], re.DOTALL) is not None
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "agrees"),
+    [
+        ("a\nb", "a\nb\n", True),
+        ("a ... c", "x\na 1 c", True),
+        ("a", "b", False),
+        ("a\n...\nc", "a\nb\nb\nc", True),
+        ("a", "ab", False),
+    ],
+)
+def test_output_is_compared(shown, printed, agrees):
+    assert _matches(shown, printed) == agrees
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", _pages_with("console"))
+def test_commands_of_a_page_do_what_it_shows(page, tmp_path):
+    _take_files(page, tmp_path)
+    scripts = tmp_path / ".bin"
+    scripts.mkdir()
+    (scripts / "dpgen").write_text(f'#!/bin/sh\nexec {sys.executable} -m lightning_dpgen "$@"\n')
+    (scripts / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    for script in scripts.iterdir():
+        script.chmod(0o755)
+    surroundings = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    for block in _blocks(page, "console"):
+        for command, output in _steps(block):
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=tmp_path,
+                env=surroundings,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            assert (done.returncode == 0) == ("error:" not in output), f"{command}\n{done.stdout}"
+            assert _matches(output, done.stdout), f"{command}\nprinted\n{done.stdout}\nand not\n{output}"
+
+
+def _anchor(heading: str) -> str:
+    """Return the anchor that a heading has on the site, and on GitHub."""
+    plain = re.sub(
+        r"[`*_]|\[([^]]*)\]\([^)]*\)", lambda found: found[1] or ("_" if found[0] == "_" else ""), heading.strip()
+    )
+    return re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+
+
+def _anchors(page: Path) -> set[str]:
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    named = re.findall(r"^\((\S+)\)=$", text, re.MULTILINE)
+    return {_anchor(heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)} | set(named)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(page):
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in _anchors(file), target
+
+
+# Sentences that name a page and a section of it, in code and in pages.
+SECTION = re.compile(r"(docs/[\w/]+\.md)\s*(?:\(|,\s*(?:#\s*)?)\"([^\"]+)\"")
+
+
+def _sources():
+    for place in ("lightning_dpgen", "tests", "experiments", "benchmarks", "conf"):
+        yield from (path for path in sorted((ROOT / place).rglob("*")) if path.suffix in (".py", ".yaml"))
+
+
+def test_sections_that_the_code_names_are_there():
+    found, lost = 0, []
+    for path in _sources():
+        text = re.sub(r"\n\s*#?\s*", " ", path.read_text(encoding="utf-8"))
+        for page, section in SECTION.findall(text):
+            found += 1
+            headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+            if not any(heading.startswith(section) for heading in headings):
+                lost.append(f"{path.relative_to(ROOT)}: {page}, {section}")
+    assert found > 20 and not lost, "\n".join(lost)
+
+
+def test_every_public_name_has_its_page():
+    """The reference of Python lists packages, whose pages list their names: a name of the top is one of these."""
+    listed = re.findall(r"^   (lightning_dpgen\.[\w.]+)$", (ROOT / "docs/reference/api.md").read_text(), re.MULTILINE)
+    packages = [getattr(lightning_dpgen, name.split(".")[1]) for name in listed if name.count(".") == 1]
+    names = {name for package in packages for name in package.__all__} | {name.rpartition(".")[2] for name in listed}
+    assert not set(lightning_dpgen.__all__) - names - {"__version__"}
