@@ -8,13 +8,13 @@ import sys
 
 # Torch reads them when it is imported, as do the programs that tests start.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
-# Each worker, and each program that a test starts, would compile the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Each worker, and each program that a test starts, would compile the package anew.
+sys.dont_write_bytecode = False
 # Nothing that collection makes is garbage, and looking for some takes a quarter of its time.
 gc.disable()
 
@@ -26,11 +26,20 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 
+# The longest single tests.
+_LONGEST = ("test_a_type_checker_finds_no_mistake_and_no_any", "test_the_default_part", "test_ranks_step_as_one_does")
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the longest: a worker that got one of them last would be waited for."""
+    items.sort(key=lambda item: getattr(item, "originalname", None) not in _LONGEST)
+
+
 def pytest_collection_finish(session):
     """Leave what is imported out of each collection of garbage, and make these few."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000)
+    gc.set_threshold(50_000)
     gc.enable()
 
 

@@ -216,12 +216,13 @@ class _Sums:
         held = _held(rates, _later(rates, time, self.size, self.many), self.many)
         frequent = held[..., : self.together.shape[1]]
         whole = (held.sum(dim=2).square() - (held.square() / self.many).sum(dim=2)).clamp(min=1e-6) / 2.0
-        weight = torch.einsum("ls,lsk->sk", self.pair_roots, shares) / whole
+        weight = (self.pair_roots[:, :, None] * shares).sum(dim=0) / whole
         pairs = []
         for own in range(len(self.together)):
             rows = frequent[self.half == own].flatten(0, 1)
             pairs.append(rows.T @ (weight[self.half == own].reshape(-1, 1) * rows))
-        return torch.einsum("ls,lsk,skm->lsm", self.roots, shares, held), torch.stack(pairs)
+        of_items = (self.roots[:, :, None] * shares).transpose(0, 1) @ held
+        return of_items.transpose(0, 1), torch.stack(pairs)
 
     def squared_errors(self, items: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums of squared errors of items and of pairs, in deviations of the noise."""
@@ -254,7 +255,7 @@ def _descended(sums: _Sums, k: int, seed: int, steps: int, together: float) -> t
     generator = torch.Generator().manual_seed(seed)
     theta = _starts(sums.some, sums.together, sums.by_pair, k, generator).requires_grad_()
     mixing = torch.zeros(len(sums.roots), len(sums.size), k, requires_grad=True)
-    optimizer = torch.optim.Adam([theta, mixing], lr=_LR)
+    optimizer = torch.optim.Adam([theta, mixing], lr=_LR, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
     time = sums.size[:, None].expand(-1, k)
     for _ in range(steps if len(sums.size) else 0):

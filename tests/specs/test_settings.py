@@ -97,18 +97,19 @@ MISTAKES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("command", MISTAKES)
-def test_a_mistake_in_a_setting_is_told_before_anything_heavy_is_imported(command):
+def test_a_mistake_in_a_setting_is_told_before_anything_heavy_is_imported():
+    """One process for all, since the first command that imports something is told by its own line."""
     code = (
-        "import sys; from lightning_dpgen.cli.main import main; "
-        "print([main([*sys.argv[1].split(), word]) for word in sys.argv[2:]], "
+        "import sys; from lightning_dpgen.cli.main import main\n"
+        "for line in sys.argv[1:]:\n"
+        "    print(main(line.split()), "
         "[name for name in ('torch', 'pytorch_lightning', 'scipy', 'pandas') if name in sys.modules])"
     )
-    words = MISTAKES[command]
-    done = subprocess.run([sys.executable, "-c", code, command, *words], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{[2] * len(words)} []\n", done
-    told = done.stderr.splitlines()
-    assert len(told) == len(words) and all(word.partition("=")[0] in said for word, said in zip(words, told, strict=True))
+    mistakes = [(f"{command} {word}", word.partition("=")[0]) for command, words in MISTAKES.items() for word in words]
+    run = [sys.executable, "-c", code, *(line for line, _ in mistakes)]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    for (line, name), ended, told in zip(mistakes, done.stdout.splitlines(), done.stderr.splitlines(), strict=True):
+        assert ended == "2 []" and name in told, (line, ended, told)
 
 
 def _settings(*words):
