@@ -52,7 +52,7 @@ class OnRay:
             OSError: if there is no such cluster, or it loses all its workers.
             BadRecords, ValueError: as the task raises them.
         """
-        ray = _connected(self.address, self.cores)
+        ray = connect(self.address, self.cores)
         compute = ray.remote(_attempt).options(num_cpus=1, max_retries=_RETRIES)
         shared, waiting, left = ray.put(task), dict[Any, str](), list(reversed(keys))
         heard = time.monotonic()
@@ -99,8 +99,13 @@ def _cores(ray: Any) -> int:
     return int(ray.cluster_resources().get("CPU", 0))
 
 
-def _connected(address: str, cores: int | None) -> Any:
-    """Return Ray, connected to a cluster."""
+def connect(address: str, cores: int | None = None) -> Any:
+    """Return Ray, connected to a cluster; see `OnRay`.
+
+    Raises:
+        ImportError: if Ray is not installed.
+        OSError: if there is no such cluster.
+    """
     # Nothing about a run leaves the machines.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")

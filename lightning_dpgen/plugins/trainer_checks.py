@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytorch_lightning as pl
@@ -107,12 +108,12 @@ def _check_strategy(strategy: Strategy) -> None:
                 "data_parallel_size=<all ranks>, tensor_parallel_size=1"
             )
         return
-    # DeepSpeed's is a subclass.
-    if type(strategy) is not DDPStrategy:
+    # DeepSpeed's is a subclass, and so is that of Ray Train, which differs in where its processes come from.
+    if not isinstance(strategy, DDPStrategy) or type(strategy) not in (DDPStrategy, _ray_strategy()):
         raise MisconfigurationException(
-            f"strategy={name}: expected 'auto', 'ddp' or one of its forms, or ModelParallelStrategy with fully_shard, in "
-            "which a device clips whole gradients of its records (FSDP1, DeepSpeed and tensor parallelism step by "
-            "themselves, or divide layers, so no device sees the norm of a record's gradient)"
+            f"strategy={name}: expected 'auto', 'ddp' or one of its forms, RayDDPStrategy, or ModelParallelStrategy with "
+            "fully_shard, in which a device clips whole gradients of its records (FSDP1, DeepSpeed and tensor parallelism "
+            "step by themselves, or divide layers, so no device sees the norm of a record's gradient)"
         )
     if strategy._start_method not in ("popen", "spawn"):
         raise MisconfigurationException(
@@ -124,6 +125,11 @@ def _check_strategy(strategy: Strategy) -> None:
             "DDPStrategy(ddp_comm_hook=..., model_averaging_period=...): gradients are summed with their noise by the "
             "private optimizer, and DDP's own reduction is off: leave these out"
         )
+
+
+def _ray_strategy() -> type | None:
+    """Return the class of Ray Train's strategy; None where a program has not imported it, and so cannot have one."""
+    return getattr(sys.modules.get("ray.train.lightning"), "RayDDPStrategy", None)
 
 
 def check_sharded(trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -33,10 +33,10 @@ def check_memory(settings: Settings, source: Source) -> None:
     """
     spec = settings.spec
     if not source.in_blocks:
-        if isinstance(spec.compute, RaySpec):
+        if isinstance(spec.compute, RaySpec) and not settings.trained:
             raise UsageError(
-                "compute=ray: makes passes over records in blocks, and these are read into memory; leave it out, or "
-                "put a table in files into blocks with data.memory_gib=0"
+                "compute=ray: trains networks, and makes passes over records in blocks, and these are read into memory; "
+                "leave it out, or put a table in files into blocks with data.memory_gib=0"
             )
         return
     if isinstance(spec.compute, RaySpec):

@@ -29,6 +29,7 @@ from lightning_dpgen.runs.run_dir import remove_blocks
 from lightning_dpgen.runs.studies import check_study, mark, study_of
 from lightning_dpgen.runs.table import budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
+from lightning_dpgen.specs.compute import RaySpec
 from lightning_dpgen.specs.model import CustomSpec
 from lightning_dpgen.specs.modules import rehearse
 from lightning_dpgen.specs.run import RunSpec
@@ -41,21 +42,43 @@ _LOG = logging.getLogger("lightning_dpgen.run")
 
 
 def train(
-    spec: RunSpec, source: Source, folder: RunFolder, interrupts: Interrupts, reporter: Reporter, ranks: Ranks | None = None
+    spec: RunSpec,
+    source: Source,
+    folder: RunFolder,
+    interrupts: Interrupts,
+    reporter: Reporter,
+    ranks: Ranks | None = None,
+    *,
+    on_ray: bool = False,
 ) -> dict[str, Any]:
     """Train or go on with the training of that folder, write its release, and return the certificate.
 
     Args:
         spec: the settings; what they say of records is checked here, before anything is spent.
         ranks: those that train together with this one, which leads; None for this process alone.
+        on_ray: whether this process is a worker of Ray Train.
 
     Raises:
         UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
         OSError: from the disk.
     """
+    if not on_ray and trains_on_ray(spec, source):
+        raise UsageError("compute=ray: trains a network by dpgen train alone, which starts the workers; leave it out here")
     run = _Run(spec, source, folder, interrupts, reporter, ranks or Ranks())
     with run.exits:
         return run.release()
+
+
+def trains_on_ray(spec: RunSpec, source: Source) -> bool:
+    """Return True where the workers of a Ray cluster are to train a network.
+
+    Raises:
+        UsageError, MissingData: naming what is wrong with the settings.
+    """
+    if not isinstance(spec.compute, RaySpec):
+        return False
+    settings, _ = settle(spec, source)
+    return (settings or discover.for_any_find(spec, source)).trained
 
 
 def settle(spec: RunSpec, source: Source) -> tuple[Settings | None, Plan | None]:

@@ -31,6 +31,7 @@ from lightning_dpgen.privacy.ranks import all_needed
 from lightning_dpgen.runs import resume
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.in_blocks import store_of
+from lightning_dpgen.specs.compute import RaySpec
 
 
 @dataclass(frozen=True)
@@ -107,15 +108,11 @@ def fit(run: Context, module: PrivateMixture, data: PrivateSplitDataModule, chec
     if account.private:
         loggers.append(PublicEvents(folder.public))
     trainer = pl.Trainer(
-        accelerator=options.accelerator,
-        devices=options.devices,
-        num_nodes=options.num_nodes,
-        strategy="ddp" if run.ranks.size > 1 else "auto",
+        **_devices(run),
         precision=options.precision,
         max_epochs=1,
         logger=loggers,
         callbacks=callbacks,
-        plugins=[DurableCheckpointIO()],
         enable_checkpointing=False,
         enable_model_summary=False,
         enable_progress_bar=run.reporter.bar,
@@ -126,6 +123,29 @@ def fit(run: Context, module: PrivateMixture, data: PrivateSplitDataModule, chec
     except SystemExit:
         # Lightning turns an interrupt into an exit of its own.
         raise KeyboardInterrupt from None
+
+
+def _devices(run: Context) -> dict[str, Any]:
+    """Return where a Trainer computes, and how the processes of the run are connected."""
+    options, plugins = run.settings.spec.trainer, [DurableCheckpointIO()]
+    if not isinstance(run.settings.spec.compute, RaySpec):
+        return {
+            "accelerator": options.accelerator,
+            "devices": options.devices,
+            "num_nodes": options.num_nodes,
+            "strategy": "ddp" if run.ranks.size > 1 else "auto",
+            "plugins": plugins,
+        }
+    from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment
+    from ray.train.torch import get_device
+
+    # Ray says whether this worker has a GPU; the machine may have some that are others'.
+    return {
+        "accelerator": "gpu" if get_device().type == "cuda" else "cpu",
+        "devices": "auto",
+        "strategy": RayDDPStrategy(),
+        "plugins": [*plugins, RayLightningEnvironment()],
+    }
 
 
 def _between_previews(steps: int) -> int:

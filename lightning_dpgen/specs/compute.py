@@ -1,4 +1,4 @@
-"""`compute`: where the passes over records in blocks are made."""
+"""`compute`: where networks are trained, and where the passes over records in blocks are made."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 
 class InProcessSpec(Spec):
-    """This process makes all passes."""
+    """This process makes all passes; `trainer` says what trains a network."""
 
     name: Literal["in_process"] = "in_process"
 
 
 class RaySpec(Spec):
-    """The workers of a Ray cluster read and sum up records in blocks (extra `ray`); noise and ledger stay here."""
+    """The workers of a Ray cluster train a network, or read and sum up records in blocks (extra `ray`).
+
+    A network has as many workers as `trainer.devices` says, the first of which writes the ledger. Noise and ledger of
+    passes stay with the command.
+    """
 
     name: Literal["ray"] = "ray"
     address: Text = setting(

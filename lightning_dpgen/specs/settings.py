@@ -30,6 +30,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.clipping import AutoRuleSpec, DPNormSpec, make_rule
+from lightning_dpgen.specs.compute import RaySpec
 from lightning_dpgen.specs.defaults import Defaults, default_bins, strength_of
 from lightning_dpgen.specs.initial import InitialNetwork, check_records, read_initial, take_bins, take_sizes
 from lightning_dpgen.specs.label import complete_label, label_specs
@@ -444,7 +445,8 @@ def _check_trainer(spec: RunSpec) -> None:
     trainer, gpu = spec.trainer, torch.cuda.is_available()
     mps = torch.backends.mps.is_available()
     available = {"auto": True, "cpu": True, "gpu": gpu or mps, "cuda": gpu, "mps": mps}
-    if not available.get(trainer.accelerator):
+    # A cluster has GPUs of its own, which are asked for where it is connected.
+    if not isinstance(spec.compute, RaySpec) and not available.get(trainer.accelerator):
         usable = ", ".join(name for name, there in available.items() if there)
         raise UsageError(f"trainer.accelerator={trainer.accelerator}: expected one that this machine has ({usable})")
     model = spec.model

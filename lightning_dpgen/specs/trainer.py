@@ -13,7 +13,9 @@ class TrainerSpec(Spec):
     """The Lightning Trainer."""
 
     accelerator: Text = setting("auto, cpu, gpu, cuda or mps", "auto")
-    devices: int = setting("processes on this machine, a GPU each, or parts of the processor", 1, ge=1, le=2**16)
+    devices: int = setting(
+        "processes on this machine, or workers of a Ray cluster; a GPU each, or parts of the processor", 1, ge=1, le=2**16
+    )
     num_nodes: int = setting("machines; torchrun or srun starts the command on each", 1, ge=1, le=2**16)
     precision: Literal["32-true", "bf16-mixed", "64-true"] = setting(
         "the precision of what is computed; parameters and noise stay whole", "32-true"

@@ -1,10 +1,15 @@
 """`compute=ray`: the same release as by one process, and one line where there is no cluster or nothing for it to do."""
 
+import pickle
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+
+from lightning_dpgen.cli import ray_launch, ray_rank
+from lightning_dpgen.specs.usage_error import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -30,7 +35,10 @@ def words(tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["data.memory_gib=1"], "compute=ray: makes passes over records in blocks, and these are read into memory"),
+        (
+            ["data.memory_gib=1"],
+            "compute=ray: trains networks, and makes passes over records in blocks, and these are read into memory",
+        ),
         (["compute.cores=2"], "compute.cores=2: is for compute.address=local"),
         (["compute=dask"], "compute=dask"),
     ],
@@ -38,6 +46,58 @@ def words(tmp_path):
 def test_a_cluster_that_would_have_nothing_to_do_is_refused(dpgen, words, tmp_path, more, said):
     status, _, err = dpgen(*words, *more)
     assert status == 2 and said in err and "Traceback" not in err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["trainer.num_nodes=2"], "trainer.num_nodes=2: with compute=ray the cluster chooses machines"),
+        (["trainer.devices=3", "compute.cores=2"], "trainer.devices=3: takes 3 cores, and compute.address=local has 2"),
+        (["trainer.threads=2", "compute.cores=1"], "trainer.devices=1 of trainer.threads=2 each: takes 2 cores"),
+        (["trainer.accelerator=tpu"], "trainer.accelerator=tpu: with compute=ray expected auto, cpu or gpu"),
+    ],
+)
+def test_workers_that_a_cluster_cannot_have_are_refused(dpgen, tmp_path, more, said):
+    local = ["compute=ray", "compute.address=local"]
+    status, _, err = dpgen("train", "data=digits", "model.steps=2", *local, *more, f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and said in err and "Traceback" not in err and not (tmp_path / "run").exists()
+
+
+def test_an_error_of_a_rank_is_a_value_and_says_no_more_to_ray():
+    """Ray would write one that is raised, with all that its message tells, to a log of the cluster."""
+
+    class Local(Exception):
+        pass
+
+    def fail(error):
+        def work():
+            raise error
+
+        return ray_rank._end(work)
+
+    end = fail(UsageError("rank 1: reads other records", 2))
+    assert end.status == 2
+    with pytest.raises(UsageError, match="rank 1: reads other records"):
+        end.raise_error()
+    with pytest.raises(RuntimeError, match="Local: of no module that another process knows"):
+        fail(Local("of no module that another process knows")).raise_error()
+
+
+@pytest.mark.parametrize(
+    ("ends", "lost", "status", "said"),
+    [
+        ({1: ray_rank.End(75)}, [0], 75, "rank 0 of 2 was lost with its Ray worker; nothing was released"),
+        ({0: ray_rank.End(75)}, [1], 75, "rank 1 of 2 was lost with its Ray worker; nothing was released"),
+        ({}, [], 75, "compute=ray: the cluster could not start 2 workers, or was lost; nothing was released"),
+        ({0: ray_rank.End(2, error=pickle.dumps(UsageError("data.n=3: no")))}, [0], 2, "data.n=3: no"),
+        ({1: ray_rank.End(2, error=pickle.dumps(UsageError("rank 1: other records")))}, [1], 75, "rank 1: other records;"),
+    ],
+)
+def test_the_command_says_which_rank_ended_the_run(ends, lost, status, said):
+    error = SimpleNamespace(worker_failures=dict.fromkeys(lost)) if lost else None
+    with pytest.raises(UsageError) as raised:
+        ray_launch._certificate(ends, error, 2, "; nothing was released")
+    assert raised.value.status == status and str(raised.value).startswith(said)
 
 
 def test_without_ray_the_run_can_go_on_in_one_process(dpgen, words, tmp_path, monkeypatch):
