@@ -3,7 +3,7 @@
     python experiments/papers_accounting.py      (about half a minute)
 
 "True" is epsilon by `lightning_dpgen.privacy.accountant.spent` under add or remove one, unless the row says otherwise.
-Why they differ: docs/PRIVACY.md, "Errata of the four papers".
+Why they differ: docs/papers/errata.md, "Errata of the four papers".
 """
 
 from __future__ import annotations

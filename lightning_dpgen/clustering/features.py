@@ -74,7 +74,7 @@ class FourierFeatures(Features):
     Their inner products estimate a kernel (Rahimi and Recht 2007): with rows of W from N(0, 2 gamma I) the Gaussian
     ``exp(-gamma |x - y|_2^2)``, from a Cauchy distribution of scale gamma the Laplacian ``exp(-gamma |x - y|_1)``. Pairing
     cosine and sine makes the norm 1 for each drawn W; DPGM's single cosines ``sqrt(2/d) cos(W x + b)`` reach sqrt(2), and
-    are shortened to 1 (docs/PRIVACY.md, "Features").
+    are shortened to 1 (docs/guarantees/sums.md, "Features").
 
     Args:
         scale: (m,) public factor of each column before the kernel; a label may weigh more than a pixel.

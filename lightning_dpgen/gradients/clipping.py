@@ -162,9 +162,9 @@ class DPNorm(ClippingRule):
 
     ``(0, c_max]`` is cut into `bins` equal intervals; the bound is the upper end of the fullest one after noise.
     Norms above `c_max` count in the last bin and a norm of 0 in the first, so each finite record counts exactly once:
-    sensitivity 1 under add-or-remove-one, in real arithmetic (docs/PRIVACY.md, "Decisions about a record"). Over groups a
-    record moves a norm from one bin to another: sqrt 2. With a histogram for each of J layers, a record counts in all of
-    them: sqrt J. The bound is never below ``c_max / bins``.
+    sensitivity 1 under add-or-remove-one, in real arithmetic (docs/guarantees/sums.md, "Decisions about a record"). Over
+    groups a record moves a norm from one bin to another: sqrt 2. With a histogram for each of J layers, a record counts in
+    all of them: sqrt J. The bound is never below ``c_max / bins``.
 
     Args:
         c_max: the largest bound.

@@ -2,7 +2,8 @@
 
 A divergence of a lot from a prior is a function of the lot's mean embedding. Its gradient would mix the records; given a
 noisy mean, it does not. With m the released mean and mu the mean of the prior, a record's part of the gradient of
-``|m - mu|^2`` is ``2 J^T (m - mu)``, and is clipped by itself (docs/PRIVACY.md, PriVAE). Both noises are of one access.
+``|m - mu|^2`` is ``2 J^T (m - mu)``, and is clipped by itself (docs/papers/errata.md, PriVAE). Both noises are of one
+access.
 """
 
 from __future__ import annotations

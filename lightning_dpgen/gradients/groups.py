@@ -1,6 +1,6 @@
 """Groups of the records of a lot: a partition into a fixed number of them, each record assigned at random by itself.
 
-Cutting an ordered lot into slices would let one more record change every group (docs/PRIVACY.md, "Groups").
+Cutting an ordered lot into slices would let one more record change every group (docs/guarantees/records.md, "Groups").
 """
 
 from __future__ import annotations

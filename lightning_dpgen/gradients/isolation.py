@@ -5,7 +5,7 @@ acts on every record alone, by its batching rule, or is refused. Control flow on
 follow from values and writes into tensors that outlive the call mean nothing for one record of many, so vmap refuses them.
 A value that the loss keeps in Python is found when the call ends, and cannot be used again. So the loss of a record is a
 function of that record, of public numbers and of randomness of its own, as long as its code stays within torch's own
-functions (docs/PRIVACY.md, "What is not claimed").
+functions (docs/guarantees/limits.md, "What is not claimed").
 """
 
 from __future__ import annotations

@@ -21,11 +21,12 @@ the parameters of one component.
 
 Records outside the lot, and records with a non-finite gradient, add exact zeros. A lot of no records is noised like
 any other, and so is the block of a component that no record of the lot belongs to. The histograms behind C and the
-gradient come from one access, which is one merged, once subsampled Gaussian (docs/PRIVACY.md, "One lot, one event").
+gradient come from one access, which is one merged, once subsampled Gaussian (docs/guarantees/lots.md, "One lot, one
+event").
 
 Where several processes share the access, each has its part of the lot, adds its part of the noise, and one sum over all of
-them ends each mechanism (docs/PRIVACY.md, "Several devices"). Where they also share the parameters (`fully_shard`), each
-sum goes to the process that has that shard, which adds all of its noise ("Sharded parameters").
+them ends each mechanism (docs/guarantees/devices.md, "Several devices"). Where they also share the parameters
+(`fully_shard`), each sum goes to the process that has that shard, which adds all of its noise ("Sharded parameters").
 """
 
 from __future__ import annotations

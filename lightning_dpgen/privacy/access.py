@@ -42,7 +42,7 @@ class Access:
     """One look at the records: one lot, or one pass over all of them.
 
     All draws from the same look are one access, because they share the sampled records: composing them as separate
-    subsampled releases under-reports (docs/PRIVACY.md, "One lot, one event").
+    subsampled releases under-reports (docs/guarantees/lots.md, "One lot, one event").
 
     Args:
         multipliers: for each noise drawn from this look, its *multiplier* under add-or-remove-one: for a Gaussian the

@@ -373,8 +373,8 @@ class Account:
         """Refuse records from which no access of a stage can be made.
 
         The rate of a stage is a statement about how its records are sampled, so nothing is known of records that
-        `sample` has not drawn. Two releases from one lot are one access (docs/PRIVACY.md, "One lot, one event"): as two,
-        they are under-reported.
+        `sample` has not drawn. Two releases from one lot are one access (docs/guarantees/lots.md, "One lot, one event"): as
+        two, they are under-reported.
 
         Raises:
             LedgerError: if an access was made from this draw already, or this account has not issued it for this stage, or

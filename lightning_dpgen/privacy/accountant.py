@@ -32,8 +32,8 @@ from lightning_dpgen.privacy.pld import (
 )
 from lightning_dpgen.privacy.renyi import by_rdp, profile_by_rdp
 
-# Measured (docs/PRIVACY.md, "Discretisation"): finer than 5e-6 rounding in the FFT inflates the tail; and for a delta
-# below 1e-13 a composition, rounding is as large as the tail itself, in either direction.
+# Measured (docs/guarantees/accounting.md, "Discretisation"): finer than 5e-6 rounding in the FFT inflates the tail; and for
+# a delta below 1e-13 a composition, rounding is as large as the tail itself, in either direction.
 INTERVALS = (*(1e-3 * 0.5**halvings for halvings in range(8)), 5e-6)
 _SETTLED = 1e-3
 _ROUNDING = 1e-13

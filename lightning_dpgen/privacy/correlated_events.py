@@ -56,7 +56,7 @@ class CorrelatedGaussianDpEvent(dp_accounting.DpEvent):
 
     @property
     def standard(self) -> dp_accounting.DpEvent:
-        """The event of dp-accounting that costs as much (docs/PRIVACY.md, "Correlated noise").
+        """The event of dp-accounting that costs as much (docs/guarantees/correlated_noise.md, "Correlated noise").
 
         In a fixed order that is one Gaussian; with cyclic sampling a Poisson-sampled one for each round.
         """

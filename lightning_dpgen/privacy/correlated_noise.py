@@ -20,7 +20,8 @@ class CorrelatedNoise:
     the noise of released steps, which it is made of.
 
     Rows whose memory was lost count as zeros. This costs no privacy, only accuracy: the matrix that was then followed has
-    zeros in place of some entries of C, so that no record reaches farther (docs/PRIVACY.md, "Correlated noise").
+    zeros in place of some entries of C, so that no record reaches farther (docs/guarantees/correlated_noise.md, "Correlated
+    noise").
 
     Attributes:
         step: the number of steps that the memory stands after.

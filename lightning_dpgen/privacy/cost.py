@@ -11,7 +11,7 @@ from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPriv
 
 from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
 
-# Points of loss distributions (docs/PRIVACY.md, "What is read from others"): five microseconds each, all told.
+# Points of loss distributions (docs/guarantees/limits.md, "What is read from others"): five microseconds each, all told.
 MOST_POINTS = 1 << 20
 # The fixed cost of a noise in points: its Renyi moments, and the fixed part of each composition.
 _EACH = 8000

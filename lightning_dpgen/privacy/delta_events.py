@@ -36,7 +36,7 @@ def left_of(delta: float, failures: Iterable[tuple[dp_accounting.DpEvent, int]],
 
     The worst (0, d)-private mechanism fails openly with probability d and says nothing otherwise. So whatever `rest` is,
     ``delta(eps) = f + (1 - f) delta_rest(eps)`` exactly, with ``1 - f`` the product of all ``1 - d``
-    (docs/PRIVACY.md, "Keys above a threshold"). A record replaced is one removed and one added: d twice.
+    (docs/guarantees/sums.md, "Keys above a threshold"). A record replaced is one removed and one added: d twice.
 
     Args:
         delta: the delta of the whole composition.

@@ -1,8 +1,8 @@
 """Natural logarithms with proved errors: bounds in whole numbers to any number of bits, and float64 for whole arrays.
 
 Both take ln x = e ln 2 + 2 artanh(t) with x = 2^e m, t = (m - 1) / (m + 1) and m near to 1. They use nothing but sums,
-products and quotients, so no error of a library's logarithm has to be trusted; docs/PRIVACY.md, "Noisy maximum", has the
-proof.
+products and quotients, so no error of a library's logarithm has to be trusted; docs/guarantees/noise.md, "Noisy maximum",
+has the proof.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def gaussian(
         Gaussian-DP with ``mu = 1 / multiplier`` for one record added or removed (Dong, Roth and Su 2019, Theorem 1). In a
         plan under replace-one the standard deviation is half of ``multiplier * sensitivity``, and mu twice as large for
         one record replaced. Noise is computed in floating point, and rounding hides the low-order bits of the sum
-        (docs/PRIVACY.md, "Floating point").
+        (docs/guarantees/noise.md, "Floating point").
         Where R processes share the access, each passes its part of a sum as `values` and adds the noise of its own R-th of
         the numbers. All of them get the sum back, where every number has the noise of one draw. With `of_shard` each adds
         the noise of all of its own numbers, and gets these back.
@@ -126,8 +126,8 @@ def rounded_gaussian(
     Guarantee:
         That of `gaussian`, with no reservation about floating point: for a whole number x, x + round(sigma Z) is
         round(x + sigma Z), a function of what the Gaussian mechanism in real numbers returns, and the noise has exactly
-        that law (`rounded_normals`; docs/PRIVACY.md, "Whole-number Gaussian noise"). Of R processes that share the access
-        each adds the noise of its own R-th of the numbers, and all get the sum.
+        that law (`rounded_normals`; docs/guarantees/noise.md, "Whole-number Gaussian noise"). Of R processes that share the
+        access each adds the noise of its own R-th of the numbers, and all get the sum.
 
     Raises:
         LedgerError: as for `gaussian`.
@@ -282,7 +282,8 @@ def select_keys(
 
     Guarantee:
         That of `rounded_gaussian` at sensitivity ``sqrt(most)``, composed with ``(0, delta)``: keys that one record alone
-        holds are seen with probability at most delta, all of them together (docs/PRIVACY.md, "Keys above a threshold").
+        holds are seen with probability at most delta, all of them together (docs/guarantees/sums.md, "Keys above a
+        threshold").
 
     Raises:
         LedgerError: as for `gaussian`; or if the plan gives this noise no delta, or is one under replace-one.
@@ -359,7 +360,7 @@ def report_noisy_max(
 
     Guarantee:
         ``1 / multiplier``-private (McSherry and Talwar 2007), with no reservation about floating point: the place is
-        exactly that of real numbers (`find_noisy_maximum`; docs/PRIVACY.md, "Noisy maximum").
+        exactly that of real numbers (`find_noisy_maximum`; docs/guarantees/noise.md, "Noisy maximum").
 
     Raises:
         LedgerError, TypeError: as for `rounded_gaussian`.

@@ -7,7 +7,7 @@ cipher, which is also the quickest source here; lots are sampled by a statistica
 Normals are made here from random words by Box and Muller's formula and not by ``torch.Tensor.normal_``, for two
 reasons. ``torch.Generator.manual_seed`` keeps 32 bits of a key on a CPU. Moreover, float32 normals of torch stop at 5.77
 standard deviations, as their uniforms have 24 bits; over a long run that alone costs more than the delta that is
-claimed (docs/PRIVACY.md, "The tail"). Here a radius beyond 4.5 takes another 53 random bits.
+claimed (docs/guarantees/accounting.md, "The tail"). Here a radius beyond 4.5 takes another 53 random bits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The public grid on which noisy sums of real numbers lie: it hides their last digits, which floating point makes uneven.
 
 Noise in floating point is not on all numbers alike: some that are possible beside one data set are impossible beside its
-neighbour (docs/PRIVACY.md, "Floating point"). A noisy sum is therefore rounded to multiples of a power of two that follows
-from the standard deviation of the noise alone. Rounding is a function of the noisy sum, so it costs no privacy.
+neighbour (docs/guarantees/noise.md, "Floating point"). A noisy sum is therefore rounded to multiples of a power of two that
+follows from the standard deviation of the noise alone. Rounding is a function of the noisy sum, so it costs no privacy.
 """
 
 from __future__ import annotations

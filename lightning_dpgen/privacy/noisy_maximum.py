@@ -4,7 +4,7 @@ A Gumbel number is -ln(-ln U) for a uniform U of infinitely many binary digits. 
 always tell who wins: float64 with proved errors leaves one candidate. Otherwise those that are left are bounded in whole
 numbers (`bound_log`), and another word of digits is taken for each as long as two of their intervals overlap.
 
-docs/PRIVACY.md, "Noisy maximum", has the proof.
+docs/guarantees/noise.md, "Noisy maximum", has the proof.
 """
 
 from __future__ import annotations

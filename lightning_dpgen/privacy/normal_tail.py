@@ -1,7 +1,7 @@
 """Bounds of the upper tail Q of the standard normal distribution, to any number of bits, in whole numbers alone.
 
-Nothing here is rounded but by division of whole numbers, whose error is known; docs/PRIVACY.md, "Whole-number Gaussian
-noise", has the proof.
+Nothing here is rounded but by division of whole numbers, whose error is known; docs/guarantees/noise.md, "Whole-number
+Gaussian noise", has the proof.
 """
 
 from __future__ import annotations

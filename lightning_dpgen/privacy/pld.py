@@ -245,9 +245,9 @@ def addition_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> np.
 def replacement_profile(epsilon: np.ndarray, multiplier: float, rate: float) -> np.ndarray:
     """Return delta(epsilon) of ``(1-q) N(0) + q N(1)`` against ``(1-q) N(0) + q N(-1)``: the worst replaced record.
 
-    A proof that this antipodal pair dominates every other is in docs/PRIVACY.md ("Replace-one under sampling"). The loss
-    falls in x, and reaches epsilon at ``x = m^2 (asinh(-A sinh(eps/2)) - eps/2)`` with ``A = e^(1 / 2m^2) (1-q)/q``.
-    Below 0, by symmetry, ``delta(eps) = 1 - e^eps + e^eps delta(-eps)``.
+    A proof that this antipodal pair dominates every other is in docs/guarantees/accounting.md ("Replace-one under
+    sampling"). The loss falls in x, and reaches epsilon at ``x = m^2 (asinh(-A sinh(eps/2)) - eps/2)`` with ``A = e^(1 /
+    2m^2) (1-q)/q``. Below 0, by symmetry, ``delta(eps) = 1 - e^eps + e^eps delta(-eps)``.
     """
     size = np.abs(epsilon)
     with np.errstate(divide="ignore"):

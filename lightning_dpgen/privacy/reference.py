@@ -2,8 +2,8 @@
 
 A plan that is made from what an access has released is adaptive: its events may not be composed as if they had been
 fixed. So a reference is fixed before that access, and it must dominate everything that is planned afterwards, at every
-epsilon and in both directions. Then the access and the reference together dominate the run (docs/PRIVACY.md, "Plans made
-from what was bought").
+epsilon and in both directions. Then the access and the reference together dominate the run (docs/guarantees/accounting.md,
+"Plans made from what was bought").
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ point. They nearly always decide how sigma Z is rounded: a table gives Z with a 
 border, a whole number and a half, is as near. Otherwise borders are compared with X in whole numbers (`bound_tail`), and
 another word of digits is taken as long as those so far do not decide.
 
-docs/PRIVACY.md, "Whole-number Gaussian noise", has the proof.
+docs/guarantees/noise.md, "Whole-number Gaussian noise", has the proof.
 """
 
 from __future__ import annotations

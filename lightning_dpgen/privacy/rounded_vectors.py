@@ -6,7 +6,7 @@ k, which is the law of |Z|. For k = 1 it is Laplace noise. The normal numbers co
 products, quotients and roots of float64 nearly always tell how s Z is rounded, with a proved error; otherwise all of the
 vector is bounded in whole numbers, from more and more digits.
 
-docs/PRIVACY.md, "Whole-number Laplace and spherical noise", has the proof.
+docs/guarantees/noise.md, "Whole-number Laplace and spherical noise", has the proof.
 """
 
 from __future__ import annotations

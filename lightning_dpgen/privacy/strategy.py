@@ -2,8 +2,8 @@
 
 Gradients are the rows of G, one for each step, each clipped and divided by its bound. Steps release the rows of
 ``G + C^-1 Z``, where Z is independent Gaussian noise and C a public lower-triangular matrix, the strategy: post-processing
-of the Gaussian mechanism ``C G + Z`` (docs/PRIVACY.md, "Correlated noise"). Noise of later steps takes back a part of the
-noise of earlier ones, so that sums of many gradients hold less of it.
+of the Gaussian mechanism ``C G + Z`` (docs/guarantees/correlated_noise.md, "Correlated noise"). Noise of later steps takes
+back a part of the noise of earlier ones, so that sums of many gradients hold less of it.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Study:
 
     Each run is paid for: before a run draws anything, its event is entered, and a run that would pass the total is
     refused. Budgets of later runs may follow from the results of earlier ones. The first run decides how they are composed
-    (docs/PRIVACY.md, "Studies"):
+    (docs/guarantees/several_releases.md, "Studies"):
 
     * by Renyi moments, where it has them and is under add-or-remove-one. A pair (epsilon, delta) has the moments of
       randomised response, but for a failure of probability delta. Each order has a part of the total's delta, and failures

@@ -24,8 +24,8 @@ class Truncation:
     """The cut of a Poisson lot: of more than `largest_lot` units so many are chosen at random, each set alike.
 
     Whether a record meets a full lot follows from the coins of the others alone. With no more than `at_most` records in
-    all, that has a probability below `failure`, and otherwise the lot is an ordinary one (docs/PRIVACY.md, "Truncated
-    lots").
+    all, that has a probability below `failure`, and otherwise the lot is an ordinary one (docs/guarantees/lots.md,
+    "Truncated lots").
 
     Args:
         largest_lot: the most units (records, or persons) in a lot.

@@ -121,7 +121,7 @@ class Projection:
         """Release the projected rows (n, k), and the count of rows that were pulled back, both with noise.
 
         Rows become whole numbers of steps of a public grid, each an exact function of its own row, and noise has the law of
-        a rounded number, so the guarantee is that of noise in real numbers (docs/PRIVACY.md, "Projections").
+        a rounded number, so the guarantee is that of noise in real numbers (docs/guarantees/projections.md, "Projections").
 
         Args:
             rows: (n, d), an array or CSR.

@@ -3,7 +3,7 @@
 Rows and matrix are multiples of powers of two, so float64 adds their products up without rounding, in any order. Products
 of floats round a row by how many others there are, and their last bits are no part of any proof.
 
-docs/PRIVACY.md, "Projections", has the proof of the sensitivity.
+docs/guarantees/projections.md, "Projections", has the proof of the sensitivity.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class PrivateProjection(TransformerMixin, BaseEstimator):
     Guarantee:
         (epsilon, delta)-private for one row, or one element, replaced by another: Laplace mechanism (Dwork et al. 2006),
         K-norm mechanism (Hardt and Talwar 2010) or Gaussian mechanism, calibrated on the matrix that was drawn
-        (docs/PRIVACY.md, "Projections").
+        (docs/guarantees/projections.md, "Projections").
 
     Raises:
         ValueError: in `fit`, for arguments that do not go together.

@@ -70,8 +70,8 @@ def terms_table(settings: Settings, plan: Plan) -> str | None:
     """Return what each term of a loss adds to the sensitivity of the mean gradient, as text; None for a single term.
 
     A record, or a person with all records, moves the mean by at most the sum of reach times bound over divisor, and one
-    Gaussian of that sensitivity covers all terms (docs/PRIVACY.md, PriVAE). A mean embedding has a noise of its own, for
-    features of length 1.
+    Gaussian of that sensitivity covers all terms (docs/papers/errata.md, PriVAE). A mean embedding has a noise of its own,
+    for features of length 1.
     """
     if settings.clipping is None or not plan.private:
         return None

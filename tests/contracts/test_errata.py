@@ -1,4 +1,4 @@
-"""Counter-examples for each erratum of docs/PRIVACY.md ("Errata of the four papers").
+"""Counter-examples for each erratum of docs/papers/errata.md ("Errata of the four papers").
 
 The papers' formulas come from experiments/papers. The true values are computed here in another way (quadrature, exact
 enumeration, a few lines of the algorithm in question) or by the package's accountant.

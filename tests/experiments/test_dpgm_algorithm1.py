@@ -32,7 +32,7 @@ def test_training_is_accounted_as_the_paper_s_events(way, share):
     assert planned.count == expected.count == FIGURE_2["T_S"] * share
     assert planned.event.sampling_probability == pytest.approx(expected.event.sampling_probability, rel=1e-12)
     assert planned.event.event.noise_multiplier == pytest.approx(expected.event.event.noise_multiplier, rel=1e-12)
-    # docs/PRIVACY.md has 2.10 in turns, and 0.70 in one lot at q, with the paper's k-means.
+    # docs/papers/errata.md has 2.10 in turns, and 0.70 in one lot at q, with the paper's k-means.
     epsilon = spent(ComposedDpEvent([split, planned]), FIGURE_2["delta"]).epsilon
     assert epsilon == pytest.approx(0.70 if share == 1.0 else 2.10, abs=0.01)
 
