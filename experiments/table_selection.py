@@ -37,13 +37,16 @@ from lightning_dpgen.specs.defaults import Defaults
 COLUMNS, CHOSEN = "columns", "choice"
 # The part of what tables are measured with that chooses some of them.
 _CHOOSING = 0.1
+# The unit of expected counts, allowances and distances: they are whole multiples, so noise on distances is exact.
+_UNIT = 2.0**-10
 
 
 class Distances(Statistic):
     """Distances of some tables from what is expected of them: the sum of absolute differences, less an allowance.
 
     One record changes one cell of each table by 1, and what is expected is public, so each distance changes by 1 at most.
-    They are not a sum over records: they are looked at through `TableSelection` alone, which releases no distance.
+    All are whole multiples of the unit, to which what is expected, and allowances, are rounded. They are not a sum over
+    records: they are looked at through `TableSelection` alone, which releases no distance.
 
     Args:
         tables: the candidates.
@@ -52,7 +55,7 @@ class Distances(Statistic):
         count: the number of tables that are chosen.
     """
 
-    bound = 1.0
+    bound, unit = 1.0, _UNIT
 
     def __init__(self, tables: Marginals, expected: Sequence[Tensor], allowances: Sequence[float], count: int) -> None:
         shapes = [tuple(cells.shape) for cells in expected]
@@ -63,7 +66,9 @@ class Distances(Statistic):
                 f"count={count}, {len(allowances)} allowances: expected an allowance for each of {len(tables.tables)} "
                 "tables, and at most as many to choose"
             )
-        self.layout, self._tables, self._expected, self._allowances = tables.layout, tables, expected, allowances
+        self.layout, self._tables = tables.layout, tables
+        self._expected = [_round_to_multiples(cells) for cells in expected]
+        self._allowances = _round_to_multiples(torch.tensor(allowances, dtype=torch.float64))
         self.shape = (count,)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
@@ -74,7 +79,12 @@ class Distances(Statistic):
 
     def _distances(self, sums: Tensor) -> Tensor:
         found = zip(self._tables.tables_of(sums), self._expected, self._allowances, strict=True)
-        return torch.stack([(table - expected).abs().sum() - allowance for table, expected, allowance in found])
+        return torch.stack([(table * round(1.0 / _UNIT) - expected).abs().sum() - less for table, expected, less in found])
+
+
+def _round_to_multiples(values: Tensor) -> Tensor:
+    """Return float64 numbers in units, int64; where they are too large to be counts, they are cut."""
+    return (values.double() / _UNIT).round().clamp(-(2.0**52), 2.0**52).to(torch.int64)
 
 
 @dataclass(frozen=True)
@@ -113,14 +123,15 @@ class TableSelection(Workload):
         """
         self.check(statistics, records, component, account)
         ((name, statistic),) = statistics.items()
-        scores = statistic.of_all(records, component).numpy()
-        if scores.ndim != 1 or len(scores) < self.count or not np.isfinite(scores).all():
-            raise ValueError(f"scores of shape {scores.shape}: expected {self.count} finite numbers or more")
+        scores = statistic.of_all(records, component)
+        if scores.ndim != 1 or len(scores) < self.count:
+            raise ValueError(f"scores of shape {tuple(scores.shape)}: expected {self.count} numbers or more")
         chosen: list[int] = []
         with account.open(self.stage, of=records) as access:
             for noise in self._names:
                 left = np.setdiff1d(np.arange(len(scores)), chosen)
-                chosen.append(int(left[report_noisy_max(access, noise, scores[left], sensitivity=statistic.bound)]))
+                place = report_noisy_max(access, noise, scores[left], unit=statistic.unit, sensitivity=statistic.bound)
+                chosen.append(int(left[place]))
         return {name: Measured(torch.tensor(chosen, dtype=torch.float64), 0.0, account.ledger.run)}
 
 

@@ -80,8 +80,8 @@ def _histogram(access: OpenAccess, present: bool) -> float:
 
 def _maximum(access: OpenAccess, present: bool) -> float:
     # The record is for the first, and against all others.
-    scores = np.full(_CANDIDATES, -float(present))
-    scores[0] = float(present)
+    scores = torch.full((_CANDIDATES,), -int(present))
+    scores[0] = int(present)
     return float(report_noisy_max(access, _NOISE, scores, sensitivity=1.0) == 0)
 
 

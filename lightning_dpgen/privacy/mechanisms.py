@@ -205,7 +205,10 @@ def rounded_spherical(
 
 
 def _take_scale(access: OpenAccess, name: str, kind: str, multiples: Tensor, unit: float, sensitivity: float) -> float:
-    """Use a noise up, and return its scale in units; 0 in the non-private twin. All is checked before."""
+    """Use up a noise of that scale for sensitivity 1, and return its scale in units; 0 in the non-private twin.
+
+    All is checked before.
+    """
     check_multiples(name, multiples)
     check_unit(name, unit)
     planned = access.access.multipliers.get(name, 0.0)
@@ -347,30 +350,48 @@ def key_threshold(multiplier: float, most: int, delta: float) -> float:
 
 
 def report_noisy_max(
-    access: OpenAccess, name: str, scores: np.ndarray, *, sensitivity: float, monotonic: bool = False
+    access: OpenAccess,
+    name: str,
+    multiples: Tensor,
+    *,
+    unit: float = 1.0,
+    sensitivity: float,
+    monotonic: bool = False,
 ) -> int:
     """Return the place of a large score, by adding Gumbel noise and taking the largest (the exponential mechanism).
 
     Args:
         access, name: as for `gaussian`.
-        scores: (n,) exact scores, private; finite.
-        sensitivity: the largest change of any one score when one record is added or removed.
-        monotonic: True if a record added never lowers any score (or never raises one): half the noise is enough.
+        multiples: (n,) exact scores, at least one, private: int64, each below 2^62 in size.
+        unit: the score that a multiple of 1 stands for, a power of two; public.
+        sensitivity: the largest change of any one score, ``unit * multiples``, by one record.
+        monotonic: True if a record added never lowers any score (or never raises one): half the noise is enough. A record
+            that is replaced may do both.
 
     Guarantee:
-        ``1 / multiplier``-private (McSherry and Talwar 2007).
+        ``1 / multiplier``-private (McSherry and Talwar 2007), with no reservation about floating point: the place is
+        exactly that of real numbers (`find_noisy_maximum`; docs/PRIVACY.md, "Noisy maximum").
 
     Raises:
-        LedgerError, ValueError: as for `gaussian`; and if there is no score, or one is not finite.
+        LedgerError, TypeError: as for `rounded_gaussian`.
+        ValueError: as for `rounded_gaussian`; if there is no score; or if they are monotonic in a plan under replace-one.
+
+    Example:
+        >>> from lightning_dpgen.privacy import Access, Account, Plan, Stage
+        >>> once = Stage(Access("choice", {"best": 2.0}, kinds={"best": "pure"}), 1, 1.0)
+        >>> with Account(Plan((once,), 0.5, 0.0)).open("choice") as access:
+        ...     place = report_noisy_max(access, "best", torch.tensor([0, 900, 20]), sensitivity=1.0)
+        >>> place
+        1
     """
-    scores = np.asarray(scores, dtype=np.float64)
-    if scores.ndim != 1 or not len(scores) or not np.isfinite(scores).all():
-        raise ValueError(f"scores of shape {scores.shape}: expected finite numbers, at least one")
-    multiplier = access.consume(name, PURE)
-    if multiplier == 0.0:
-        return int(scores.argmax())
-    scale = multiplier * (1.0 if monotonic else 2.0) * _checked(name, sensitivity) * access.max_rows
-    return int((scores + scale * access.stream.gumbel(len(scores))).argmax())
+    if multiples.ndim != 1 or not len(multiples):
+        raise ValueError(f"scores of shape {tuple(multiples.shape)}: expected (n,), at least one")
+    if monotonic and access.relation == REPLACE_ONE:
+        raise ValueError(
+            f"monotonic={monotonic} of {name!r} under replace-one: one record replaced lowers and raises scores"
+        )
+    scale = _take_scale(access, name, PURE, multiples, unit, (1.0 if monotonic else 2.0) * _checked(name, sensitivity))
+    return access.stream.noisy_maximum(multiples, scale) if scale else int(multiples.argmax())
 
 
 def _check_real(name: str, values: Tensor) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from lightning_dpgen.privacy.coins import geometric, poisson_sample
 from lightning_dpgen.privacy.keystream import Keystream
+from lightning_dpgen.privacy.noisy_maximum import find_noisy_maximum
 from lightning_dpgen.privacy.rounded_normal import rounded_normals
 from lightning_dpgen.privacy.rounded_vectors import rounded_sphericals
 
@@ -172,13 +173,12 @@ class PrivateStream:
         return self.add_rounded_spherical_(out.view(-1, 1), scale).view(out.shape)
 
     @_one_at_a_time
-    def gumbel(self, size: int) -> np.ndarray:
-        """Draw independent standard Gumbel numbers, float64."""
-        # A Gumbel number is minus the logarithm of an exponential -ln u. Half of the u are measured from 1 and half from
-        # 0: from one end alone, one of the two tails would end early.
-        uniform, sign = self._uniform(size)
-        end = 0.5 * uniform
-        return -np.log(np.where(sign > 0, -np.log(end), -np.log1p(-end)))
+    def noisy_maximum(self, scores: Tensor, scale: float) -> int:
+        """Draw the place of the largest of (n,) int64 scores over a scale plus Gumbel numbers, exactly.
+
+        Scores are on the CPU and below 2^62 in size; the scale is from 2^-20 to 2^45 (`find_noisy_maximum`).
+        """
+        return find_noisy_maximum(self._bits.random_raw, scores.numpy(), scale)
 
     @_one_at_a_time
     def discrete_laplace(self, shape: tuple[int, ...], scale: float) -> np.ndarray:
@@ -268,14 +268,6 @@ class PrivateStream:
     def _fractions(self, size: int) -> np.ndarray:
         """Draw uniform multiples of 2^-53 in (0, 1]: the open end keeps logarithms finite."""
         return ((self._bits.random_raw(size) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
-
-    def _uniform(self, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw `size` float64 uniforms in (0, 1], continued below 2^-20 and so fine to 2^-116; and independent signs."""
-        words = self._bits.random_raw(size)
-        uniform = (words >> np.uint64(1)).astype(np.float64)
-        self._refine(torch.from_numpy(uniform))
-        uniform *= 2.0**-63
-        return uniform, 1.0 - 2.0 * (words & np.uint64(1))
 
     def _words(self, pairs: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
         """Draw (2, pairs) uniform integers: 32 bits for float32, 64 for float64."""

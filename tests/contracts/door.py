@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -35,22 +34,6 @@ class Noised:
     name: str
     exact: Tensor
     chosen: bool = False
-
-
-class Gumbels:
-    """A stand-in for standard Gumbel numbers: it tells the scale that multiplies them and the scores they are added to."""
-
-    # An array that is added to it then asks it once, and not for each number.
-    __array_ufunc__ = None
-
-    def __init__(self, answer: Callable[[np.ndarray, float], np.ndarray], scale: float = 1.0) -> None:
-        self._answer, self._scale = answer, scale
-
-    def __rmul__(self, scale: float) -> Gumbels:
-        return Gumbels(self._answer, scale * self._scale)
-
-    def __radd__(self, scores: np.ndarray) -> np.ndarray:
-        return self._answer(scores, self._scale)
 
 
 class Door:
@@ -82,7 +65,7 @@ class Door:
         self._patch.setattr(PrivateStream, "add_rounded_normal_", lambda _, values, sigma: self._answer(values, sigma))
         self._patch.setattr(PrivateStream, "add_rounded_spherical_", lambda _, values, scale: self._answer(values, scale))
         self._patch.setattr(PrivateStream, "normal_", lambda stream, out: add(stream, out.zero_(), 1.0))
-        self._patch.setattr(PrivateStream, "gumbel", lambda _, size: Gumbels(self._choose))
+        self._patch.setattr(PrivateStream, "noisy_maximum", lambda _, scores, scale: self._choose(scores, scale))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,14 +77,15 @@ class Door:
         due, self._due = self._due, None
         return due
 
-    def _choose(self, scores: np.ndarray, scale: float) -> np.ndarray:
-        place = len(self.walk)
-        self.walk.append(Noised(*self._noised(), torch.from_numpy(scores / scale), chosen=True))
+    def _choose(self, scores: Tensor, scale: float) -> int:
+        # See `_answer`.
+        place, scale = len(self.walk), float(f"{scale:.13g}")
+        self.walk.append(Noised(*self._noised(), scores.double() / scale, chosen=True))
         if place == len(self._answers):
             self._answers.append((torch.arange(len(scores)) == len(scores) // 2, scale))
         answer, planned = self._answers[place]
         assert (len(answer), planned) == (len(scores), scale), "of other records others are chosen, or by other noise"
-        return answer.numpy()
+        return int(answer.nonzero())
 
     def _answer(self, values: Tensor, deviation: float) -> Tensor:
         access, name = self._noised()

@@ -7,7 +7,6 @@ import math
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -44,7 +43,7 @@ def account_of_a_run(kind: str) -> Account:
     while account.remaining(following.stage):
         if following.kinds:
             with account.open(following.stage) as access:
-                mechanisms.report_noisy_max(access, "best", np.arange(3.0), sensitivity=1.0)
+                mechanisms.report_noisy_max(access, "best", torch.arange(3), sensitivity=1.0)
         else:
             _, draw = account.sample(following.stage, 50)
             with account.open(following.stage, draw=draw) as access:

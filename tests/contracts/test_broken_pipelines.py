@@ -694,18 +694,14 @@ BROKEN = {
         {'= {"relation": plan.relation}': '= {"relation": ADD_OR_REMOVE_ONE}'},
         (study_costs,),
     ),
-    "choice noised for a record of a person": Broken(
-        mechanisms.report_noisy_max, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},
-        (for_all_records, no_person_costs_a_choice_more_than_its_access),
-    ),
     "choice of scores that fall and rise noised as of scores that only rise": Broken(
         mechanisms.report_noisy_max, {"(1.0 if monotonic else 2.0) * ": ""},
         (for_all_records, no_person_costs_a_choice_more_than_its_access),
     ),
-    "Laplace or spherical noise of a record for a person": Broken(
+    "Laplace or spherical noise, or a choice, of a record for a person": Broken(
         mechanisms._take_scale,
         {"max(multiplier * _checked(name, sensitivity) * access.max_rows": "max(multiplier * _checked(name, sensitivity)"},
-        (for_all_records,),
+        (for_all_records, no_person_costs_a_choice_more_than_its_access),
     ),
     "discrete noise of a record for a person": Broken(
         mechanisms.discrete_laplace, {"_checked(name, sensitivity) * access.max_rows": "_checked(name, sensitivity)"},

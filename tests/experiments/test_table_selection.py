@@ -57,7 +57,7 @@ def test_one_record_changes_each_distance_by_one_at_most_and_some_by_one():
     for n in (0, 1, 40):
         rows = np.stack([random.integers(0, size, n + 1) for size in layout.groups], axis=1)
         encoded = Encoded(np.zeros((n + 1, 0)), rows)
-        change = distances.sums(encoded, None) - distances.sums(encoded[:n], None)
+        change = (distances.sums(encoded, None) - distances.sums(encoded[:n], None)) * distances.unit
         largest = max(largest, float(change.abs().max()))
         assert float(change.abs().max()) <= distances.bound + 1e-12
     assert largest > 0.99
@@ -90,13 +90,13 @@ def test_a_person_costs_a_choice_what_it_is_paid_for_with(max_rows):
 def test_the_mechanism_is_told_the_bound_of_a_distance(monkeypatch):
     told = []
 
-    def heard(access, name, scores, *, sensitivity):
-        told.append(sensitivity)
-        return report_noisy_max(access, name, scores, sensitivity=sensitivity)
+    def heard(access, name, multiples, *, unit, sensitivity):
+        told.append((unit, sensitivity))
+        return report_noisy_max(access, name, multiples, unit=unit, sensitivity=sensitivity)
 
     monkeypatch.setattr("table_selection.report_noisy_max", heard)
     chosen(some_records(500), 1.0)
-    assert told == [1.0] * 4
+    assert told == [(2.0**-10, 1.0)] * 4
 
 
 def test_noise_decides_where_it_is_all_there_is():

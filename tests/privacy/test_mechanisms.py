@@ -18,6 +18,7 @@ from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.events import composed, stage_events
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.pld import REPLACE_ONE
 
 # The chance that a test below fails although all is right; each has a twin of the wrong size that must fail.
 ALARM = 1e-6
@@ -84,15 +85,16 @@ def test_discrete_laplace_noise_has_its_law(stream_of, multiplier):
 
 @pytest.mark.parametrize("monotonic", [False, True])
 def test_noisy_max_is_the_exponential_mechanism(stream_of, monotonic):
-    scores, multiplier, rounds = np.array([0.0, 1.0, 3.0, 2.5]), 0.7, 6000
+    multiples, multiplier, rounds = torch.tensor([0, 2, 6, 5]), 0.7, 6000
     seen = np.zeros(4)
     with _open(PURE, multiplier, stream_of(3)) as access:
         for _ in range(rounds):
             access._left["x"] = multiplier
-            seen[mechanisms.report_noisy_max(access, "x", scores, sensitivity=1.5, monotonic=monotonic)] += 1
+            place = mechanisms.report_noisy_max(access, "x", multiples, unit=0.5, sensitivity=1.5, monotonic=monotonic)
+            seen[place] += 1
 
     def fits(epsilon):
-        weights = np.exp(epsilon * scores / (1.5 * (1 if monotonic else 2)))
+        weights = np.exp(epsilon * 0.5 * multiples.numpy() / (1.5 * (1 if monotonic else 2)))
         return stats.chisquare(seen, rounds * weights / weights.sum()).pvalue > ALARM
 
     assert fits(1 / multiplier) and not fits(math.sqrt(2) / multiplier)
@@ -211,9 +213,23 @@ def test_impossible_arguments():
     with _open(PURE, 1.0) as access:
         with pytest.raises(TypeError, match="int64"):
             mechanisms.discrete_laplace(access, "x", torch.zeros(2), sensitivity=1)
-        with pytest.raises(ValueError, match="scores"):
-            mechanisms.report_noisy_max(access, "x", np.array([1.0, math.nan]), sensitivity=1.0)
-        mechanisms.report_noisy_max(access, "x", np.zeros(2), sensitivity=1.0)
+        for scores, error in (
+            (torch.zeros(0).long(), "scores"),
+            (torch.zeros(2, 1).long(), "scores"),
+            (torch.zeros(2), "int64"),
+        ):
+            with pytest.raises((TypeError, ValueError), match=error):
+                mechanisms.report_noisy_max(access, "x", scores, sensitivity=1.0)
+        mechanisms.report_noisy_max(access, "x", torch.zeros(2, dtype=torch.int64), sensitivity=1.0)
+
+
+def test_a_record_replaced_is_not_monotonic():
+    """It lowers one score and raises another: half the noise would cost twice the epsilon."""
+    stage = Stage(Access("stage", {"x": 1.0}, kinds={"x": PURE}), 1, 1.0)
+    with Account(Plan((stage,), target_epsilon=1.0, delta=0.0, relation=REPLACE_ONE)).open("stage") as access:
+        with pytest.raises(ValueError, match="replace-one"):
+            mechanisms.report_noisy_max(access, "x", torch.tensor([0, 1]), sensitivity=1.0, monotonic=True)
+        mechanisms.report_noisy_max(access, "x", torch.tensor([0, 1]), sensitivity=1.0)
 
 
 def test_the_twin_without_privacy_gives_exact_answers():
@@ -225,4 +241,4 @@ def test_the_twin_without_privacy_gives_exact_answers():
         with _open(kind, 0.0) as access:
             assert (draw(access, "x", values, sensitivity=1) == 1).all()
     with _open(PURE, 0.0) as access:
-        assert mechanisms.report_noisy_max(access, "x", np.array([0.0, 2.0, 1.0]), sensitivity=1.0) == 1
+        assert mechanisms.report_noisy_max(access, "x", torch.tensor([0, 2, 1]), sensitivity=1.0) == 1

@@ -3,7 +3,6 @@
 import json
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -27,7 +26,7 @@ def release(tmp_path):
         mechanisms.rounded_laplace(access, "n", torch.zeros(4, dtype=torch.int64), sensitivity=1.0)
     for _ in range(3):
         with account.open("choice") as access:
-            mechanisms.report_noisy_max(access, "best", np.arange(4.0), sensitivity=1.0)
+            mechanisms.report_noisy_max(access, "best", torch.arange(4), sensitivity=1.0)
     account.verify_complete()
     (tmp_path / "numbers.txt").write_text("1 2 3")
     certificate = make_certificate(account, unit="one row", declared={"n": 90}, released=["numbers.txt"], folder=tmp_path)

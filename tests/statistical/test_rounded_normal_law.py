@@ -1,15 +1,16 @@
-"""Whole numbers for Gaussian and Laplace noise have the law of the rounded number, by chi-square against mpmath.
+"""Whole numbers for Gaussian, Laplace and spherical noise have the law of the rounded number, by chi-square and mpmath.
 
 Seeds are fixed, so a false alarm does not come and go; drawn anew, each check would give one in a million.
 """
 
 import functools
 import itertools
+import math
 
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from lightning_dpgen.privacy.keystream import Keystream
 from lightning_dpgen.privacy.rounded_normal import rounded_normals
@@ -25,6 +26,12 @@ def _beyond_normal(x):
 
 def _beyond_laplace(x):
     return mpmath.exp(-x) / 2 if x > 0 else 1 - mpmath.exp(x) / 2
+
+
+def _beyond_coordinate(x):
+    """Return the chance that the first of three numbers of density exp(-|z|) / (8 pi) is beyond x."""
+    tail = (2 + abs(x)) * mpmath.exp(-abs(x)) / 4
+    return tail if x > 0 else 1 - tail
 
 
 @functools.cache
@@ -89,4 +96,41 @@ def test_a_thousand_million_numbers_have_their_law(sigma):
     for _ in range(count // at_once):
         drawn = rounded_normals(source.random_raw, at_once, sigma)
         seen += np.bincount(np.searchsorted(edges, drawn), minlength=len(seen))
+    assert _fits(seen, expected)
+
+
+@functools.cache
+def _cells(scale):
+    """Return the chance of each vector of two numbers up to 3 in size, as (7, 7), by integration of the density."""
+    density = lambda y, x: math.exp(-math.hypot(x, y) / scale) / (2 * math.pi * scale**2)  # noqa: E731
+    own = {
+        cell: integrate.dblquad(density, *itertools.chain(*((max(a - 0.5, 0), a + 0.5) for a in cell)), epsabs=1e-13)[0]
+        for cell in itertools.combinations_with_replacement(range(4), 2)
+    }
+    sides = range(-3, 4)
+    return np.array([[own[tuple(sorted((abs(a), abs(b))))] * 2.0 ** ((a == 0) + (b == 0)) for a in sides] for b in sides])
+
+
+def _count_pairs(drawn):
+    """Return how often each vector of `_cells` was drawn, and any other."""
+    places = ((drawn + 3) @ np.array([7, 1])).clip(0, 49)
+    places[np.abs(drawn).max(axis=1) > 3] = 49
+    return np.bincount(places, minlength=50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k, scale", [(1, 3.3), (2, 0.7), (3, 1.9)])
+def test_a_thousand_million_numbers_of_vectors_have_their_law(k, scale):
+    """They come from the cipher: Laplace numbers, pairs, and the first numbers of three."""
+    count, at_once, source = 10**9 // k, 10**6, Keystream()
+    if k == 2:
+        inner = _cells(scale).ravel()
+        expected = np.append(inner, 1.0 - inner.sum()) * (count // at_once * at_once)
+        tally = _count_pairs
+    else:
+        edges, expected = _bins(_beyond_laplace if k == 1 else _beyond_coordinate, scale, count // at_once * at_once)
+        tally = lambda drawn: np.bincount(np.searchsorted(edges, drawn[:, 0]), minlength=len(expected))  # noqa: E731
+    seen = np.zeros(len(expected), np.int64)
+    for _ in range(count // at_once):
+        seen += tally(rounded_sphericals(source.random_raw, at_once, k, scale))
     assert _fits(seen, expected)
