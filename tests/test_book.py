@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -153,3 +154,10 @@ def test_every_public_name_has_its_page():
     packages = [getattr(lightning_dpgen, name.split(".")[1]) for name in listed if name.count(".") == 1]
     names = {name for package in packages for name in package.__all__} | {name.rpartition(".")[2] for name in listed}
     assert not set(lightning_dpgen.__all__) - names - {"__version__"}
+
+
+def test_diagrams_are_those_of_the_script():
+    """Else: python docs/draw_pictures.py"""
+    found = runpy.run_path(str(ROOT / "docs/draw_pictures.py"))
+    for name, draw in found["PICTURES"].items():
+        assert (ROOT / f"docs/_static/{name}.svg").read_text(encoding="utf-8") == draw().svg(), name

@@ -9,6 +9,9 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.measure.reading_scores import ReadingScores
 from lightning_dpgen.models.bases import Basis, unit_values
 
+# Readings are within a half of the middle of their range, and scores are no larger than 4. As multiples both have 30 bits.
+_HALF, _LARGEST_SCORE, _LARGEST_MULTIPLE = 0.5, 4.0, 2.0**30
+
 
 class SeriesWaves(Basis):
     """Waves of series, each less a centre and over a scale, which are public.
@@ -39,8 +42,8 @@ class SeriesWaves(Basis):
         scale: Tensor | None = None,
     ) -> None:
         super().__init__(basis.layout, basis.vectors)
-        # With 10^5 readings, whose waves have a sum of absolute values of 320 at most, vectors keep 20 bits.
-        self.scores, self.steps, self.largest = scores, 2.0**20, 8.0
+        self.scores, self.largest = scores, _HALF if scores is None else _LARGEST_SCORE
+        self.steps = _LARGEST_MULTIPLE / self.largest
         self.centre = torch.zeros(self.size, dtype=torch.float64) if centre is None else centre.double()
         self.scale = torch.ones(self.size, dtype=torch.float64) if scale is None else scale.double()
 

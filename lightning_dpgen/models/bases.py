@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import scipy.fft
@@ -17,6 +18,16 @@ from lightning_dpgen.data.layout import Encoded, Layout
 # Values without levels are seen as multiples of 2^-22, which float32 holds, and leave 25 bits to the numbers of a wave of
 # 336 readings.
 STEPS = 2.0**22
+# Vectors are rounded to multiples of 2^-24, or finer ones.
+_FINE = 24
+
+
+@dataclass(frozen=True)
+class _Limb:
+    """A matrix of whole multiples of a unit, a power of two."""
+
+    whole: Tensor
+    unit: float
 
 
 class Basis:
@@ -67,22 +78,32 @@ class Basis:
     def coordinates(self, records: Encoded) -> Tensor:
         """Return the coordinates (B, size) of records, in float64, with units as numbers from 0 to 1.
 
-        Values and the matrix are whole numbers on the way, and products of these are exact. So each record's coordinates
-        are a function of it alone, bit for bit. An orthonormal matrix of 65,536 columns is rounded to multiples of 2^-22,
-        one of fewer columns or fewer levels to finer ones.
+        Values are whole numbers on the way. So is the matrix, and where that would be coarser than 2^-24 it is a sum of
+        several, its limbs. Products of these are exact, and are added up number by number. So each record's coordinates
+        are a function of it alone, bit for bit.
         """
-        whole, unit = self._whole
-        return product(self.multiples(records), whole).mul_(unit).add_(self.offset)
+        values, (first, *others) = self.multiples(records), self._limbs
+        found = product(values, first.whole)
+        for limb in others:
+            # Products with a power of two round nothing, so it does not matter if they are fused with the sum.
+            found.add_(product(values, limb.whole), alpha=limb.unit / first.unit)
+        return found.mul_(first.unit / self.steps).add_(self.offset)
 
     @functools.cached_property
-    def _whole(self) -> tuple[Tensor, float]:
-        """The matrix (units or width, size) in whole numbers, and the coordinate that a product of 1 stands for.
+    def _limbs(self) -> list[_Limb]:
+        """The matrices (units or width, size) whose sum the matrix is.
 
-        It is as fine as exact products with multiples allow.
+        Each is as fine as exact products with multiples allow. The limbs round numbers by half, so products of fewer than
+        2^21 numbers stay below 2^53.
         """
-        longest = max(self.matrix.abs().sum(dim=1).tolist(), default=1.0)
-        bits = math.floor(DOUBLE - 1 - math.log2(longest * self.largest * self.steps))
-        return (self.matrix.T * 2.0**bits).round_(), 2.0**-bits / self.steps
+        found, rest, bits = [], self.matrix.T, 0
+        while not found or (bits < _FINE and rest.any()):
+            longest = max(rest.abs().sum(dim=0).tolist(), default=1.0)
+            more = math.floor(DOUBLE - 1 - math.log2(longest * self.largest * self.steps))
+            whole = (rest * 2.0**more).round_()
+            rest, bits = rest * 2.0**more - whole, bits + more
+            found.append(_Limb(whole, 2.0**-bits))
+        return found
 
     def multiples(self, records: Encoded) -> Rows:
         """Return values (B, units or width), which the matrix multiplies, in whole numbers of steps, float64.

@@ -115,7 +115,7 @@ def test_a_wave_and_its_bin_follow_from_one_record_bit_for_bit(scored):
         assert torch.equal(waves.coordinates(records[chosen]), together[chosen])
     plain = cosines(schema.layout, schema.axes, 37).vectors.T
     values = unit_values(records, schema.layout) - 0.5 if scores is None else scores(unit_values(records, schema.layout))
-    torch.testing.assert_close(together, values @ plain, rtol=0, atol=1e-4)
+    torch.testing.assert_close(together, values @ plain, rtol=0, atol=1e-7)
 
 
 def test_rounding_of_plain_products_would_be_noticed():

@@ -201,11 +201,32 @@ def test_coordinates_are_those_of_each_record_alone_bit_for_bit(name):
         expected = (unit_values(records, basis.layout) - 0.5) @ basis.vectors.T
     else:
         moved, expected = found, basis.values(records) @ basis.matrix.T
-    torch.testing.assert_close(moved, expected, atol=1e-4, rtol=0.0)
+    torch.testing.assert_close(moved, expected, atol=1e-8 if name == "waves" else 1e-5, rtol=0.0)
     if levels is not None:
         assert torch.equal(basis.values(records)[:, :units], unit_values(records, basis.layout))
         sparse = Encoded(scipy.sparse.csr_array(records.units), records.codes)
         assert torch.equal(basis.coordinates(sparse), found)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_products_of_limbs_are_exact_and_their_sum_is_the_matrix_to_24_bits(name):
+    basis = BASES[name][0]
+    largest, limbs = basis.largest * basis.steps, basis._limbs
+    for limb in limbs:
+        assert torch.equal(limb.whole, limb.whole.round()) and limb.whole.abs().sum(dim=0).max() * largest <= 2.0**53
+    off = sum(limb.whole * limb.unit for limb in limbs) - basis.matrix.T
+    assert off.abs().max() <= 2.0**-25
+    # One limb would not do for waves, whose values have 30 bits.
+    assert (len(limbs) > 1) == (name in ("waves", "one large wave"))
+
+
+def test_the_waves_of_the_longest_series_are_exact():
+    units = 100_000
+    waves = SeriesWaves(Basis(Layout(units), torch.full((1, units), units**-0.5, dtype=torch.float64)))
+    ends = Encoded(np.stack([np.zeros(units, np.float32), np.ones(units, np.float32)]), np.zeros((2, 0), np.uint8))
+    assert all(limb.whole.abs().sum() * 2.0**30 <= 2.0**53 for limb in waves._limbs)
+    expected = torch.tensor([[-0.5], [0.5]], dtype=torch.float64) * units**0.5
+    torch.testing.assert_close(waves.coordinates(ends), expected, atol=units * 2.0**-26, rtol=0.0)
 
 
 def test_characteristic_functions_are_those_of_floating_point():

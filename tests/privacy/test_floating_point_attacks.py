@@ -11,6 +11,8 @@ certain, however little the guarantee allows.
 * Holohan and Braghin (2021), and Jin, McMurtry, Rubinstein and Ohrimenko (2022) for training: two outputs with the two
   normals of one draw by Box and Muller's formula give back both uniforms, which must be on their grid.
 
+The same attacks are run against projections, which release a row for each record: the noise of a row is all that hides it.
+
 A mechanism that rounds is attacked in the same way, with the rounding as the last step of what is computed again. Seeds are
 fixed. A chi-square test of low bits fails by chance with probability 1e-6. Shares of outputs are ten standard errors or
 more from their limits, and a share of 0 is 0 for any seed.
@@ -25,7 +27,12 @@ from scipy import stats
 
 from lightning_dpgen.privacy import mechanisms, noise_grid
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.noise_grid import grid_step, round_to_grid_
+from lightning_dpgen.projection.matrices import make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
+from lightning_dpgen.projection.project import Projection
 
 ALARM = 1e-6
 COUNT = 1 << 12
@@ -38,14 +45,18 @@ NEAR = 4
 WHOLE = 1024
 
 
-def _decided(attack, draw):
-    """Return how often an attack is certain and right, for outputs beneath which is 0 and for those beneath which is 1."""
+def _decided(attack, draw, beneath=float):
+    """Return how often an attack is certain and right, for outputs beneath which is 0 and for those beneath which is 1.
+
+    Args:
+        beneath: a function that gives what is known to lie beneath outputs of each, a number or a row of them.
+    """
     shares = []
     for truth in CANDIDATES:
         outputs = draw(truth)
-        possible = {x: attack(outputs, x) for x in CANDIDATES}
-        assert possible[truth].mean() > 0.999, "the attack computes something else than the mechanism"
-        shares.append(float((possible[truth] & ~possible[1.0 - truth]).mean()))
+        right, wrong = (attack(outputs, beneath(x)) for x in (truth, 1.0 - truth))
+        assert right.mean() > 0.999, "the attack computes something else than the mechanism"
+        shares.append(float((right & ~wrong).mean()))
     return shares
 
 
@@ -84,16 +95,16 @@ def _draws(kind, mechanism, dtype, account_of):
     return draw
 
 
-def _by_support(finish):
+def _by_support(finish, size=SIZE):
     """Attack as Mironov does: compute the output again from all uniforms near to the one that it points to."""
 
     def attack(outputs, x):
-        middle = np.rint(np.exp(-abs(outputs - x) / SIZE) * 2.0**53)
+        middle = np.rint(np.exp(-abs(outputs - x) / size) * 2.0**53)
         sign = np.where(outputs < x, 1.0, -1.0)
         found = np.zeros(outputs.shape, bool)
         for step in range(-NEAR, NEAR + 1):
             uniform = np.clip(middle + step, 1.0, 2.0**53) * 2.0**-53
-            found |= finish((x + SIZE * sign * np.log(uniform)).astype(outputs.dtype)) == outputs
+            found |= finish((x + size * sign * np.log(uniform)).astype(outputs.dtype)) == outputs
         return found
 
     return attack
@@ -107,11 +118,11 @@ def _by_precision(outputs, x):
     return np.any([x + noise == outputs for noise in tried], axis=0)
 
 
-def _by_pairs(finish):
+def _by_pairs(finish, size=SIZE):
     """Attack as Holohan and Braghin do: compute two outputs again from all uniforms near to those that they point to."""
 
     def attack(outputs, x):
-        first, second = (outputs - x) / SIZE
+        first, second = (outputs - x) / size
         radius = np.rint(np.exp(-(first**2 + second**2) / 2.0) * 2.0**53)
         turn = np.rint(np.arctan2(second, first) / (2.0 * np.pi) % 1.0 * 2.0**53)
         # Near to the origin the last digits of an output leave the angle open: the attacker takes x for possible.
@@ -120,7 +131,7 @@ def _by_pairs(finish):
             length = np.sqrt(-2.0 * np.log(np.clip(radius + step, 1.0, 2.0**53) * 2.0**-53))
             for other in range(-NEAR, NEAR + 1):
                 angle = 2.0 * np.pi * ((turn + other) % 2.0**53 * 2.0**-53)
-                cosine, sine = (finish(x + SIZE * (length * wave)) for wave in (np.cos(angle), np.sin(angle)))
+                cosine, sine = (finish(x + size * (length * wave)) for wave in (np.cos(angle), np.sin(angle)))
                 found |= (cosine == outputs[0]) & (sine == outputs[1])
         return found
 
@@ -202,3 +213,74 @@ def test_no_mechanism_falls_to_any_attack(account_of, kind, mechanism, dtype, at
     outputs = draw(1.0)
     assert (outputs % unit == 0.0).all() and (outputs % (2.0 * unit) != 0.0).any()
     assert not _differ_in_low_bits(draw, unit)
+
+
+# Rows of three numbers, projected to two, of which those of 1 are a half in each place.
+ROW, INTO = 3, 2
+
+
+def _projection(noise):
+    return Projection(make_matrix("gaussian", ROW, INTO, seed=1), Neighbourhood("row", radius=1.0), noise)
+
+
+def _rows(x, count=1):
+    return np.full((count, ROW), x / 2.0)
+
+
+def _in_pairs(outputs):
+    """Return (2, n, INTO) numbers of rows whose flat places are eight apart, as the pairs of `torch.randn` are."""
+    return outputs.reshape(-1, 2, 8).swapaxes(0, 1).reshape(2, -1, INTO)
+
+
+def _draw_naive_projection(noise):
+    """Return a function that draws rows (2 * COUNT, INTO), projected and with noise in floating point."""
+    matrix = _projection(noise).matrix
+
+    def draw(x):
+        projected, random = _rows(x, 2 * COUNT) @ matrix, np.random.default_rng(int(x))
+        if noise == "laplace":
+            signs = random.choice((-1.0, 1.0), projected.shape)
+            return projected + SIZE * signs * np.log(1.0 - random.random(projected.shape))
+        public = torch.Generator().manual_seed(int(x))
+        normal = torch.randn(projected.shape, dtype=torch.float64, generator=public).numpy()
+        if noise == "spherical":
+            normal *= random.gamma(INTO, size=(len(normal), 1)) / np.linalg.norm(normal, axis=1, keepdims=True)
+        return projected + SIZE * normal
+
+    return draw
+
+
+def _draw_projection(projection, plan):
+    """Return a function that draws rows (2 * COUNT, INTO) as they are released."""
+
+    def draw(x):
+        return projection.release(_rows(x, 2 * COUNT), Account(plan, stream=PrivateStream(seed=5 + int(x))))[0]
+
+    return draw
+
+
+# The attack that is made for a noise, and the least share of numbers that it is certain of, of naive rows of 0 and of 1.
+AGAINST = {
+    "laplace": (_by_support, min, 0.55),
+    "spherical": (lambda finish, size=SIZE: _by_precision, max, 0.15),
+    "gaussian": (lambda finish, size=SIZE: lambda outputs, x: _by_pairs(finish, size)(_in_pairs(outputs), x), min, 0.9),
+}
+
+
+@pytest.mark.parametrize("noise", AGAINST)
+def test_a_projection_with_noise_in_floating_point_falls_and_ours_does_not(noise):
+    projection, (attack, least, share) = _projection(noise), AGAINST[noise]
+    naive = _draw_naive_projection(noise)
+    assert least(_decided(attack(_keep), naive, lambda x: (_rows(x) @ projection.matrix)[0])) > share
+    plan = projection.plan(2.0, 1e-5 if noise == "gaussian" else 0.0)
+    draw, grid = _draw_projection(projection, plan), projection.grid
+
+    def beneath(x):
+        return projection.steps(_rows(x))[0][0] * grid
+
+    made_for_ours = attack(lambda noisy: np.rint(noisy / grid) * grid, projection.scale(plan))
+    assert _decided(made_for_ours, draw, beneath) == [0.0, 0.0]
+    assert _decided(_by_precision, draw, beneath) == [0.0, 0.0]
+    outputs = draw(1.0)
+    assert (outputs % grid == 0.0).all() and (outputs % (2.0 * grid) != 0.0).any()
+    assert _differ_in_low_bits(naive, 2.0**-56) and not _differ_in_low_bits(draw, grid)
