@@ -8,7 +8,9 @@ FOLDER = Path(__file__).parent / "_static"
 STYLE = """
 text { font: 14px system-ui, sans-serif; fill: #1b2430; text-anchor: middle }
 .small { font-size: 12px; fill: #4a5563 } .left { text-anchor: start } .code { font-family: monospace }
-.box { fill: #f4f6f9; stroke: #7a8699; rx: 6px } .private { fill: #fdeeee; stroke: #b04a4a } .public { fill: #eaf5ec; stroke: #3d7d4c }
+.box { fill: #f4f6f9; stroke: #7a8699; rx: 6px }
+.private { fill: #fdeeee; stroke: #b04a4a }
+.public { fill: #eaf5ec; stroke: #3d7d4c }
 .line { stroke: #4a5563; stroke-width: 1.5; fill: none; marker-end: url(#head) } #head path { fill: #4a5563 }
 .page { fill: #ffffff }
 """
@@ -107,12 +109,14 @@ def draw_plan() -> Picture:
     picture.text(12, 124, "ledger", "left")
     for number in range(9):
         lost = number == 5
-        picture.box(110 + 62 * number, 102, 54, "lost" if lost else f"line {number + 1}", "private" if lost else "public", 36)
+        picture.box(
+            110 + 62 * number, 102, 54, "lost" if lost else f"line {number + 1}", "private" if lost else "public", 36
+        )
     picture.text(690, 125, "written, then the noise", "small left")
     picture.arrow((440, 180), (440, 142))
     picture.text(440, 196, "a crash here: the line stands, so the look is paid for, and is never drawn twice")
     picture.box(110, 226, 552, "at the end: are these the looks that were promised? If so, the certificate", "public", 52)
-        return picture
+    return picture
 
 
 PICTURES = {"way_of_a_record": draw_way, "terms": draw_terms, "plan_and_ledger": draw_plan}
