@@ -55,6 +55,8 @@ def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
         attacker=[_cell(line) for line in _attacker(certificate)],
         epsilon=exact(certificate["epsilon"]),
         odds=_odds(certificate["epsilon"]),
+        large=certificate["epsilon"] > CAUTIOUS_EPSILON,
+        released=_cell(listed(certificate["released"])),
         worlds=RELATIONS[certificate["relation"]],
         replaced=_replaced(certificate),
         guesses=list(_guesses(certificate)),
@@ -167,20 +169,23 @@ def _delta(certificate: dict[str, Any]) -> list[str]:
     # Rounded down, so that the probability is never said to be smaller than it is.
     one_in = math.floor(1 / Fraction(repr(delta)))
     times = math.floor(1 / (Fraction(repr(delta)) * n))
-    return [
+    lines = [
         f"Delta is {exact(delta)}: of the probability of any outcome, a part of at most one in {one_in:,} is outside of "
         "the bound by epsilon. In the worst case that part would name a person outright; nothing says that it does.",
         f"A mechanism that publishes one record in n whole would have a delta of 1/n. The declared n is {n:,}, so delta is "
         + (f"at least {times:,} times smaller than that." if times > 1 else "hardly smaller than that."),
     ]
+    if delta > 0.1 / n:
+        lines.append("It is the custom to stay below a tenth of 1/n, and this delta does not.")
+    return lines
 
 
 def _assumed(certificate: dict[str, Any]) -> Iterator[str]:
     declared = certificate["declared"]
     if certificate["relation"] == REPLACE_ONE or not declared.get("n_share"):
-        yield f"The number of records or persons, {declared['n']:,}, is taken to be public."
+        yield f"The number of records, {declared['n']:,}, is taken to be public."
     else:
-        yield f"The number of records or persons was not declared: a noisy count, {declared['n']:,}, was bought."
+        yield f"The number of records was not declared: a noisy count, {declared['n']:,}, was bought."
     yield "The description of a record is taken to be public: its columns, their bounds and their categories."
     if found := found_privately(declared):
         yield f"Bought with a share of the budget, and so not assumed: {listed(found, most=20, letters=80)}."
@@ -192,9 +197,10 @@ def _assumed(certificate: dict[str, Any]) -> Iterator[str]:
     cut = declared.get(TRUNCATED_LOTS)
     if isinstance(cut, dict):
         most = min(own["at_most"] for own in cut.values())
-        yield f"It is declared that such data never hold more than {most:,} records or persons. The guarantee rests on it."
+        units = "persons" if type(declared.get("max_rows")) is int else "records"
+        yield f"It is declared that such data never hold more than {most:,} {units}. The guarantee rests on it."
     if "seed" in declared:
-        yield "The declared seed is of public random choices, such as the first weights of a model, and not of the noise."
+        yield "The declared seed is of public choices, such as first weights or a projection's matrix, not of the noise."
     if declared.get("rows_independent") is True:
         yield "It is declared that a record changes no row of the query but its own; the guarantee rests on that."
 

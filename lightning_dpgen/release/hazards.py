@@ -69,7 +69,7 @@ def _of_guarantee(certificate: dict[str, Any]) -> list[Hazard]:
     epsilon, delta, declared, study = (certificate[name] for name in ("epsilon", "delta", "declared", "study"))
     n, most = declared["n"], declared.get("max_rows")
     large = "It is so large that the guarantee says next to nothing." if epsilon > CAUTIOUS_EPSILON else ""
-    of_delta = f"Delta is {exact(delta)}, for {n:,} declared records or persons." if delta else "Delta is 0."
+    of_delta = f"Delta is {exact(delta)}, for {n:,} records." if delta else "Delta is 0."
     unit = f"The unit is {printable(certificate['unit'], 200)}."
     whole = "Does any person have more than one such unit in the data? Ask the curator: such a person is protected less."
     if type(most) is int:
@@ -160,7 +160,7 @@ def _of_algorithm(certificate: dict[str, Any]) -> list[Hazard]:
             (f"declared.{INIT}.public", f"declared.{INIT}.weights"),
             "Are those data public, and are the same people in them? Ask the curator: the guarantee does not cover them.",
         )
-    kinds = {SYNTHETIC: "synthetic records", PROJECTED: "projected rows, one for each record"}
+    kinds = {SYNTHETIC: "a model and synthetic records", PROJECTED: "projected rows, one for each record"}
     kind = next((words for name, words in kinds.items() if name in released), "the weights of a model")
     return [
         Hazard(
@@ -213,7 +213,7 @@ def _of_implementation(certificate: dict[str, Any]) -> list[Hazard]:
     words = "All random words come from a cipher that the operating system has keyed."
     guess = ""
     if not secure:
-        guess = "Does an attacker matter who predicts such generators? Ask the curator for sampling from the cipher, too."
+        guess = "May an attacker predict such generators? Ask the curator for a run that samples by the cipher, too."
         words = (
             "Noise comes from a cipher (on a GPU, from torch's generator); the generator that samples records is "
             "statistically sound, and not cryptographic."

@@ -115,7 +115,7 @@ def _unprotected(certificate: dict[str, Any]) -> str:
     declared, found = certificate["declared"], found_privately(certificate["declared"])
     parts = ["the description of a record" + (f" but for {markdown(listed(found))}" if found else "")]
     if certificate["relation"] == REPLACE_ONE or not declared.get("n_share"):
-        parts.insert(0, f"the number of records or persons ({declared['n']:,})")
+        parts.insert(0, f"the number of records ({declared['n']:,})")
     return f"Declared to be public: {', '.join(parts)}, and the settings of the run."
 
 
