@@ -27,6 +27,7 @@ COMMANDS = {
     "schema": "draft the public description of a table",
     "sample": "draw synthetic records from a release",
     "verify": "recompute a release's epsilon and check its files",
+    "dossier": "write what an impact assessment asks of a release, from its certificate alone",
     "sign": "sign a release with your key, so that others can check whose it is",
     "predict": "write the labels of records by a release's classifier (the result is private)",
     "encode": "write the codes of real records by a release's encoder (the result is private)",

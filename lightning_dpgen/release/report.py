@@ -65,7 +65,7 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Se
         shown: other values that the pages show.
     """
     mechanisms = [
-        {"name": s["name"], "bought": _BOUGHT.get(s["name"], ""), "what": describe(s["event"]), "epsilon": s["epsilon"]}
+        {"name": s["name"], "bought": describe_purchase(s["name"]), "what": describe(s["event"]), "epsilon": s["epsilon"]}
         for s in certificate["stages"]
     ]
     known = {
@@ -100,7 +100,7 @@ def _templates(autoescape: bool) -> jinja2.Environment:
     templates.filters["selected"] = selected
     templates.filters["percent"] = lambda value: f"{round_up(100.0 * value, 3):g}%"
     templates.filters["number"] = _number
-    templates.filters["setting"] = _setting
+    templates.filters["setting"] = write_setting
     templates.filters["markdown"] = markdown
     # Without the marks of Markdown, so that `verify` finds it letter by letter.
     templates.filters["held"] = lambda text: html.escape(text, quote=False)
@@ -171,13 +171,28 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if 1000.0 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
-def _setting(value: Any) -> str:
-    """Write a declared value in a line that is not too long."""
+def write_setting(value: Any) -> str:
+    """Write a declared value in a line that is not too long.
+
+    Example:
+        >>> write_setting({"k": 3, "name": None, "bins": [1, 2]})
+        'k: 3, bins: 1, 2'
+    """
     if isinstance(value, dict):
-        text = ", ".join(f"{name}: {_setting(inner)}" for name, inner in value.items() if inner is not None)
+        text = ", ".join(f"{name}: {write_setting(inner)}" for name, inner in value.items() if inner is not None)
     else:
         text = value_text(value, 200)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def describe_purchase(stage: str) -> str:
+    """Say in words for the curator what a stage of this name has bought; empty for a name of an engineer's own.
+
+    Example:
+        >>> describe_purchase("rows"), describe_purchase("mine")
+        ('the projected rows', '')
+    """
+    return _BOUGHT.get(stage, "")
 
 
 def describe(tree: dict[str, Any]) -> str:
