@@ -24,7 +24,7 @@ from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.privacy.software import installed_version
 from lightning_dpgen.release.bounds import MOST_FILES, check_written
-from lightning_dpgen.release.files import CARD, CERTIFICATE, PROJECTED, SIGNATURE, SYNTHETIC, read_certificate
+from lightning_dpgen.release.files import CARD, CERTIFICATE, PROJECTED, SYNTHETIC, read_certificate
 from lightning_dpgen.release.folder import RELEASE
 from lightning_dpgen.release.opened import open_ordinary
 
@@ -145,11 +145,7 @@ def _check(folder: Path, copy: Path) -> str:
     if not verdict.good:
         problem = _line(verdict.problems[0].replace(str(copy), str(folder)))
         raise NotPushed(f"{folder}: is not sent, since dpgen verify refuses it: {problem}")
-    certificate = read_certificate(copy)
-    beyond = {path.name for path in copy.iterdir()} - {*certificate["files"], CERTIFICATE, SIGNATURE}
-    if beyond:
-        raise NotPushed(f"{folder}: is not sent, since its certificate does not list {min(beyond)}")
-    return certificate["statement"]
+    return read_certificate(copy)["statement"]
 
 
 def _kind(folder: Path) -> str:
@@ -229,7 +225,7 @@ def _told(api: HfApi, repo: str, token: str) -> Iterator[None]:
         if isinstance(cause, HfHubHTTPError):
             told = _refusal(cause, where)
         elif isinstance(cause, (HTTPError, OSError)):
-            told = f"{where} cannot be reached ({_line(cause) or type(cause).__name__}): run the same command again later"
+            told = f"{where} cannot be reached, or broke off ({_line(cause) or type(cause).__name__}): run the same command again"
         else:
             told = f"{where}: {_line(cause)}"
         raise NotPushed(f"{repo} is not published: {told}".replace(token, "***")) from None

@@ -29,7 +29,7 @@ def hub(monkeypatch, tmp_path):
     own = Hub()
     monkeypatch.setattr(constants, "ENDPOINT", own.address)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no login"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "login"))
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     yield own
@@ -140,6 +140,12 @@ def test_without_a_token_or_the_library_nothing_is_sent(dpgen, hub, release, mon
     monkeypatch.setattr("lightning_dpgen.data.files.extras.find_spec", lambda name: None)
     _refused(dpgen("push", release, *TO), "pip install 'lightning_dpgen[hub]'")
     assert hub.asked == []
+
+
+def test_the_token_of_a_login_is_taken(dpgen, hub, release, monkeypatch, tmp_path):
+    monkeypatch.delenv("HF_TOKEN")
+    (tmp_path / "login").write_text(TOKEN)
+    assert dpgen("push", release, *TO)[0] == 0 and len(hub.commits) == 1
 
 
 def test_the_token_is_no_argument(dpgen, hub, release):
