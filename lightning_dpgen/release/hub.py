@@ -225,7 +225,8 @@ def _told(api: HfApi, repo: str, token: str) -> Iterator[None]:
         if isinstance(cause, HfHubHTTPError):
             told = _refusal(cause, where)
         elif isinstance(cause, (HTTPError, OSError)):
-            told = f"{where} cannot be reached, or broke off ({_line(cause) or type(cause).__name__}): run the same command again"
+            why = _line(cause) or type(cause).__name__
+            told = f"{where} cannot be reached, or broke off ({why}): run the same command again"
         else:
             told = f"{where}: {_line(cause)}"
         raise NotPushed(f"{repo} is not published: {told}".replace(token, "***")) from None
