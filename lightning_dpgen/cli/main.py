@@ -29,6 +29,7 @@ COMMANDS = {
     "verify": "recompute a release's epsilon and check its files",
     "dossier": "write what an impact assessment asks of a release, from its certificate alone",
     "sign": "sign a release with your key, so that others can check whose it is",
+    "push": "publish a release on the Hugging Face Hub, with your own token",
     "predict": "write the labels of records by a release's classifier (the result is private)",
     "encode": "write the codes of real records by a release's encoder (the result is private)",
     "evaluate": "compare a release with real data (the result is private)",

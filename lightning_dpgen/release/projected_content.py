@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lightning_dpgen.release.charts import scatter
+from lightning_dpgen.release.examples import size_category
 from lightning_dpgen.release.files import MODEL, PROJECTED, WEIGHTS
 from lightning_dpgen.release.projected import ProjectedRows, write_projected
 from lightning_dpgen.release.report import write_pages
@@ -55,6 +56,7 @@ class ProjectedContent:
             "projected",
             self.limits,
             p=shown,
+            size=size_category(len(projected.rows)),
             distances=self._distances(),
             scatter=scatter(projected.rows),
         )

@@ -19,7 +19,7 @@ from lightning_dpgen.release.certificate import found_privately, selected
 from lightning_dpgen.release.charts import epsilon_curve
 from lightning_dpgen.release.files import CARD, REPORT
 from lightning_dpgen.release.limits import limits_of
-from lightning_dpgen.release.text import markdown, value_text
+from lightning_dpgen.release.text import markdown, quoted, value_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
 # The purchase of each stage, by its name, in words for the curator.
@@ -102,6 +102,7 @@ def _templates(autoescape: bool) -> jinja2.Environment:
     templates.filters["number"] = _number
     templates.filters["setting"] = write_setting
     templates.filters["markdown"] = markdown
+    templates.filters["quoted"] = quoted
     # Without the marks of Markdown, so that `verify` finds it letter by letter.
     templates.filters["held"] = lambda text: html.escape(text, quote=False)
     return templates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -60,6 +61,16 @@ def markdown(text: Any) -> str:
     """
     line = " ".join(str(text).split())
     return _MARKS.sub(r"\\\1", html.escape(line, quote=False))
+
+
+def quoted(text: Any) -> str:
+    """Write any text, shortened, as one quoted value of YAML, whose double quotes are those of JSON.
+
+    Example:
+        >>> quoted('records of "Ann": 3')
+        '"records of \\\\"Ann\\\\": 3"'
+    """
+    return json.dumps(printable(text, 100), ensure_ascii=False)
 
 
 def joined(parts: Iterable[str]) -> str:
