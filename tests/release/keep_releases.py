@@ -59,7 +59,7 @@ def _packed(release: Path) -> bytes:
 
 
 def _persons(folder: Path) -> Path:
-    """A table whose unit is a person, learned by measured statistics."""
+    """Make a table whose unit is a person, learned by measured statistics."""
     random, n = np.random.default_rng(0), 600
     customer = np.sort(random.integers(0, 300, n))
     age = random.integers(18, 91, n)
@@ -73,7 +73,7 @@ def _persons(folder: Path) -> Path:
 
 
 def _pictures(folder: Path) -> Path:
-    """A mixture of networks that draws pictures."""
+    """Make a mixture of networks that draws pictures."""
     small = ["model=vae", "model.hidden=8", "model.latent=2", "model.steps=5", "split.k=2", "split.iterations=1", "rows=10"]
     return _run(folder, "train", "data=digits", *small)
 
@@ -84,7 +84,7 @@ def _projection(folder: Path) -> Path:
 
 
 def _weights(folder: Path) -> Path:
-    """The weights of a LightningModule that was trained by `PrivateTraining`."""
+    """Make the weights of a LightningModule that was trained by `PrivateTraining`."""
     records = torch.rand(64, 3, generator=torch.Generator().manual_seed(0))
     private = PrivateTraining(records, n=64, epsilon=8.0, delta=1e-5, sample_rate=0.25, steps=3, clipping=Fixed(1.0))
     module = Line()

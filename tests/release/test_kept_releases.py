@@ -33,9 +33,8 @@ def test_a_kept_release_is_consistent(kept):
     assert certificate["format_version"] == number and certificate["private"]
     verdict = verify(folder)
     assert verdict.problems == [] and verdict.epsilon == pytest.approx(certificate["epsilon"], rel=1e-3)
-    assert certificate["unit"].startswith(
-        {"persons": "one person with at most 3", "projection": "one row"}.get(kind, "one ")
-    )
+    units = {"persons": "one person with at most 3", "projection": "one row"}
+    assert certificate["unit"].startswith(units.get(kind, "one "))
 
 
 def test_a_kept_release_is_read_and_drawn_from(kept, tmp_path_factory):
