@@ -1,0 +1,75 @@
+"""Kept releases of every format of certificates from 0.1.0 on are verified, read and drawn from by today's software."""
+
+import json
+import re
+import zipfile
+
+import numpy as np
+import pytest
+import safetensors.torch
+from keep_releases import KEPT, KINDS, Line
+
+from lightning_dpgen.cli.main import main
+from lightning_dpgen.release.certificate import FORMAT_VERSION
+from lightning_dpgen.release.files import CERTIFICATE, WEIGHTS
+from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.release.verify import verify
+
+ARCHIVES = sorted(KEPT.glob("format_*/*.zip"))
+_LARGEST = 40_000
+
+
+@pytest.fixture(params=ARCHIVES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def kept(request, tmp_path):
+    """Return the kind of a kept release, the number of its format, and its unpacked folder."""
+    with zipfile.ZipFile(request.param) as archive:
+        archive.extractall(tmp_path)
+    return request.param.stem, int(request.param.parent.name.removeprefix("format_")), tmp_path
+
+
+def test_a_kept_release_is_consistent(kept):
+    kind, number, folder = kept
+    certificate = json.loads((folder / CERTIFICATE).read_text())
+    assert certificate["format_version"] == number and certificate["private"]
+    verdict = verify(folder)
+    assert verdict.problems == [] and verdict.epsilon == pytest.approx(certificate["epsilon"], rel=1e-3)
+    units = {"persons": "one person with at most 3", "projection": "one row"}
+    assert certificate["unit"].startswith(units.get(kind, "one "))
+
+
+def test_a_kept_release_is_read_and_drawn_from(kept, tmp_path_factory):
+    kind, _, folder = kept
+    if kind == "weights":
+        # A network of the user's own is read into the class that it was trained as.
+        Line().load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
+        return
+    release = load_release(folder)
+    if kind == "projection":
+        assert release.rows.shape == (50, 3)
+        return
+    rows = release.sample(7, seed=1)
+    assert len(rows) == 7
+    if kind == "persons":
+        assert list(rows) == ["age", "place", "returned"] and rows["age"].between(18, 90).all()
+    else:
+        assert np.isfinite(np.asarray(rows[0] if isinstance(rows, tuple) else rows)).all()
+    drawn = tmp_path_factory.mktemp("drawn") / "drawn.csv"
+    assert main(["sample", str(folder), "-n", "5", "--seed", "1", "-o", str(drawn)]) == 0
+    assert len(drawn.read_text().splitlines()) == 6
+
+
+def test_every_format_from_the_first_on_is_kept_with_each_kind():
+    numbers = [int(path.name.removeprefix("format_")) for path in sorted(KEPT.glob("format_*"))]
+    assert sorted(numbers) == list(range(min(numbers), FORMAT_VERSION + 1)), "python tests/release/keep_releases.py"
+    for number in numbers:
+        assert {path.stem for path in (KEPT / f"format_{number}").iterdir()} == KINDS.keys()
+    assert all(path.stat().st_size <= _LARGEST for path in ARCHIVES)
+
+
+def test_an_altered_release_is_noticed(tmp_path):
+    """A reader that accepted anything would pass the tests above."""
+    with zipfile.ZipFile(ARCHIVES[0]) as archive:
+        archive.extractall(tmp_path)
+    text = (tmp_path / CERTIFICATE).read_text()
+    (tmp_path / CERTIFICATE).write_text(re.sub(r'"epsilon": [\d.]+', '"epsilon": 0.5', text, count=1))
+    assert verify(tmp_path).problems
