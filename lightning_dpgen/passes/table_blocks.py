@@ -16,7 +16,6 @@ from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.tables.reading import check_rows, read_parts, with_person
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.sources import localized, table_files
-from lightning_dpgen.passes import sealed
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +119,9 @@ class TableBlocks:
 
     def _ranges(self, name: str) -> list[TextRange]:
         """Return the ranges of a file of text, as they were kept where it is the same."""
+        # It imports torch, which no mistake in a file waits for.
+        from lightning_dpgen.passes import sealed
+
         about = json.dumps(self._file_identity(name))
         content = None if self.cuts is None else sealed.read(self.cuts)
         kept = {} if content is None else json.loads(content)
