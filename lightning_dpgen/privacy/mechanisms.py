@@ -454,7 +454,4 @@ def number_of_trials(access: OpenAccess, name: str) -> int:
         LedgerError: as `gaussian`.
     """
     law = access.access.kind(name)
-    # 53 bits, each of them the stream's.
-    return draw_trial_count(
-        lambda: int(access.stream.words(1)[0] >> np.uint64(11)) * 2.0**-53, law, access.consume(name, law)
-    )
+    return draw_trial_count(access.stream.words, law, access.consume(name, law))

@@ -8,7 +8,8 @@ stays secret, and nothing is told about the losers, the winner costs little more
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from decimal import Context, Decimal
 
 import attrs
 import dp_accounting
@@ -16,11 +17,13 @@ import numpy as np
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 from scipy.optimize import brentq
 
+from lightning_dpgen.privacy.rounded_normal import Words
+
 # The shape of each law, as `RepeatAndSelectDpEvent` has it: truncated negative binomial ones, and the Poisson law.
 SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 SMALLEST_MEAN, LARGEST_MEAN = 1.01, 1000.0
-# A number beyond the mean that is less likely than this stands for all larger ones.
-_NEVER = 1e-18
+# Decimal places to which chances of numbers of trials are computed, beyond those of the digits that are known.
+_PLACES = 20
 
 
 @attrs.frozen
@@ -74,23 +77,50 @@ def selected_moments(moments: np.ndarray, orders: Sequence[float], mean: float, 
     return np.minimum.accumulate(whole[::-1])[::-1]
 
 
-def draw_trial_count(uniform: Callable[[], float], law: str, mean: float) -> int:
-    """Draw a number of trials from a law; it can be 0 under the Poisson law alone.
+def draw_trial_count(words: Words, law: str, mean: float) -> int:
+    """Draw a number of trials from a law, exactly; it can be 0 under the Poisson law alone.
+
+    The number is k where a uniform U is between the chance of fewer than k trials and that of k or fewer. Both are bounded
+    by decimal numbers; where the bounds leave more than one number, more digits of U and of the law are taken. So the draw
+    has the law itself, the tail included (docs/PRIVACY.md, "The best of several trials").
 
     Args:
-        uniform: a function that draws independent uniform numbers in [0, 1).
+        words: a function that makes as many independent, uniform uint64 as it is asked for, such as `PrivateStream.words`.
         law: a key of `SHAPES`.
         mean: the mean of the law, from `SMALLEST_MEAN` to `LARGEST_MEAN`.
 
     Example:
-        >>> draw_trial_count(lambda: 0.1, "geometric", 2.0)
-        4
+        >>> draw_trial_count(lambda size: np.full(size, 15 << 60, np.uint64), "geometric", 2.0)
+        5
     """
-    beyond, draw = 1.0, uniform()
-    for number, probability in _law(law, mean):
-        beyond -= probability
-        if draw >= beyond or (number > mean and probability < _NEVER):
+    digits, bits = 0, 0
+    while True:
+        digits, bits = digits << 64 | int(words(1)[0]), bits + 64
+        # A bit is less than a third of a decimal place.
+        number = _find_number(digits, bits, law, mean, _PLACES + bits // 3)
+        if number is not None:
             return number
+
+
+def _find_number(digits: int, bits: int, law: str, mean: float, places: int) -> int | None:
+    """Return the number for every U from `digits` to ``digits + 1``, times 2^-bits, or None if there may be several.
+
+    Args:
+        places: decimal places to which probabilities are computed.
+    """
+    context = Context(prec=places)
+    # A quotient by 2^bits has as many decimal places as bits, and so is exact.
+    exact = Context(prec=2 * bits)
+    low, high = (exact.divide(Decimal(end), Decimal(1 << bits)) for end in (digits, digits + 1))
+    total = Decimal(0)
+    for number, probability in _law(law, mean, context):
+        total = context.add(total, probability)
+        # Each probability is a chain of roundings, of less than 10^(1 - places) of it each.
+        error = context.multiply(Decimal(number + 2), Decimal(10) ** (2 - places))
+        if high <= context.subtract(total, error):
+            return number
+        if low < context.add(total, error):
+            return None
     raise AssertionError("a law has no end")
 
 
@@ -99,19 +129,26 @@ def probability_of_none(law: str, mean: float) -> float:
     return math.exp(-mean) if law == "poisson" else 0.0
 
 
-def _law(law: str, mean: float) -> Iterator[tuple[int, float]]:
-    """Yield the numbers of a law in order, with their probabilities."""
+def _law(law: str, mean: float, context: Context) -> Iterator[tuple[int, Decimal]]:
+    """Yield the numbers of a law in order, with their probabilities, computed in a context of decimal numbers."""
+    exact, one = Decimal(mean), Decimal(1)
     if law == "poisson":
-        number = 0
+        # A minus sign would round to the digits of the thread's own context.
+        number, probability = 0, context.exp(exact.copy_negate())
         while True:
-            # exp(-mean) alone would be 0 for a large mean.
-            yield number, math.exp(number * math.log(mean) - mean - math.lgamma(number + 1))
+            yield number, probability
             number += 1
-    gamma = _gamma(mean, SHAPES[law])
-    power, number = gamma if law == "geometric" else -(1.0 - gamma) / math.log(gamma), 1
+            probability = context.divide(context.multiply(probability, exact), Decimal(number))
+    if law == "geometric":
+        power, rest = context.divide(one, exact), context.divide(context.subtract(exact, one), exact)
+    else:
+        gamma = Decimal(_gamma(mean, SHAPES[law]))
+        rest = context.subtract(one, gamma)
+        power = context.divide(rest, context.ln(gamma).copy_negate())
+    number = 1
     while True:
-        yield number, power if law == "geometric" else power / number
-        power *= 1.0 - gamma
+        yield number, power if law == "geometric" else context.divide(power, Decimal(number))
+        power = context.multiply(power, rest)
         number += 1
 
 
