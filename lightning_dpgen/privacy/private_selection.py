@@ -82,7 +82,7 @@ def draw_trial_count(words: Words, law: str, mean: float) -> int:
 
     The number is k where a uniform U is between the chance of fewer than k trials and that of k or fewer. Both are bounded
     by decimal numbers; where the bounds leave more than one number, more digits of U and of the law are taken. So the draw
-    has the law itself, the tail included (docs/PRIVACY.md, "The best of several trials").
+    has the law itself, the tail included (docs/guarantees/several_releases.md, "The best of several trials").
 
     Args:
         words: a function that makes as many independent, uniform uint64 as it is asked for, such as `PrivateStream.words`.
