@@ -62,7 +62,7 @@ def lot_numbers(
 def _add(sums: dict[str, list[float]], name: str, values: Tensor) -> None:
     """Add values to the sum of a name, and their number to the number there."""
     total = sums.setdefault(name, [0.0, 0.0])
-    total[0] += float(values.double().sum())
+    total[0] += float(values.detach().double().sum())
     total[1] += len(values)
 
 
