@@ -61,7 +61,7 @@ def normalise(notebook: nbformat.NotebookNode, folder: Path) -> None:
     """Remove what differs from one run to the next: ids, metadata, and the folder that it ran in."""
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
+        "language_info": {"name": "python", "pygments_lexer": "ipython3"},
     }
     count = 0
     for number, cell in enumerate(notebook.cells, 1):
