@@ -46,7 +46,7 @@ def test_the_page_describes_the_fields_of_the_schema():
     fields = set(_fields(SCHEMA))
     assert len(fields) > 40 and len(described) == len(set(described))
     assert fields - set(described) == set()
-    # What is declared may hold more than its schema names.
+    # `declared` may hold more than its schema names.
     assert all(name.startswith("declared.") for name in set(described) - fields)
     assert f"`format_version` {FORMAT_VERSION}" in REFERENCE.read_text(encoding="utf-8")
 
