@@ -23,6 +23,8 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_block"]
 myst_heading_anchors = 4
 # Notebooks hold their outputs: `python docs/run_notebooks.py` runs them.
 nb_execution_mode = "off"
+# A cell may mix Python with a command of the shell.
+suppress_warnings = ["misc.highlighting_failure"]
 
 autosummary_generate = True
 # The packages load their names when they are first used, so nothing is imported from elsewhere in them.
