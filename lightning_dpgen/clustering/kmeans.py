@@ -38,7 +38,7 @@ from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, check_same_records
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import persons_of
-from lightning_dpgen.sampling.stores import Store
+from lightning_dpgen.sampling.stores import DatasetStore, Store
 
 _SPREAD = 0.1
 # A cluster of less than this part of the largest one starts again, in the first part of the iterations.
@@ -153,6 +153,8 @@ def private_split(
     check_split(settings, n, account, state)
     _check_rows(store, len(scale))
     # Ranks divide the records by their positions: in another order, one could be in two parts, and count twice.
+    if ranks.size > 1 and isinstance(store, DatasetStore):
+        raise BadRecords("records: items of a Dataset cannot be compared over ranks: hand over a tensor or an array")
     check_same_records(ranks, store)
     asked = (settings, n, scale.tolist(), generator.get_state().tolist(), None if centres is None else str(centres))
     ranks.assert_equal("setting of the split", asked)

@@ -99,7 +99,9 @@ class TableBlocks:
 
     def _file_identity(self, name: str) -> list[Any]:
         found = self._file(name).stat()
-        return [name, found.st_size, found.st_mtime_ns, self.schema.as_json(), self.outside, self.values, self.person]
+        # A time of change that no program sets tells of a file whose size and time of writing were put back.
+        times = found.st_mtime_ns, found.st_ctime_ns
+        return [name, found.st_size, *times, self.schema.as_json(), self.outside, self.values, self.person]
 
     @cached_property
     def _files(self) -> dict[str, FileRows]:

@@ -425,8 +425,9 @@ class Account:
             opened._close()
             if access.strategy is not None and not self.remaining(stage):
                 self._correlated.erase(stage)
+            # A number that was drawn before an error may be in the caller's hands.
+            self._record(opened.drawn)
         opened._check_used_up()
-        self._record(opened.drawn)
 
     def _check_open(self, stage: str, of: object | None) -> None:
         """Raise LedgerError if no access may be opened in this process, now, of these records."""

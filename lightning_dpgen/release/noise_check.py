@@ -33,7 +33,8 @@ def check_noises(certificate: dict[str, Any]) -> tuple[list[str], list[str], lis
     if not certificate["private"] or certificate["epsilon"] is None:
         return [], [], []
     sums, others = certificate["noise"]["sums"], certificate["noise"]["others"]
-    problems = [*_sums(sums, certificate["relation"]), *_others(others)]
+    records = {1, certificate["declared"].get("max_rows", 1)}
+    problems = [*_sums(sums, certificate["relation"], records), *_others(others)]
     stages = {stage["name"]: stage["event"] for stage in certificate["stages"]}
     problems += [f"noise of stage {name!r}: there is no such stage" for name in _strangers(sums + others, set(stages))]
     chosen = []
@@ -54,12 +55,14 @@ def check_noises(certificate: dict[str, Any]) -> tuple[list[str], list[str], lis
         notes.append(
             "units and bounds of sums are as the run's ledger states them: this release does not show what a record adds"
         )
+    if lost := sum(len(entry["names"]) for entry in others if entry["mechanism"] == NOT_DRAWN):
+        notes.append(f"noises that were planned and never drawn, as the run's ledger states: {lost:,}")
     if chosen:
         notes.append("units and bounds of the sums of trials are not stated: a selection shows none of its trials")
     return problems, checks, notes
 
 
-def _sums(entries: list[dict[str, Any]], relation: str) -> Iterator[str]:
+def _sums(entries: list[dict[str, Any]], relation: str, records: set[int]) -> Iterator[str]:
     for entry in entries:
         what = f"noise.sums: {entry['names'][0][:80]!r} of stage {entry['stage'][:80]!r}"
         law, norm = SUMS[entry["mechanism"]]
@@ -71,6 +74,8 @@ def _sums(entries: list[dict[str, Any]], relation: str) -> Iterator[str]:
         scale = scale_in_units(entry["mechanism"], entry["multiplier"], entry["bound_in_units"], entry["records"], relation)
         if (entry["law"], entry["norm"]) != (law, norm):
             yield f"{what}: {entry['mechanism']} is {law} noise for a bound in {norm}"
+        elif entry["records"] not in records:
+            yield f"{what}: records={entry['records']}, but a unit of privacy has {max(records)} at most"
         elif not _close(entry["scale_in_units"], scale):
             yield f"{what}: scale_in_units={entry['scale_in_units']:.9g}, but multiplier and bound make {scale:.9g}"
         elif not _close(entry["scale"], entry["scale_in_units"] * unit):
@@ -97,10 +102,8 @@ def _stage(name: str, event: dict[str, Any], entries: list[dict[str, Any]], *, p
     """Return what is wrong with the noises of a stage: those of each access together are the event of that access."""
     what = f"noise of stage {name[:80]!r}"
     accesses: dict[int, dict[str, tuple[str, float]]] = {}
-    correlated = False
     for entry in entries:
         own = accesses.setdefault(entry["access"], {})
-        correlated |= entry["mechanism"] == CORRELATED
         for noise in entry["names"]:
             if own.setdefault(noise, (entry["law"], entry["multiplier"])) != (entry["law"], entry["multiplier"]):
                 return [f"{what}: {noise[:80]!r} of access {entry['access']} has two multipliers or laws"]
@@ -108,7 +111,11 @@ def _stage(name: str, event: dict[str, Any], entries: list[dict[str, Any]], *, p
         return [f"{what}: accesses {sorted(accesses)[:9]}, expected numbers from 0 on"]
     stated = sorted({leaf for own in accesses.values() for leaf in _leaves_of(own, pure)})
     expected = sorted(set(_leaves(event)))
-    if correlated:
+    mechanisms = {entry["mechanism"] for entry in entries}
+    correlated = any(kind == _CORRELATED for kind, _ in expected)
+    if CORRELATED in mechanisms and not correlated:
+        return [f"{what}: it is stated to be correlated, which its event is not"]
+    if correlated and mechanisms <= {CORRELATED, NOT_DRAWN}:
         expected = [("Gaussian" if kind == _CORRELATED else kind, multiplier) for kind, multiplier in expected]
     for kind, multiplier in _missing(expected, stated):
         return [f"{what}: no noises together make the {kind} noise of multiplier {multiplier:.9g} in its event"]

@@ -21,6 +21,7 @@ from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.sampling.errors import BadRecords
 
 RECORDS = torch.rand(3 * BLOCK + 11, 6, generator=torch.Generator().manual_seed(1))
 SETTINGS = SplitSettings(k=4, iterations=2, features=10, dimensions=3, radius=1.5).fitted(Layout(units=6))
@@ -89,6 +90,18 @@ def test_records_in_another_order_are_refused_before_anything_is_spent():
     with pytest.raises(Exception, match="rank 1 has another content or order of records"):
         together(2, work)
     assert not accounts[0].ledger.accesses
+
+
+def test_a_dataset_is_refused_over_ranks_since_its_items_are_not_compared():
+    class Items(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(RECORDS)
+
+        def __getitem__(self, place):
+            return RECORDS[place]
+
+    with pytest.raises(BadRecords, match="items of a Dataset cannot be compared over ranks"):
+        together(2, lambda ranks: _split(ranks, Items()))
 
 
 def test_a_rank_that_dies_in_a_pass_costs_nothing_more(monkeypatch):

@@ -1,5 +1,6 @@
 """The noises that a certificate states: each follows from how it was drawn, and `verify` finds each false number."""
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -145,6 +146,31 @@ def test_no_number_of_a_noise_can_be_another_one(tmp_path, relation, rows, delta
     sealed = certificate | {"noise": changed[0]}
     (tmp_path / "privacy.json").write_text(json.dumps(sealed | {"digest": digest(sealed)}))
     assert not verify(tmp_path).good
+
+
+def test_noise_is_for_the_records_of_a_unit_and_what_is_not_drawn_is_told(tmp_path):
+    certificate = _certificate(tmp_path, ADD_OR_REMOVE_ONE, 1, 1e-5)[1]
+    more, moved = copy.deepcopy(certificate), copy.deepcopy(certificate)
+    for entry in more["noise"]["sums"]:
+        entry |= {name: 7 * entry[name] for name in ("records", "scale_in_units", "scale")}
+    assert any("a unit of privacy has 1 at most" in problem for problem in check_noises(more)[0])
+    for entry in moved["noise"].pop("sums"):
+        kept = {name: entry[name] for name in ("stage", "access", "names", "law", "multiplier")}
+        moved["noise"]["others"].append(kept | {"mechanism": "none"})
+    assert any("never drawn" in note for note in check_noises(moved | {"noise": moved["noise"] | {"sums": []}})[2])
+    told = copy.deepcopy(certificate)
+    [gradient] = [entry for entry in told["noise"]["others"] if entry["names"] == ["gradient"]]
+    gradient["mechanism"] = "correlated_gaussian"
+    assert any("stated to be correlated" in problem for problem in check_noises(told)[0])
+
+
+def test_what_was_drawn_before_an_error_is_stated(tmp_path):
+    account = Account(make_plan([StageSpec("first", {"x": 1.0}, 1, max_noise=1e6)], epsilon=2.0, delta=1e-5))
+    with contextlib.suppress(ZeroDivisionError), account.open("first") as access:
+        mechanisms.rounded_gaussian(access, "x", torch.zeros(1, dtype=torch.int64), sensitivity=1.0)
+        raise ZeroDivisionError
+    certificate = make_certificate(account, unit="one row", declared={"n": 90}, released=[], folder=tmp_path)
+    assert [entry["names"] for entry in certificate["noise"]["sums"]] == [["x"]]
 
 
 def test_a_ledger_that_is_read_again_states_the_same(tmp_path):
