@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import pickle
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +16,8 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile_bins
-from lightning_dpgen.metrics.train_on_synthetic import ROWS, label_classifier
+from lightning_dpgen.metrics.train_on_synthetic import ROWS, LinearClassifier, label_classifier
+from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.stage_spec import StageSpec
@@ -36,14 +39,18 @@ def fidelity_stage(layout: Layout, n: int, share: float) -> StageSpec:
     return StageSpec(FIDELITY, weights | {"means": 1.0 - sum(weights.values())}, 1, max_noise=n, share=share)
 
 
-def measure_fidelity(account: Account, real: Records, synthetic: Encoded, *, radius: float) -> dict[str, float]:
+def measure_fidelity(
+    account: Account, real: Records | InBlocks, synthetic: Encoded, *, radius: float, bins: TableBins | None = None
+) -> dict[str, float]:
     """Measure how close the synthetic records are to the real ones, and how much of that is noise.
 
     Args:
         account: the account whose plan holds `fidelity_stage`.
-        real: the private records.
+        real: the private records, in memory or in blocks.
         synthetic: records of the released model, public.
         radius: the length to which a record's numbers are shortened, on both sides.
+        bins: public bins in which `synthetic` is given, and the values of `real` are seen; None for both as they are
+            encoded.
 
     Returns:
         ``records, with noise``: how many took part, by which all sums are divided; ``distance of a column, mean`` (total
@@ -54,13 +61,20 @@ def measure_fidelity(account: Account, real: Records, synthetic: Encoded, *, rad
     Guarantee:
         One record added or removed moves the sums by `radius` in L2 at most, and the counts of records and of right answers
         by 1; a person by as many times that as they have records. What a record adds is an exact function of that record
-        and of public numbers (`clustering/fixed_point.py`). All sums are of whole numbers, and so is their noise.
+        and of public numbers (`clustering/fixed_point.py`). All sums are of whole numbers, and so is their noise. Records
+        in blocks give the same sums, to the last bit.
     """
-    layout, synthetic = real.schema.layout, synthetic[:ROWS]
-    made, unit = _sums(Records(real.schema, synthetic), radius)
+    schema = real.schema if bins is None else bins
+    layout, synthetic = schema.layout, synthetic[:ROWS]
+    made, unit = _sums(Records(schema, synthetic), radius)
     expected = made[0].double() * unit / max(len(synthetic), 1)
+    if isinstance(real, Records) and bins is None:
+        # Numbers of real records may be given as other multiples than synthetic ones.
+        unit = _sums(Records(schema, real.encoded[:0]), radius)[1]
+    classifier = None if layout.label is None else label_classifier(synthetic, layout)
     # Slow work is done before the access, which an interrupt would lose.
-    (sums, unit), right = _sums(real, radius), None if layout.label is None else _right_answers(real, synthetic, layout)
+    found = _sum_all(real, FigureSums(layout, classifier, radius, unit, bins))
+    sums, right = found["means"], found.get("answers")
     total, steps = torch.tensor([len(real)]), {"means": radius / unit}
     for name, multiplier in account.plan.stage(FIDELITY).access.multipliers.items():
         check_steps(name, multiplier * steps.get(name, 1.0) * account.plan.max_rows)
@@ -74,18 +88,18 @@ def measure_fidelity(account: Account, real: Records, synthetic: Encoded, *, rad
     # Impossible shares are noise. The noise of n counts in proportion to what is divided by it.
     differences = ((noisy / n).clamp(0.0, 1.0) - expected).abs()
     by_noise = torch.hypot(torch.full_like(expected, of_one["means"] * radius), expected * of_one["records"])
-    found = {
+    figure = {
         "records, with noise": round(n),
         _DISTANCE: _mean_distance(differences, layout),
         "distance of a column that noise alone makes": _mean_distance(by_noise * math.sqrt(2.0 / math.pi), layout),
     }
     if right is not None:
-        found[_ACCURACY] = share
-        found["standard deviation of that accuracy by noise"] = math.hypot(of_one["answers"], share * of_one["records"])
-    return {name: value if type(value) is int else float(f"{value:.4g}") for name, value in found.items()}
+        figure[_ACCURACY] = share
+        figure["standard deviation of that accuracy by noise"] = math.hypot(of_one["answers"], share * of_one["records"])
+    return {name: value if type(value) is int else float(f"{value:.4g}") for name, value in figure.items()}
 
 
-def measure_table_fidelity(account: Account, real: TableValues, synthetic: TableValues) -> dict[str, float]:
+def measure_table_fidelity(account: Account, real: Records | InBlocks, synthetic: TableValues) -> dict[str, float]:
     """Measure how close a synthetic table is to the real one by values, as `measure_fidelity` does.
 
     Columns of numbers are cut at tenths of the synthetic column, and a value that a tenth of the synthetic records have is
@@ -94,7 +108,7 @@ def measure_table_fidelity(account: Account, real: TableValues, synthetic: Table
 
     Args:
         account: the account whose plan holds `fidelity_stage`.
-        real: the private records.
+        real: the private records, in memory or in blocks, with their values.
         synthetic: records of the released model, public.
 
     Guarantee:
@@ -102,23 +116,66 @@ def measure_table_fidelity(account: Account, real: TableValues, synthetic: Table
         the bin of its own value, which is found by comparisons with public numbers and depends on no other record. So one
         record added or removed moves the sums by the radius in L2 at most, and the counts by 1.
     """
-    bins, label = quantile_bins(synthetic), real.schema.label
-    if label in bins:
-        (column,) = (column for column in real.of_numbers if column.name == label)
+    bins, schema = quantile_bins(synthetic), synthetic.schema
+    if schema.label in bins:
+        (column,) = (column for column in synthetic.of_numbers if column.name == schema.label)
         every = np.union1d(np.arange(column.grid.low, column.grid.high + 1), column.special_ticks)
-        bins[label] = QuantileBins(every.astype(np.float64), np.nan, np.empty(0))
-    (encoded, layout), (made, _) = binned(real, bins), binned(synthetic, bins)
-    if label is not None:
-        names = [column.name for column in real.schema.recorded]
-        layout = replace(layout, label=names.index(label))
-    return measure_fidelity(account, Records(_Binned(layout), encoded), made, radius=math.sqrt(len(layout.groups)))
+        bins[schema.label] = QuantileBins(every.astype(np.float64), np.nan, np.empty(0))
+    made, layout = binned(synthetic, bins)
+    if schema.label is not None:
+        layout = replace(layout, label=[column.name for column in schema.recorded].index(schema.label))
+    radius = math.sqrt(len(layout.groups))
+    return measure_fidelity(account, real, made, radius=radius, bins=TableBins(layout, bins))
 
 
-@dataclass(frozen=True)
-class _Binned:
-    """The description of records in public bins, of which the figure needs the layout alone."""
+@dataclass(frozen=True, eq=False)
+class TableBins:
+    """Public bins in which the figure sees the values of a table, and the description of records in them.
+
+    Args:
+        layout: a group for each column.
+        bins: those of the columns of numbers, by name.
+    """
 
     layout: Layout
+    bins: dict[str, QuantileBins]
+
+    def records(self, values: TableValues) -> Records:
+        """Return records by their bins, each a function of its own values."""
+        return Records(self, binned(values, self.bins)[0])
+
+
+class FigureSums:
+    """The sums of the figure over the records of a block (`passes.reduce.BlockSums`): their numbers, and right answers.
+
+    Args:
+        layout: of records as the figure sees them.
+        classifier: of the label, public; None without one.
+        radius: as for `measure_fidelity`.
+        unit: the number that a multiple of 1 in the sum of numbers stands for.
+        bins: as for `measure_fidelity`.
+
+    Raises:
+        ValueError: when it is called, for records whose sums are of another unit.
+    """
+
+    def __init__(
+        self, layout: Layout, classifier: LinearClassifier | None, radius: float, unit: float, bins: TableBins | None
+    ) -> None:
+        self._layout, self._classifier, self._radius, self._unit, self._bins = layout, classifier, radius, unit, bins
+        self.shapes = {"means": (1, layout.width)} | ({} if classifier is None else {"answers": (1,)})
+
+    def __call__(self, records: Records) -> dict[str, torch.Tensor]:
+        if self._bins is not None:
+            assert records.values is not None
+            records = self._bins.records(records.values)
+        sums, unit = _sums(records, self._radius)
+        if unit != self._unit:
+            raise ValueError(f"sums of records are multiples of {unit}: expected {self._unit}, as of all others")
+        found = {"means": sums}
+        if self._classifier is not None:
+            found["answers"] = _right_answers(records, self._classifier, self._layout)
+        return found
 
 
 def merit(figure: dict[str, float]) -> float:
@@ -136,18 +193,25 @@ def _mean_distance(differences: torch.Tensor, layout: Layout) -> float:
     return float(torch.cat(parts).mean())
 
 
+def _sum_all(real: Records | InBlocks, function: FigureSums) -> dict[str, torch.Tensor]:
+    if isinstance(real, Records):
+        return function(real)
+    # Sums that were kept are those of the same release.
+    return real.reduce(function, of=hashlib.blake2b(pickle.dumps(function), digest_size=16).hexdigest())
+
+
 def _sums(records: Records, radius: float) -> tuple[torch.Tensor, float]:
     """Sum all records, each shortened to the radius: (1, width) multiples of a unit, and the unit."""
     return clipped_sums(records, radius, torch.zeros(len(records), dtype=torch.int64), 1)
 
 
-def _right_answers(real: Records, synthetic: Encoded, layout: Layout) -> torch.Tensor:
+def _right_answers(real: Records, classifier: LinearClassifier, layout: Layout) -> torch.Tensor:
     """Count (1,) the real records whose label is told by a classifier that has seen synthetic ones alone.
 
     A record is a row of whole numbers, and its answer is an exact function of these. A product in floating point rounds a
     row by how many rows there are, so one more record could change the answers for all that lie between two labels.
     """
-    classifier, grid = label_classifier(synthetic, layout), Grid.of(real, _GRID)
+    grid = Grid.of(real, _GRID)
     highest, right = Highest(classifier.weights, classifier.offsets / grid.unit), 0
     for start in range(0, len(real), _AT_ONCE):
         rows = slice(start, min(start + _AT_ONCE, len(real)))

@@ -192,7 +192,7 @@ class MeasuredRun:
         codes = self._pool.codes
         alike = np.arange(len(codes)) if label is None else np.flatnonzero(codes[:, label] == codes[_BESIDE, label])
         if self._values is not None:
-            return measure_table_fidelity(account, records.values, self._values[alike])
+            return measure_table_fidelity(account, records, self._values[alike])
         return measure_fidelity(account, records, self._pool[alike], radius=self.settings.split.radius)
 
 

@@ -46,16 +46,17 @@ def check_memory(settings: Settings, source: Source) -> None:
     if opened := list(source.open_parts):
         also = "" if spec.data.share_of_values is None else "; data.bins_share=0 cuts bins of equal width"
         raise UsageError(f"{opened[0]} is to be found privately, which takes {large}: declare it{also}, {raise_it}")
-    if spec.privacy.fidelity_share is not None:
-        raise UsageError(f"privacy.fidelity_share={spec.privacy.fidelity_share:g}: takes {large}: leave it out, {raise_it}")
 
 
 def read_in_blocks(
-    settings: Settings, source: Source, folder: RunFolder, interrupts: Interrupts
+    settings: Settings, source: Source, folder: RunFolder, interrupts: Interrupts, *, values: bool = False
 ) -> tuple[InBlocks, dict[str, int]]:
     """Return the records in blocks, each of which is encoded into the folder, and the counts of what was changed.
 
     No other run uses the blocks until the records are closed.
+
+    Args:
+        values: whether records are kept by their values, too.
 
     Raises:
         UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were encoded stay.
@@ -63,7 +64,7 @@ def read_in_blocks(
     fresh = not folder.unfinished
     run_folder.take(folder)
     executor = make_executor(settings.spec.compute)
-    kept = source.blocks(settings.schema, folder.blocks, by_rows=settings.trained)
+    kept = source.blocks(settings.schema, folder.blocks, values=values, by_rows=settings.trained)
     on = f"the blocks that were read are kept, and run_dir={folder.root} goes on with them"
     on += "; nothing was spent" if fresh else ""
     with ExitStack() as undo:

@@ -53,10 +53,10 @@ def open_records(
 ) -> tuple[Records | InBlocks, dict[str, int]]:
     """Return the private records as `read_records` does, and the counts of what was changed; nothing is said of them."""
     check_memory(settings, source)
-    if source.in_blocks:
-        return read_in_blocks(settings, source, folder, interrupts)
     # The public figure of a table is of its values, and they are read before anything is spent.
     by_values = isinstance(settings.schema, TableSchema) and settings.spec.privacy.fidelity_share is not None
+    if source.in_blocks:
+        return read_in_blocks(settings, source, folder, interrupts, values=by_values)
     return source.records(settings.schema, values=by_values)
 
 
@@ -102,7 +102,7 @@ def learn(run: Context, records: Records | InBlocks) -> SyntheticContent:
     return SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records), limits)
 
 
-def _fidelity(run: Context, mixture: Mixture, records: Records) -> dict[str, float] | None:
+def _fidelity(run: Context, mixture: Mixture, records: Records | InBlocks) -> dict[str, float] | None:
     """Return the public figure that a share of the budget buys; None if none was asked for, or it was bought and lost."""
     settings, account = run.settings, run.account
     if settings.spec.privacy.fidelity_share is None:
@@ -115,9 +115,10 @@ def _fidelity(run: Context, mixture: Mixture, records: Records) -> dict[str, flo
             )
         return figure
     release, n, seed = Release(mixture), min(settings.n, ROWS), settings.spec.seed
-    if records.values is not None:
+    # Those in blocks are kept by their values; a table that comes encoded has none.
+    if isinstance(records, InBlocks) or records.values is not None:
         chunks = (TableValues.of(chunk, settings.schema) for chunk in release.chunks(n, seed))
-        figure = measure_table_fidelity(account, records.values, TableValues.joined(list(chunks)))
+        figure = measure_table_fidelity(account, records, TableValues.joined(list(chunks)))
     else:
         figure = measure_fidelity(account, records, release.encoded(n, seed), radius=settings.split.radius)
     durable.save(run.folder.fidelity, {"head": account.ledger.head, "figure": figure})

@@ -78,14 +78,51 @@ def test_a_label_is_drawn_as_of_records_in_memory(dpgen, words, tmp_path):
     assert found[0] == found[1]
 
 
+FIGURES = {
+    "tables of counts": [],
+    "a network": ["model=vae", "split.k=1", "model.steps=3", "trainer.accelerator=cpu"],
+    "a selection": ["model.components=2,3", "privacy.selection=logarithmic", "privacy.selection_score=fidelity"],
+}
+
+
+@pytest.mark.parametrize("more", FIGURES.values(), ids=FIGURES)
+@pytest.mark.parametrize("person", [False, True])
+def test_a_figure_is_that_of_records_in_memory(dpgen, words, tmp_path, more, person):
+    (tmp_path / "in.schema.yaml").write_text("label: city\n" + SCHEMA)
+    if person:
+        for file in (tmp_path / "in").iterdir():
+            frame = pd.read_parquet(file)
+            frame.assign(id=np.arange(len(frame)) // 3).to_parquet(file, row_group_size=300)
+        more = [*more, "data.person=id", "data.max_rows=2", "data.n=300"]
+    found = []
+    for limit in (0, 1):
+        folder = tmp_path / str(limit)
+        more_of_it = ["privacy.fidelity_share=0.1", f"data.memory_gib={limit}", f"run_dir={folder}"]
+        status, _, err = dpgen(*words, *more, *more_of_it)
+        assert status == 0, err
+        found.append((_release(folder)[0], (folder / "release" / "fidelity.json").read_text()))
+    assert found[0] == found[1]
+
+
+def test_a_kill_within_the_pass_of_the_figure_costs_nothing(dpgen, words, tmp_path, monkeypatch):
+    words = [*words, "privacy.fidelity_share=0.1"]
+    folder, reduce = tmp_path / "run", reducing.InBlocks.reduce
+
+    def killed(self, function, of=""):
+        if type(function).__name__ == "FigureSums":
+            raise KeyboardInterrupt
+        return reduce(self, function, of)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reducing.InBlocks, "reduce", killed)
+        assert dpgen(*words, f"run_dir={folder}")[0] == 130
+    before = len(_accesses(folder))
+    assert dpgen(*words, f"run_dir={folder}")[0] == 0 and len(_accesses(folder)) == before + 1
+    assert (folder / "release" / "fidelity.json").exists() and not (folder / "private" / "blocks").exists()
+
+
 REFUSED = {
     "bins that are bought": (["data.bins_share=0.1", "data.bins=3"], "age is to be found privately"),
-    "a figure": (["privacy.fidelity_share=0.1"], "privacy.fidelity_share=0.1: takes records in memory"),
-    "a selection by a figure": (
-        ["model.components=2,3", "privacy.selection=logarithmic", "privacy.selection_score=fidelity",
-         "privacy.fidelity_share=0.1"],
-        "privacy.fidelity_share=0.1: takes records in memory",
-    ),
 }  # fmt: skip
 
 

@@ -18,7 +18,9 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.metrics.fidelity import fidelity_stage, measure_fidelity, measure_table_fidelity
 from lightning_dpgen.metrics.quantile_bins import quantile_bins
-from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
+from lightning_dpgen.metrics.train_on_synthetic import label_classifier, train_on_synthetic
+from lightning_dpgen.passes.blocks import Slices
+from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan, Stage
 
@@ -56,7 +58,9 @@ def test_labels_are_told_as_by_a_logistic_regression(levels, choices):
     codes = np.stack([random.integers(0, 4, 600), labels], axis=1).astype(np.uint8)
     synthetic, real = Encoded(units[:200], codes[:200]), Encoded(units[200:], codes[200:])
     asked = train_on_synthetic(synthetic, real, layout, classifiers=["logistic regression"])
-    right = fidelity._right_answers(Records(SimpleNamespace(layout=layout), real), synthetic, layout)
+    right = fidelity._right_answers(
+        Records(SimpleNamespace(layout=layout), real), label_classifier(synthetic, layout), layout
+    )
     assert 200 < float(right) < 400
     assert abs(float(right) - 400 * asked["logistic regression, accuracy"]) < 1.5
 
@@ -103,10 +107,19 @@ def test_no_record_and_no_label():
 DISTANCE, ACCURACY = "distance of a column, mean", "accuracy on real records, trained on synthetic"
 
 
-def _table_figure(real, synthetic, multiplier=0.0):
+def _by_values(values):
+    """Return records of a table of which only the values are looked at."""
+    layout, n = values.schema.layout, len(values)
+    encoded = Encoded(np.zeros((n, layout.units), np.float32), np.zeros((n, len(layout.groups)), np.uint8))
+    return Records(values.schema, encoded, values=values)
+
+
+def _table_figure(real, synthetic, multiplier=0.0, rows=None):
     spec = fidelity_stage(TABLE.layout, 100, 0.1)
     account = Account(Plan((Stage(spec.access(multiplier), 1, 0.1),), 1.0, 1e-5))
-    return measure_table_fidelity(account, values(real), values(synthetic))
+    records = _by_values(values(real))
+    records = records if rows is None else InBlocks(Slices(records, rows))
+    return measure_table_fidelity(account, records, values(synthetic))
 
 
 def test_a_table_is_measured_by_values_and_not_by_the_bins_of_the_model():
@@ -117,6 +130,23 @@ def test_a_table_is_measured_by_values_and_not_by_the_bins_of_the_model():
     assert np.array_equal(*codes)
     same, found = _table_figure(real, real), _table_figure(real, poor)
     assert same[DISTANCE] < 1e-5 and found[DISTANCE] > 0.12 and 0.6 < found[ACCURACY] <= 1.0
+
+
+@pytest.mark.parametrize("rows", [1, 7, 500])
+def test_blocks_give_the_figure_of_all_records(rows):
+    assert _table_figure(frame(200, 0), frame(200, 1), rows=rows) == _table_figure(frame(200, 0), frame(200, 1))
+
+
+def test_blocks_of_another_unit_are_refused():
+    account, codes = _account(2.0), [[0, 0], [2, 1]]
+    layout = Layout(units=1, groups=(3, 2), levels=5, label=1, norm=3**0.5)
+
+    def records(kind):
+        return Records(SimpleNamespace(layout=layout), Encoded(np.ones((2, 1), kind), np.array(codes, np.uint8)))
+
+    with pytest.raises(ValueError, match="as of all others"):
+        measure_fidelity(account, InBlocks(Slices(records(np.uint8), 1)), records(np.int32).encoded, radius=1.0)
+    assert not account.ledger.accesses
 
 
 @pytest.mark.parametrize("added", [0, 1, 2])
@@ -154,5 +184,5 @@ def test_a_label_of_whole_numbers_keeps_a_choice_for_each():
     labels = np.arange(62.0)[:, None] % 31
     both = TableValues(schema, labels, np.zeros((62, 1), int))
     spec = fidelity_stage(schema.layout, 100, 0.1)
-    figure = measure_table_fidelity(Account(Plan((Stage(spec.access(0.0), 1, 0.1),), 1.0, 1e-5)), both, both)
+    figure = measure_table_fidelity(Account(Plan((Stage(spec.access(0.0), 1, 0.1),), 1.0, 1e-5)), _by_values(both), both)
     assert figure[ACCURACY] == pytest.approx(1 / 31, abs=1e-4)
