@@ -163,7 +163,9 @@ class FigureSums:
         self, layout: Layout, classifier: LinearClassifier | None, radius: float, unit: float, bins: TableBins | None
     ) -> None:
         self._layout, self._classifier, self._radius, self._unit, self._bins = layout, classifier, radius, unit, bins
-        self.shapes = {"means": (1, layout.width)} | ({} if classifier is None else {"answers": (1,)})
+        self.shapes: dict[str, tuple[int, ...]] = {"means": (1, layout.width)} | (
+            {} if classifier is None else {"answers": (1,)}
+        )
 
     def __call__(self, records: Records) -> dict[str, torch.Tensor]:
         if self._bins is not None:
