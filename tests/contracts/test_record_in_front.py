@@ -157,9 +157,7 @@ def _scored_alike(records):
 
 def _answers(records):
     def decide(places):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fidelity, "label_classifier", lambda *_: _scored_alike(records))
-            return fidelity._right_answers(_at(records, places), records.encoded, records.schema.layout)
+        return fidelity._right_answers(_at(records, places), _scored_alike(records), records.schema.layout)
 
     return decide
 
@@ -316,14 +314,14 @@ def test_labels_told_in_single_precision_would_be_noticed(monkeypatch):
     if len(set(gaps)) == 1:
         pytest.skip("here products round a row alike, however many there are")
     offsets = torch.tensor([0.0, (min(gaps) + max(gaps)) / 2, -1e9])
-    monkeypatch.setattr(fidelity, "label_classifier", lambda *_: LinearClassifier(torch.arange(3), weights, offsets))
+    classifier = LinearClassifier(torch.arange(3), weights, offsets)
     changes.change(monkeypatch, fidelity._right_answers, {
         "highest.exact(grid(real.stretch(rows)))":
         "(real.stretch(rows) @ classifier.weights.T + classifier.offsets).argmax(dim=1)"
     })  # fmt: skip
 
     def decide(places):
-        return fidelity._right_answers(_at(records, places), records.encoded, records.schema.layout)
+        return fidelity._right_answers(_at(records, places), classifier, records.schema.layout)
 
     with pytest.raises(AssertionError):
         _counted_alone(decide)
