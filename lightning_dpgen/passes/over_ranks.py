@@ -27,7 +27,7 @@ def reduce_over_ranks(
 
     Raises:
         ValueError: as `reduce`, or for sums that leave no room for those of the other ranks.
-        RuntimeError: if a rank was left out, or a record was in two of them.
+        RuntimeError: if the ranks together have gone through another number of records.
         RankLost: if a rank is gone; nothing was spent.
 
     Example:

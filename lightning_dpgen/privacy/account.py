@@ -421,13 +421,17 @@ class Account:
             self._of = self._of if of is None else weakref.ref(of)
         try:
             yield opened
+        except BaseException:
+            # A number that was drawn before an error may be in the caller's hands. Other ranks may wait elsewhere.
+            if self.ranks.size == 1:
+                self._record(opened.drawn)
+            raise
         finally:
             opened._close()
             if access.strategy is not None and not self.remaining(stage):
                 self._correlated.erase(stage)
-            # A number that was drawn before an error may be in the caller's hands.
-            self._record(opened.drawn)
         opened._check_used_up()
+        self._record(opened.drawn)
 
     def _check_open(self, stage: str, of: object | None) -> None:
         """Raise LedgerError if no access may be opened in this process, now, of these records."""

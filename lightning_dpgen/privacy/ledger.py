@@ -50,12 +50,11 @@ class Ledger:
     """The accesses that were drawn from the records, as JSON lines with random ids.
 
     The first line says what the run is about and what it promises; then follows one line an access, and one for each way in
-    which a noise was drawn. Lines are written and
-    fsynced in blocks ahead of the draws, so a crash over-counts and never under-counts; a clean `close` names the lines
-    that were written ahead and never drawn. Each line ends with a checksum of itself and of all lines before it, so a line
-    that was changed or lost is noticed when the file is opened again; a second file beside it (``.heads``) holds the
-    checksum of the last line of each block, so that lines lost at the end are noticed too. One process at a time holds the
-    files.
+    which a noise was drawn. Lines of accesses are written and fsynced in blocks ahead of the draws, so a crash over-counts
+    and never under-counts; a clean `close` names the lines that were written ahead and never drawn. Each line ends with a
+    checksum of itself and of all lines before it, so a line that was changed or lost is noticed when the file is opened
+    again; a second file beside it (``.heads``) holds the checksum of the last line of each block, so that lines lost at
+    the end are noticed too. One process at a time holds the files.
 
     Args:
         path: a file that must not exist yet; None keeps the ledger in memory (tests, notebooks).

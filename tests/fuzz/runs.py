@@ -73,7 +73,7 @@ def run_corpus(target: str) -> Tally:
 
 
 def run_quick(target: str) -> Tally:
-    """Return the outcomes of the corpus of a target and some mutations. One child makes them all, to import only once."""
+    """Return the outcomes of the corpus of a target and some mutations. One child makes all of them."""
     tally, inputs = Tally(), [*corpus_of(target), *itertools.islice(mutations_of(target, 0), TARGETS[target].each)]
     for (name, content), outcome in zip(inputs, run_inputs(TARGETS[target], inputs), strict=True):
         tally.add(name, content, outcome)

@@ -158,6 +158,13 @@ def test_a_block_that_cannot_be_read_loses_no_other(tmp_path):
     with closing(KeptBlocks(source, tmp_path / "kept")) as again:
         again.fill()
     assert set(reads.values()) == {1}
+    # So is a file whose size and time of writing are those of before.
+    path = tmp_path / "in" / "1.parquet"
+    before, name = path.stat(), next(key for key in source.keys if key.startswith("1."))
+    identity, content = source.identity(name), path.read_bytes()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns and source.identity(name) != identity
     # Records that are read otherwise are others.
     other = KeptBlocks(TableBlocks(str(tmp_path / "in"), CHOICES), tmp_path / "kept")
     other.fill()

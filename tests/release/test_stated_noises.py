@@ -14,15 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_dpgen.privacy import mechanisms
-from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
+from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.exact_unit import read_unit, write_unit
 from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.strategy import CYCLIC, Strategy
 from lightning_dpgen.release.certificate import digest, make_certificate
 from lightning_dpgen.release.noise_check import check_noises
 from lightning_dpgen.release.stated_noises import MOST_ALIKE, RELATIVE_GRID
@@ -209,6 +211,21 @@ def test_what_was_planned_and_not_drawn_is_stated_so(tmp_path):
     certificate = make_certificate(account, unit="one row", declared={"n": 90}, released=[], folder=tmp_path)
     assert [entry["names"] for entry in certificate["noise"]["sums"]] == [["first"]]
     assert [entry["mechanism"] for entry in certificate["noise"]["others"]] == ["none"]
+    assert check_noises(certificate)[0] == []
+
+
+@pytest.mark.parametrize("steps", [0, 8])
+def test_correlated_noise_is_stated_whether_its_steps_were_made_or_not(tmp_path, steps):
+    strategy = Strategy(CYCLIC, 8, 2, (1.0, 0.5))
+    training = Stage(Access("training", {"gradient": 2.0}, 0.5, strategy=strategy), 8, 0.5)
+    account = Account(Plan((Stage(Access("first", {"x": 5.0}), 1, 0.5), training), 100.0, 1e-5, n=900))
+    with account.open("first") as access:
+        mechanisms.rounded_gaussian(access, "x", torch.zeros(1, dtype=torch.int64), sensitivity=1.0)
+    for _ in range(steps):
+        with account.open("training", draw=account.sample("training", 20)[1]) as access:
+            mechanisms.gaussian(access, "gradient", torch.zeros(3), sensitivity=1.0)
+    certificate = make_certificate(account, unit="one row", declared={"n": 900}, released=[], folder=tmp_path)
+    assert [entry["mechanism"] for entry in certificate["noise"]["others"]] == ["correlated_gaussian" if steps else "none"]
     assert check_noises(certificate)[0] == []
 
 
