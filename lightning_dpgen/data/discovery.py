@@ -17,12 +17,14 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
-from lightning_dpgen.data.key_owners import KeyOwners, held_at_most
+from lightning_dpgen.data.key_owners import KeyCounts, KeyOwners, held_at_most
+from lightning_dpgen.data.persons import mixed
 from lightning_dpgen.data.value_grid import values_of
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent, left_of
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.gaussian_cost import check_delta, gaussian_mu
-from lightning_dpgen.privacy.mechanisms import noisy_histogram, select_keys
+from lightning_dpgen.privacy.mechanisms import rounded_gaussian, select_keys
+from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
@@ -159,6 +161,37 @@ class Buckets:
 REAL, WHOLE = Buckets(-64, 128), Buckets(0, 63)
 
 
+def count_buckets(
+    values: np.ndarray,
+    buckets: Buckets,
+    owners: np.ndarray | None = None,
+    most: int | None = None,
+    salts: np.ndarray | None = None,
+    stream: PrivateStream | None = None,
+) -> np.ndarray:
+    """Return how many owners count for each bucket, of which an owner counts for `most` (None for all), once for each.
+
+    Args:
+        values: (N,) numbers, private; NaN where there is none.
+        owners: (N,) whole numbers, the owner of each; None where each value has one of its own.
+        salts, stream: as for `key_owners.held_at_most`; salts are (N,).
+
+    Returns:
+        np.ndarray: (len(buckets),) int64, private.
+
+    Example:
+        >>> count_buckets(np.array([1.0, 1.5, np.nan, 5.0]), Buckets(0, 3)).tolist()
+        [0, 0, 0, 0, 2, 0, 1]
+    """
+    there = ~np.isnan(values)
+    places = buckets.places(values[there])
+    if owners is not None:
+        salts = None if salts is None else salts[there]
+        hashes = mixed(np.arange(len(buckets), dtype=np.uint64))
+        places = held_at_most(owners[there], places, most, hashes, salts, stream)
+    return np.bincount(places, minlength=len(buckets))
+
+
 def find_bounds(
     access: OpenAccess,
     name: str,
@@ -168,6 +201,33 @@ def find_bounds(
     most: int = 1,
     whole: bool = False,
     chance: float = 1e-3,
+    salts: np.ndarray | None = None,
+) -> tuple[int | float, int | float] | None:
+    """Find bounds of a column of numbers; see `find_bounds_in`.
+
+    Args:
+        access, name, whole, chance: as for `find_bounds_in`.
+        values: (N,) numbers, private; NaN where there is none. Whole numbers and days as they are.
+        owners: (N,) whole numbers, the owner of each row where the unit is a person; None where it is a record.
+        most: the number of buckets in which a person counts, once in each; others of theirs are left out as if at random.
+        salts: (N,) as for `key_owners.held_at_most`; None to draw them.
+
+    Raises:
+        LedgerError: as `find_bounds_in`.
+        ValueError: if `most`, `chance` or the shapes are impossible.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    owners = None if owners is None else np.asarray(owners)
+    whose = np.arange(len(values)) if owners is None else owners
+    if values.ndim != 1 or whose.shape != values.shape or (len(whose) and whose.dtype.kind not in "iu"):
+        raise ValueError(f"values {values.shape}, owners {whose.shape} {whose.dtype}: expected a whole number a value")
+    _check_bounds(access, name, most, chance)
+    counts = count_buckets(values, WHOLE if whole else REAL, owners, most if access.private else None, salts, access.stream)
+    return find_bounds_in(access, name, counts, most=most, whole=whole, chance=chance)
+
+
+def find_bounds_in(
+    access: OpenAccess, name: str, counts: np.ndarray, *, most: int = 1, whole: bool = False, chance: float = 1e-3
 ) -> tuple[int | float, int | float] | None:
     """Find bounds of a column of numbers: the outermost buckets of a noisy histogram over powers of two that are not empty.
 
@@ -176,9 +236,9 @@ def find_bounds(
 
     Args:
         access, name: as for `mechanisms.gaussian`; the name is `bounds_of` the column in a `discovery_stage`.
-        values: (N,) numbers, private; NaN where there is none. Whole numbers and days as they are.
-        owners: (N,) whole numbers, the owner of each row where the unit is a person; None where it is a record.
-        most: the number of buckets in which a person counts, once in each; others of theirs are left out at random.
+        counts: (B,) how many count for each bucket of `WHOLE` or `REAL`, private. The caller has made sure that a record
+            (or a person, where that is the unit) counts in at most `most` buckets, and once in each.
+        most: see `counts`; public.
         whole: whether bounds are whole numbers, below 2^63; else they are within 2^64, and below 2^-64 all is 0.
         chance: public; larger covers more of the values, and is the chance of a bound that is far too wide.
 
@@ -190,26 +250,26 @@ def find_bounds(
 
     Raises:
         LedgerError: as for `mechanisms.gaussian`; or in a plan under replace-one.
-        ValueError: if `most`, `chance` or the shapes are impossible.
+        ValueError: if `most`, `chance` or the shape is impossible.
     """
-    values = np.asarray(values, dtype=np.float64)
-    owners = np.arange(len(values)) if owners is None else np.asarray(owners)
-    if values.ndim != 1 or owners.shape != values.shape or (len(owners) and owners.dtype.kind not in "iu"):
-        raise ValueError(f"values {values.shape}, owners {owners.shape} {owners.dtype}: expected a whole number a value")
-    if type(most) is not int or most < 1 or not 0.0 < chance < 1.0:
-        raise ValueError(f"most={most!r}, chance={chance}: expected a whole number (int) from 1, and a probability")
-    if access.relation == REPLACE_ONE:
-        raise LedgerError(f"noise {name!r}: the sensitivity of a histogram is stated here for a record added or removed")
-    buckets, there = WHOLE if whole else REAL, ~np.isnan(values)
-    kept = held_at_most(owners[there], buckets.places(values[there]), most if access.private else None, access.stream)
-    multiplier = access.access.multipliers.get(name, 0.0)
-    noisy = noisy_histogram(access, name, torch.from_numpy(kept), len(buckets), sensitivity=math.sqrt(most), of_unit=True)
-    noisy = noisy.numpy()
+    _check_bounds(access, name, most, chance)
+    buckets = WHOLE if whole else REAL
+    if counts.shape != (len(buckets),):
+        raise ValueError(f"counts {counts.shape}: expected ({len(buckets)},), one for each bucket")
+    exact, multiplier = torch.from_numpy(counts), access.access.multipliers.get(name, 0.0)
+    noisy = rounded_gaussian(access, name, exact, sensitivity=math.sqrt(most), of_unit=True).numpy()
     empty = -math.expm1(math.log1p(-chance) / len(buckets))
     above = np.flatnonzero(noisy > -multiplier * math.sqrt(most) * ndtri(empty))
     if not len(above):
         return None
     return buckets.ends(int(above[0]))[0], buckets.ends(int(above[-1]))[1]
+
+
+def _check_bounds(access: OpenAccess, name: str, most: int, chance: float) -> None:
+    if type(most) is not int or most < 1 or not 0.0 < chance < 1.0:
+        raise ValueError(f"most={most!r}, chance={chance}: expected a whole number (int) from 1, and a probability")
+    if access.relation == REPLACE_ONE:
+        raise LedgerError(f"noise {name!r}: the sensitivity of a histogram is stated here for a record added or removed")
 
 
 def find_keys(access: OpenAccess, name: str, held: KeyOwners, *, most: int = 1) -> list[Any]:
@@ -218,7 +278,8 @@ def find_keys(access: OpenAccess, name: str, held: KeyOwners, *, most: int = 1) 
     Args:
         access, name: as for `mechanisms.select_keys`; the name is `keys_of` the column in a `discovery_stage`.
         held: the keys and their owners, private.
-        most: the number of keys for which a record (or a person) counts, once for each; others are left out at random.
+        most: the number of keys for which a record (or a person) counts, once for each; others are left out as if at
+            random.
 
     Returns:
         The keys, sorted, strings or whole numbers: public. Empty if none is held by enough: the share is too small.
@@ -226,7 +287,5 @@ def find_keys(access: OpenAccess, name: str, held: KeyOwners, *, most: int = 1) 
     Guarantee, Raises:
         As `mechanisms.select_keys`.
     """
-    kept = held_at_most(held.owners, held.codes, most if access.private else None, access.stream)
-    counts = np.bincount(kept, minlength=len(held.names))
-    present = np.flatnonzero(counts)
-    return select_keys(access, name, held.names[present], counts[present], most=most)[0].tolist()
+    counted = KeyCounts.of(held, most if access.private else None, access.stream)
+    return select_keys(access, name, counted.names, counted.counts, most=most)[0].tolist()

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
+from lightning_dpgen.data.persons import mixed
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.sampling.errors import BadRecords
+
+# Names and persons have the same hash in any process. It decides only which of a person's own entries count.
+_HASH_KEY = "lightning_dpgen."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -21,6 +26,8 @@ class KeyOwners:
         codes: (P,) positions in `names`.
         owners: (P,) the owner of each, a record or a person, as any whole number.
         names: (K,) distinct keys, text (as objects) or whole numbers (int64).
+        salts: (P,) uint64, one number for all entries of an owner, such as a hash of its name (`held_at_most`); None to
+            draw it.
 
     Raises:
         BadRecords: if they are not; nothing has been spent. The message shows no key.
@@ -29,9 +36,10 @@ class KeyOwners:
     codes: np.ndarray
     owners: np.ndarray
     names: np.ndarray
+    salts: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        codes, owners, names = self.codes, self.owners, self.names
+        codes, owners, names, salts = self.codes, self.owners, self.names, self.salts
         for name, array in (("codes", codes), ("owners", owners)):
             if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
                 raise BadRecords(f"{name} of entries are {array.dtype} of shape {array.shape}: expected whole numbers")
@@ -39,18 +47,23 @@ class KeyOwners:
             raise BadRecords(f"names are {names.dtype} of shape {names.shape}: expected text or whole numbers, all alike")
         if len(codes) != len(owners):
             raise BadRecords(f"{len(codes)} entries and {len(owners)} owners: expected an owner for each")
+        if salts is not None and (salts.shape != owners.shape or salts.dtype != np.uint64):
+            raise BadRecords(
+                f"salts {salts.shape} of {salts.dtype}: expected uint64, one for each of {len(owners)} entries"
+            )
         if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(names):
             raise BadRecords(f"codes of entries are not all from 0 to {len(names) - 1}, the places of their names")
         if len(set(names.tolist())) < len(names):
             raise BadRecords("a key stands twice among the names: expected each once, so that holders are counted together")
 
     @classmethod
-    def of_column(cls, values: Any, owners: np.ndarray | None = None) -> KeyOwners:
+    def of_column(cls, values: Any, owners: np.ndarray | None = None, salts: np.ndarray | None = None) -> KeyOwners:
         """Take the categories of a column of text or whole numbers; missing ones are left out.
 
         Args:
             values: (N,) an Arrow array, a pandas series, a numpy array or a list.
             owners: (N,) the owner of each row, where the unit is a person; None where it is a record.
+            salts: (N,) as for `KeyOwners`.
 
         Raises:
             BadRecords: if they are neither text nor whole numbers, or both.
@@ -66,7 +79,8 @@ class KeyOwners:
             raise BadRecords(f"{len(column)} values and owners of shape {owners.shape}: expected an owner for each")
         there = column.is_valid().to_numpy(zero_copy_only=False)
         encoded = column.drop_null().dictionary_encode()
-        return cls(encoded.indices.to_numpy(), owners[there], _array(encoded.dictionary))
+        salts = None if salts is None else salts[there]
+        return cls(encoded.indices.to_numpy(), owners[there], _array(encoded.dictionary), salts)
 
     @classmethod
     def of_sets(
@@ -100,14 +114,61 @@ class KeyOwners:
         return cls(codes, np.repeat(owners, sizes), _array(items))
 
 
-def held_at_most(owners: np.ndarray, codes: np.ndarray, most: int | None, stream: PrivateStream) -> np.ndarray:
-    """Return the codes that count when each owner counts once for a code, and for `most` (None for all), chosen at random.
+@dataclass(frozen=True, eq=False, repr=False)
+class KeyCounts:
+    """Keys that are held, each once, and how many owners count for each. Private.
 
-    The choice follows from an owner's own codes and from randomness of its own, so one owner more changes no other's.
-    Owners and codes are (P,) whole numbers, codes from 0.
+    Args:
+        names: (K,) as of `KeyOwners`, sorted.
+        counts: (K,) int64, from 1.
+    """
+
+    names: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, held: KeyOwners, most: int | None, stream: PrivateStream | None = None) -> KeyCounts:
+        """Count the owners of each key, of which an owner counts for `most` (None for all), once for each.
+
+        Args:
+            stream: draws the salts of owners that have none.
+
+        Example:
+            >>> counted = KeyCounts.of(KeyOwners.of_column(["Rome", None, "Paris", "Rome"]), most=1)
+            >>> counted.names.tolist(), counted.counts.tolist()
+            (['Paris', 'Rome'], [1, 2])
+        """
+        # Keys are numbered by their names: of two that share a hash the choice follows from no other owner's.
+        order = np.argsort(held.names)
+        names, place = held.names[order], np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        kept = held_at_most(held.owners, place[held.codes], most, name_hashes(names), held.salts, stream)
+        counts = np.bincount(kept, minlength=len(names))
+        present = np.flatnonzero(counts)
+        return cls(names[present], counts[present])
+
+
+def held_at_most(
+    owners: np.ndarray,
+    codes: np.ndarray,
+    most: int | None,
+    hashes: np.ndarray,
+    salts: np.ndarray | None = None,
+    stream: PrivateStream | None = None,
+) -> np.ndarray:
+    """Return the codes that count when each owner counts once for a code, and for `most` (None for all), as if at random.
+
+    The choice follows from an owner's own codes and its salt, so one owner more changes no other's, and the order of the
+    entries does not decide it.
+
+    Args:
+        owners, codes: (P,) whole numbers, codes from 0. Of two codes that share a hash the lower one goes first.
+        hashes: (K,) uint64, a hash of what each code stands for.
+        salts: (P,) uint64, one number for all entries of an owner; None to draw it.
+        stream: draws the salts where they are None and some owner has several entries.
     """
     # Owners are numbered by their places, so that a pair of owner and code is one number of 64 bits.
-    distinct, owners = np.unique(owners, return_inverse=True)
+    distinct, first, owners = np.unique(owners, return_index=True, return_inverse=True)
     # Unsigned numbers of 64 bits would turn the sum into floats.
     codes = codes.astype(np.int64)
     if len(distinct) == len(codes):
@@ -116,10 +177,31 @@ def held_at_most(owners: np.ndarray, codes: np.ndarray, most: int | None, stream
     owners, codes = np.divmod(np.unique(owners.astype(np.int64) * kinds + codes), kinds)
     if most is None:
         return codes
-    order = np.lexsort((stream.words(len(owners)), owners))
+    if salts is None and stream is None:
+        raise ValueError("salts=None, stream=None: expected one of them, since an owner has several entries")
+    own = stream.words(len(distinct)) if salts is None else salts[first]
+    order = np.lexsort((mixed(hashes[codes] ^ mixed(own)[owners]), owners))
     starts = np.flatnonzero(np.diff(owners, prepend=-1))
     rank = np.arange(len(owners)) - np.repeat(starts, np.diff(starts, append=len(owners)))
     return codes[order][rank < most]
+
+
+def name_hashes(names: np.ndarray) -> np.ndarray:
+    """Return a hash (K,) uint64 of each name, text or bytes (as objects) or whole numbers, alike in all processes."""
+    if names.dtype.kind in "iu":
+        return mixed(names.astype(np.uint64))
+    return pd.util.hash_array(names, hash_key=_HASH_KEY, categorize=False)
+
+
+def number_hashes(numbers: np.ndarray, owners: np.ndarray) -> np.ndarray:
+    """Return a hash (N,) uint64 of each number and of its rank among equal ones of its owner, which are not alike."""
+    order = np.lexsort((numbers, owners))
+    numbers, owners = numbers[order] + 0.0, owners[order]
+    fresh = np.append(True, (numbers[1:] != numbers[:-1]) | (owners[1:] != owners[:-1]))[: len(order)]
+    rank = np.arange(len(order)) - np.maximum.accumulate(np.where(fresh, np.arange(len(order)), 0))
+    found = np.empty(len(order), np.uint64)
+    found[order] = mixed(numbers.view(np.uint64) + mixed(rank.astype(np.uint64)))
+    return found
 
 
 def _keys(values: Any) -> pa.Array:

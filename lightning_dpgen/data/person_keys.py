@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import numbers
+from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
 
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.data.key_owners import name_hashes
 from lightning_dpgen.data.names import plain
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -52,6 +54,38 @@ def person_keys(values: pa.Array) -> tuple[pa.Array, np.ndarray]:
     except (pa.ArrowException, TypeError):
         raise BadRecords(f"ids or persons are of {kind}: expected text or whole numbers") from None
     return keys, of_row
+
+
+def number_persons(parts: Iterable[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
+    """Return a number for the person of each row, and a hash of the person's key that is the same in all processes.
+
+    Args:
+        parts: the persons of rows, as `person_keys` takes them, some at a time. Private.
+
+    Returns:
+        (N,) int64, from 0 in the order in which persons are met; (N,) uint64. Private.
+
+    Raises:
+        BadRecords: as `person_keys`.
+
+    Example:
+        >>> numbers, hashes = number_persons([pa.array(["x", "y"]), pa.array(["y"])])
+        >>> numbers.tolist(), hashes[1] == hashes[2], hashes[0] == hashes[1]
+        ([0, 1, 1], np.True_, np.False_)
+    """
+    known: dict[bytes, int] = {}
+    numbers, hashes = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+    for part in parts:
+        keys, of_row = person_keys(part)
+        own = np.array([known.setdefault(key, len(known)) for key in keys.to_pylist()], np.int64)
+        numbers.append(own[of_row])
+        hashes.append(key_hashes(keys)[of_row])
+    return np.concatenate(numbers), np.concatenate(hashes)
+
+
+def key_hashes(keys: pa.Array) -> np.ndarray:
+    """Return a hash (n,) uint64 of each key of a person, which is the same in all processes."""
+    return name_hashes(keys.to_numpy(zero_copy_only=False))
 
 
 def _written(values: pa.Array) -> pa.Array:

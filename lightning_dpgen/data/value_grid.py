@@ -91,3 +91,25 @@ class ValueGrid:
     def number(self, leaf: int) -> int | float:
         """Return the least number of a leaf."""
         return int(self.low) + leaf if self.whole else self.low + leaf / self.span * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """The leaf of each number that was read, also of one beyond the bounds.
+
+    Args:
+        grid: the leaves.
+        reference: added to the numbers, which are read from it.
+    """
+
+    grid: ValueGrid
+    reference: int = 0
+
+    def __call__(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the leaf (n,) int64 of each number (n,); it never falls where numbers rise.
+
+        Example:
+            >>> Leaves(ValueGrid(17, 90, True))(np.array([-np.inf, 17.0, 18.0, 99.0]))
+            array([ 0,  0,  1, 73])
+        """
+        return self.grid.leaves(np.clip(numbers + self.reference, self.grid.low, self.grid.high))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from lightning_dpgen.data.key_owners import held_at_most
-from lightning_dpgen.data.value_grid import ValueGrid, values_of
+from lightning_dpgen.data.number_counts import NumberCounts
+from lightning_dpgen.data.value_grid import Leaves, ValueGrid, values_of
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.mechanisms import noisy_histogram
+from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 
@@ -25,6 +27,9 @@ _CERTAIN = 4.0
 # all others together these are.
 _SURE = {0: (3.5, 4.0), 1: (3.0, 1.75), 2: (2.5, 1.0)}
 
+# A function of the first leaves of nodes, the width of their children and how many each has: (nodes, children) int64.
+CountChildren: TypeAlias = Callable[[Sequence[int], int, int], np.ndarray]
+
 
 def find_values(
     access: OpenAccess,
@@ -32,8 +37,36 @@ def find_values(
     numbers: np.ndarray,
     grid: ValueGrid,
     *,
+    reference: int = 0,
     owners: np.ndarray | None = None,
     most: int = 1,
+    salts: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Find how a column of numbers is distributed; see `find_values_in`.
+
+    Args:
+        access, column, grid: as for `find_values_in`.
+        numbers: (N,) private; NaN where there is none. Those beyond the bounds count as these.
+        reference: added to the numbers, which are read from it.
+        owners: (N,) whole numbers, the owner of each row where the unit is a person; None where it is a record.
+        most: the number of rows of a person that count; others of theirs are left out as if at random.
+        salts: (N,) as for `key_owners.held_at_most`; None to draw them.
+
+    Raises:
+        LedgerError: as `find_values_in`.
+        ValueError: if shapes are impossible.
+    """
+    numbers = np.asarray(numbers, dtype=np.float64)
+    if numbers.ndim != 1 or (owners is not None and np.shape(owners) != numbers.shape):
+        raise ValueError(f"numbers {numbers.shape}, owners {np.shape(owners)}: expected (N,) and an owner for each")
+    owners = None if owners is None else np.asarray(owners)
+    counted = NumberCounts.of(numbers, owners, most if access.private else None, salts, access.stream)
+    count = functools.partial(counted.in_children, Leaves(grid, reference))
+    return find_values_in(access, column, count, grid, most=1 if owners is None else most)
+
+
+def find_values_in(
+    access: OpenAccess, column: str, count: CountChildren, grid: ValueGrid, *, most: int = 1
 ) -> dict[str, Any]:
     """Find how a column of numbers is distributed, from one noisy histogram for each level of a tree.
 
@@ -43,10 +76,10 @@ def find_values(
 
     Args:
         access, column: as for `mechanisms.gaussian`; the access lists the noise `values_of` the column at each level.
-        numbers: (N,) private; NaN where there is none.
-        grid: between whose bounds all of them lie; public.
-        owners: (N,) whole numbers, the owner of each row where the unit is a person; None where it is a record.
-        most: the number of rows of a person that count; others of theirs are left out at random.
+        count: counts the rows in the children of nodes, as `NumberCounts.in_children` does. The caller has made sure that
+            a record counts once, and a person `most` times.
+        grid: the leaves of the tree; public.
+        most: the number of rows of a person that count; 1 where the unit is a record.
 
     Returns:
         ``{"pieces": [[start, count], ...], "noise": sigma}``, public: the noisy count of the numbers from each start to the
@@ -58,23 +91,15 @@ def find_values(
 
     Raises:
         LedgerError: as for `mechanisms.gaussian`; or in a plan under replace-one.
-        ValueError: if shapes are impossible.
     """
-    numbers = np.asarray(numbers)
-    if numbers.ndim != 1 or (owners is not None and np.shape(owners) != numbers.shape):
-        raise ValueError(f"numbers {numbers.shape}, owners {np.shape(owners)}: expected (N,) and an owner for each")
     if access.relation == REPLACE_ONE:
         raise LedgerError(f"column {column!r}: the sensitivity of a histogram is stated here for a record added or removed")
-    there = ~np.isnan(numbers)
-    leaves = grid.leaves(numbers[there])
-    if owners is not None and access.private:
-        leaves = leaves[held_at_most(np.asarray(owners)[there], np.arange(len(leaves)), most, access.stream)]
     width, found = grid.branching**grid.levels, [(0, grid.span, math.inf)]
     sigma, done, rank = 0.0, [], 0
     for level in range(1, grid.levels + 1):
         name, width = values_of(column, level), width // grid.branching
-        counts = _children(access, name, leaves, [first for first, _, _ in found], width, grid.branching)
-        sigma = access.access.multipliers.get(name, 0.0) * (most if owners is not None else 1)
+        counts = _children(access, name, count, [first for first, _, _ in found], width, grid.branching)
+        sigma = access.access.multipliers.get(name, 0.0) * most
         nodes = [
             (first + place * width, min(first + (place + 1) * width, grid.span), float(count))
             for (first, _, mass), row in zip(found, counts, strict=True)
@@ -91,16 +116,13 @@ def find_values(
 
 
 def _children(
-    access: OpenAccess, name: str, leaves: np.ndarray, firsts: list[int], width: int, branching: int
+    access: OpenAccess, name: str, count: CountChildren, firsts: list[int], width: int, branching: int
 ) -> np.ndarray:
-    """Return the noisy counts (nodes, branching) of the children of nodes that begin at `firsts`, increasing."""
-    begin, own = np.array(firsts, np.int64), width * branching
-    node = np.searchsorted(begin, leaves, side="right") - 1
-    inside = (node >= 0) & (leaves < begin[node] + own) if len(begin) else np.zeros(len(leaves), bool)
-    places = node[inside] * branching + (leaves[inside] - begin[node[inside]]) // width
+    """Return the noisy counts (nodes, branching) of the children of nodes that begin at `firsts`, rising."""
     # Each noise is drawn once, also where nothing is left to be counted.
-    counts = noisy_histogram(access, name, torch.from_numpy(places), max(len(begin), 1) * branching).numpy()
-    return counts.reshape(-1, branching)[: len(begin)]
+    exact = count(firsts, width, branching) if firsts else np.zeros((1, branching), np.int64)
+    noisy = rounded_gaussian(access, name, torch.from_numpy(exact.reshape(-1)), sensitivity=1.0).numpy()
+    return noisy.reshape(-1, branching)[: len(firsts)]
 
 
 def _likely(counts: np.ndarray, total: float, sigma: float, rank: int) -> np.ndarray:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.folder import FileRows
 from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange
 from lightning_dpgen.data.reading import Reading
-from lightning_dpgen.data.tables.reading import check_rows, read_parts, with_person
+from lightning_dpgen.data.tables.reading import check_rows, read_open_rows, read_parts, with_person
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.sources import localized, table_files
 
@@ -31,6 +34,7 @@ class TableBlocks:
         outside: ``refuse``, or ``clamp``, as for `read_table`.
         values: whether the records are kept by their values, too.
         person: the column of the owners of records, which every file has; None where no person has several.
+        described: the same schema with what is still to be found of it, for `opened`; None where nothing is.
         cuts: the file in which it is kept where files of text are cut, in a private folder; None to keep it in memory.
 
     Raises:
@@ -53,6 +57,7 @@ class TableBlocks:
     outside: str = "refuse"
     values: bool = False
     person: str | None = None
+    described: TableSchema | None = None
     cuts: Path | None = None
 
     def __post_init__(self) -> None:
@@ -61,7 +66,9 @@ class TableBlocks:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process opens the files itself.
-        return TableBlocks, (self.path, self.schema, self.outside, self.values, self.person, self.cuts)
+        return TableBlocks, (
+            self.path, self.schema, self.outside, self.values, self.person, self.described, self.cuts
+        )  # fmt: skip
 
     @property
     def keys(self) -> list[str]:
@@ -88,11 +95,25 @@ class TableBlocks:
         Raises:
             BadRecords: naming the file and the row group, or the line.
         """
-        name, place = self._places[key]
-        rows = self._files[name]
-        rows = rows.within(place) if isinstance(place, TextRange) else rows.group(place)
+        rows = self._rows(self._files, key)
         how = {"outside": self.outside, "person": self.person, "values": self.values}
         yield from read_parts(localized(rows, self.schema), self.schema, counted=counted, **how)
+
+    def opened(self, key: str, names: Sequence[str]) -> tuple[dict[str, Any], list[pa.Array] | None]:
+        """Return the columns of a block that are looked at privately, and its persons; see `read_open_rows`.
+
+        Raises:
+            BadRecords: as `encoded`.
+            ValueError: where nothing is described as still to be found.
+        """
+        if self.described is None:
+            raise ValueError("described=None: expected the schema with what is to be found, whose columns are looked at")
+        rows = self._rows(self._open_files, key)
+        return read_open_rows(localized(rows, self.described), self.described, names, person=self.person)
+
+    def _rows(self, files: Mapping[str, FileRows], key: str) -> RowSource:
+        name, place = self._places[key]
+        return files[name].within(place) if isinstance(place, TextRange) else files[name].group(place)
 
     def _file(self, name: str) -> Path:
         return Path(self.path) / name if Path(self.path).is_dir() else Path(self.path)
@@ -101,11 +122,17 @@ class TableBlocks:
         found = self._file(name).stat()
         # A time of change that no program sets tells of a file whose size and time of writing were put back.
         times = found.st_mtime_ns, found.st_ctime_ns
-        return [name, found.st_size, *times, self.schema.as_json(), self.outside, self.values, self.person]
+        read = [self.schema.as_json(), self.outside, self.values, self.person]
+        read += [] if self.described is None else [self.described.as_json()]
+        return [name, found.st_size, *times, *read]
 
     @cached_property
     def _files(self) -> dict[str, FileRows]:
         return dict(table_files(self.path, self.schema))
+
+    @cached_property
+    def _open_files(self) -> dict[str, FileRows]:
+        return dict(table_files(self.path, self.described))
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int | TextRange]]:

@@ -6,14 +6,17 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
 from lightning_dpgen.data.key_owners import KeyOwners
+from lightning_dpgen.data.person_keys import number_persons
 from lightning_dpgen.data.tables.open_columns import BOUNDS
+from lightning_dpgen.data.tables.open_part import Part
+from lightning_dpgen.data.value_grid import Leaves
 from lightning_dpgen.data.value_tree import find_values
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
@@ -21,6 +24,7 @@ from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.calibration import make_first_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
+from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.specs.defaults import MOST_STEPS
@@ -135,19 +139,54 @@ def for_any_find(spec: RunSpec, source: Source) -> Settings:
     return settings
 
 
+class Seen(Protocol):
+    """The records as a first pass sees them. Private.
+
+    Attributes:
+        n: how many records take part.
+    """
+
+    n: int
+
+    def find_bounds(self, access: OpenAccess, name: str, part: Part) -> tuple[int | float, int | float] | None:
+        """Find the bounds of a column; see `discovery.find_bounds_in`."""
+
+    def find_keys(self, access: OpenAccess, name: str, part: Part) -> list[Any]:
+        """Find the categories of a column, or the items of sets; see `discovery.find_keys`."""
+
+    def find_values(self, access: OpenAccess, name: str, part: Part, leaves: Leaves) -> dict[str, Any]:
+        """Find how a column is distributed; see `value_tree.find_values_in`."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Look:
-    """The records as a first pass sees them. Private.
+    """Records in memory as a first pass sees them. Private.
 
     Args:
         n: how many records take part.
-        parts: what is to be found something of: numbers (N,), NaN where there is none, or who holds which key.
+        parts: what is to be found something of: numbers (N,), NaN where there is none, or keys and their owners.
         persons: (N,) whose each record is; None where no person has several.
+        salts: (N,) uint64, a hash of each record's person; None to draw it.
     """
 
     n: int
     parts: dict[str, np.ndarray | KeyOwners]
     persons: np.ndarray | None
+    salts: np.ndarray | None = None
+
+    def find_bounds(self, access: OpenAccess, name: str, part: Part) -> tuple[int | float, int | float] | None:
+        """Find the bounds of a column; see `discovery.find_bounds`."""
+        whose = {"owners": self.persons, "salts": self.salts, "most": part.most}
+        return find_bounds(access, bounds_of(name), self.parts[name], whole=part.whole, **whose)
+
+    def find_keys(self, access: OpenAccess, name: str, part: Part) -> list[Any]:
+        """Find the categories of a column, or the items of sets; see `discovery.find_keys`."""
+        return find_keys(access, keys_of(name), self.parts[name], most=part.most)
+
+    def find_values(self, access: OpenAccess, name: str, part: Part, leaves: Leaves) -> dict[str, Any]:
+        """Find how a column is distributed; see `value_tree.find_values`."""
+        whose = {"owners": self.persons, "salts": self.salts, "most": part.most}
+        return find_values(access, name, self.parts[name], leaves.grid, reference=leaves.reference, **whose)
 
 
 def look(spec: RunSpec, source: Source) -> Look:
@@ -162,16 +201,17 @@ def look(spec: RunSpec, source: Source) -> Look:
     if not source.open_parts:
         return Look(n, {}, None)
     raw, persons = source.raw_parts()
+    numbers, salts = (None, None) if persons is None else number_persons(persons)
     parts = {}
     for name, values in raw.items():
         if isinstance(values, tuple):
             parts[name] = KeyOwners.of_sets(*values)
         else:
-            parts[name] = values if isinstance(values, np.ndarray) else KeyOwners.of_column(values, persons)
-    return Look(n, parts, persons)
+            parts[name] = values if isinstance(values, np.ndarray) else KeyOwners.of_column(values, numbers, salts)
+    return Look(n, parts, numbers, salts)
 
 
-def buy(spec: RunSpec, source: Source, seen: Look, account: Account) -> Bought:
+def buy(spec: RunSpec, source: Source, seen: Seen, account: Account) -> Bought:
     """Return what the first pass finds, from one access.
 
     One record added or removed changes the count by 1; what it changes of the rest, `find_bounds` and `find_keys` say.
@@ -185,17 +225,14 @@ def buy(spec: RunSpec, source: Source, seen: Look, account: Account) -> Bought:
             n = max(1, int(rounded_gaussian(access, "n", torch.tensor([seen.n]), sensitivity=1.0)))
         for name, part in opened.items():
             if part.grid is not None:
-                found[name] = find_values(access, name, seen.parts[name], part.grid, owners=seen.persons, most=part.most)
+                found[name] = seen.find_values(access, name, part, Leaves(part.grid))
             elif part.find == BOUNDS:
-                found[name] = find_bounds(
-                    access, bounds_of(name), seen.parts[name], owners=seen.persons, most=part.most, whole=part.whole
-                )
+                found[name] = seen.find_bounds(access, name, part)
                 if found[name] and part.column is not None:
-                    grid, numbers = part.column.between(found[name], seen.parts[name])
-                    values = find_values(access, name, numbers, grid, owners=seen.persons, most=part.most)
+                    values = seen.find_values(access, name, part, part.column.leaves_between(found[name]))
                     found[name] = {"bounds": list(found[name])} | values
             else:
-                found[name] = find_keys(access, keys_of(name), seen.parts[name], most=part.most)
+                found[name] = seen.find_keys(access, name, part)
     nothing = [name for name, value in found.items() if not value]
     if nothing:
         raise BudgetTooSmall(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import filelock
 
 from lightning_dpgen.data.files.extras import needs
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.kept_blocks import SUMS, KeptBlocks
+from lightning_dpgen.passes.kept_look import KeptLook
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.runs import folder as run_folder
@@ -16,7 +18,8 @@ from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compute import RaySpec, make_executor
-from lightning_dpgen.specs.settings import Settings
+from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.settings import Settings, make_schema
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError, describe_os_error
 
@@ -41,11 +44,22 @@ def check_memory(settings: Settings, source: Source) -> None:
         return
     if isinstance(spec.compute, RaySpec):
         needs("ray", "ray", "compute=ray")
-    large = f"records in memory, and data.path is larger than data.memory_gib={spec.data.memory_gib:g}"
-    raise_it = "or raise data.memory_gib where the machine has the memory"
-    if opened := list(source.open_parts):
-        also = "" if spec.data.share_of_values is None else "; data.bins_share=0 cuts bins of equal width"
-        raise UsageError(f"{opened[0]} is to be found privately, which takes {large}: declare it{also}, {raise_it}")
+
+
+def look_in_blocks(spec: RunSpec, source: Source, folder: RunFolder) -> KeptLook:
+    """Return what a first pass sees of records in blocks, counted in the folder; no other run uses it until it is closed.
+
+    Raises:
+        UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were counted stay.
+    """
+    kept = source.first_look(make_schema(spec, source), folder.blocks, private=spec.privacy.private)
+    with ExitStack() as undo:
+        undo.callback(kept.close)
+        with _reading(folder, kept):
+            kept.fill(make_executor(spec.compute))
+        _check_some(source, kept.n)
+        undo.pop_all()
+    return kept
 
 
 def read_in_blocks(
@@ -61,35 +75,46 @@ def read_in_blocks(
     Raises:
         UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were encoded stay.
     """
-    fresh = not folder.unfinished
-    run_folder.take(folder)
     executor = make_executor(settings.spec.compute)
     kept = source.blocks(settings.schema, folder.blocks, values=values, by_rows=settings.trained)
-    on = f"the blocks that were read are kept, and run_dir={folder.root} goes on with them"
-    on += "; nothing was spent" if fresh else ""
     with ExitStack() as undo:
         undo.callback(kept.close)
-        try:
-            kept.hold()
-            # Another run may have begun here, or ended, since this one looked.
-            if folder.finished or (fresh and folder.unfinished):
-                raise UsageError(f"run_dir={folder.root}: another run has just taken it; choose another run_dir")
+        with _reading(folder, kept):
             kept.fill(executor)
-        except BadRecords as error:
-            raise BadRecords(f"{error}; {on}") from None
-        except KeyboardInterrupt:
-            raise UsageError(f"interrupted; {on}", INTERRUPTED) from None
-        except filelock.Timeout:
-            raise UsageError(f"run_dir={folder.root}: another run is reading its records into it; one at a time") from None
-        except OSError as error:
-            raise UsageError(f"{describe_os_error(error)}; {on}") from None
-        if not len(kept):
-            raise BadRecords(
-                f"data={source.spec.source}: there are no records: expected at least one; see what data.path holds"
-            )
+        _check_some(source, len(kept))
         undo.pop_all()
     sums = folder.blocks / f"{SUMS}.pt"
     return InBlocks(kept, executor, keep=sums, after_block=interrupts.stop_here, close=kept.close), kept.counted
+
+
+@contextmanager
+def _reading(folder: RunFolder, kept: KeptBlocks | KeptLook) -> Iterator[None]:
+    """Hold the place of blocks while they are read into it, and say in errors how to go on."""
+    fresh = not folder.unfinished
+    run_folder.take(folder)
+    on = f"the blocks that were read are kept, and run_dir={folder.root} goes on with them"
+    on += "; nothing was spent" if fresh else ""
+    try:
+        kept.hold()
+        # Another run may have begun here, or ended, since this one looked.
+        if folder.finished or (fresh and folder.unfinished):
+            raise UsageError(f"run_dir={folder.root}: another run has just taken it; choose another run_dir")
+        yield
+    except BadRecords as error:
+        raise BadRecords(f"{error}; {on}") from None
+    except KeyboardInterrupt:
+        raise UsageError(f"interrupted; {on}", INTERRUPTED) from None
+    except filelock.Timeout:
+        raise UsageError(f"run_dir={folder.root}: another run is reading its records into it; one at a time") from None
+    except OSError as error:
+        raise UsageError(f"{describe_os_error(error)}; {on}") from None
+
+
+def _check_some(source: Source, n: int) -> None:
+    if not n:
+        raise BadRecords(
+            f"data={source.spec.source}: there are no records: expected at least one; see what data.path holds"
+        )
 
 
 def store_of(records: Records | InBlocks) -> Records | KeptRecords:

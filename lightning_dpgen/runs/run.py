@@ -19,7 +19,7 @@ from lightning_dpgen.runs import discover, run_identity
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.context import Context, private_stream
 from lightning_dpgen.runs.folder import RunFolder
-from lightning_dpgen.runs.in_blocks import check_memory
+from lightning_dpgen.runs.in_blocks import check_memory, look_in_blocks
 from lightning_dpgen.runs.initial import check_other_records, keep_initial, with_kept_initial
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import learn, open_records, read_records
@@ -157,6 +157,10 @@ class _Run:
             known = discover.for_any_find(self.spec, self.source) if settings is None else settings
             rehearse(known.module(Account(plan)), self.spec.model.target)
         if settings is None:
+            if self.source.in_blocks and self.source.open_parts:
+                seen = look_in_blocks(self.spec, self.source, self.folder)
+                self.exits.callback(seen.close)
+                return seen
             if self.source.in_blocks:
                 # The records are told of later, with the number that is bought.
                 any_find = discover.for_any_find(self.spec, self.source)
@@ -185,7 +189,7 @@ class _Run:
             about |= run_identity.about_settings(settings.asked(), settings.n, None)
         return run_folder.open_account(plan, self.folder, private_stream(self.spec), about, self.study)
 
-    def _discover(self, seen: discover.Look, account: Account) -> Settings:
+    def _discover(self, seen: discover.Seen, account: Account) -> Settings:
         """Buy what is not declared, keep it before anything else can go wrong, and plan the rest."""
         try:
             with self.interrupts.patient():

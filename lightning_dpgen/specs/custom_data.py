@@ -20,11 +20,12 @@ from lightning_dpgen.data.row_sample import RowSample
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.custom import named, options_of, said
-from lightning_dpgen.specs.source import Part, Source
+from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.table_parts import filled, table_parts, told
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -84,7 +85,7 @@ class CustomSource(Source):
     def open_parts(self) -> dict[str, Part]:
         return {} if self._frame is None else table_parts(self._given[0], self.spec)
 
-    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], np.ndarray | None]:
+    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], list[pa.Array] | None]:
         rows = self._frame if rows is None else rows
         with self._settings_named():
             return read_open_columns(rows, self._given[0], list(self.open_parts), person=self.spec.person)

@@ -16,6 +16,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, VALUES
+from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.measure.recipe import Recipe
@@ -41,7 +42,7 @@ from lightning_dpgen.specs.modules import check_custom, check_model, make_module
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.public_centres import ENDING, read_centres
 from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
-from lightning_dpgen.specs.source import Part, Source
+from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import completed
 from lightning_dpgen.specs.usage_error import UsageError

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.persons import MORE_ROWS, bounded
@@ -17,8 +17,8 @@ from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.row_sample import RowSample
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.open_columns import VALUES, Open
-from lightning_dpgen.data.value_grid import FOUND_LEVELS, ValueGrid
+from lightning_dpgen.data.tables.open_columns import VALUES
+from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
@@ -28,32 +28,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 if TYPE_CHECKING:
     from lightning_dpgen.data.records import Records
     from lightning_dpgen.passes.kept_blocks import KeptBlocks
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a description that is found privately.
-
-    Args:
-        find: bounds, keys or values.
-        most: how many of them a unit (a record, or a person with all of theirs) has a part in; of values, how many rows.
-        whole: whether bounds are whole numbers.
-        grid: between whose bounds values lie.
-        column: the one whose bounds are found, if it is then looked at how it is distributed between them.
-    """
-
-    find: str
-    most: int
-    whole: bool = False
-    grid: ValueGrid | None = None
-    column: Open | None = None
-
-    @property
-    def levels(self) -> int:
-        """The levels of the tree by which a distribution is found; 0 without one."""
-        if self.column is not None:
-            return FOUND_LEVELS
-        return 0 if self.grid is None else self.grid.levels
+    from lightning_dpgen.passes.kept_look import KeptLook
 
 
 class Source(ABC):
@@ -145,6 +120,19 @@ class Source(ABC):
         """
         raise UsageError(f"data={self.spec.source}: is read into memory: expected a table in files for blocks")
 
+    def first_look(self, schema: Any, folder: Path, *, private: bool) -> KeptLook:
+        """Return what a first pass sees of records in blocks, none of which is read yet; see `KeptLook`.
+
+        Args:
+            schema: with anything in the place of what is to be found.
+            folder: where counts are kept, in a private place.
+            private: False for a run without noise and bound.
+
+        Raises:
+            UsageError, MissingData, BadRecords: as `records`.
+        """
+        raise UsageError(f"data={self.spec.source}: is read into memory: expected a table in files for blocks")
+
     def _read_values(self, schema: Any, held_out: bool, sample: RowSample | None = None) -> Reading:
         """Read the same, and keep the values of a table where they are known."""
         return self._read(schema, held_out)
@@ -164,8 +152,9 @@ class Source(ABC):
         """The parts that are found privately, by name."""
         return {}
 
-    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], np.ndarray | None]:
-        """Return where these are found (numbers, categories, or sets as `KeyOwners.of_sets` takes them), and persons.
+    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], list[pa.Array] | None]:
+        """Return where these are found (numbers, categories, or sets as `KeyOwners.of_sets` takes them), and the
+        persons of the records, some at a time; None where no person has several.
 
         Args:
             rows: of a table: rows in memory that take the place of the records; None for the records.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from lightning_dpgen.data.baskets.files import BasketForm
 from lightning_dpgen.data.baskets.keys import basket_keys
@@ -32,6 +33,7 @@ from lightning_dpgen.data.series.files import WEEKDAYS
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.open_columns import KEYS, PRIVATE
+from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.reading import check_columns, read_open_columns, read_table, row_digests, table_bytes
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
@@ -47,12 +49,13 @@ from lightning_dpgen.specs.data import (
     SeriesSpec,
     TableSpec,
 )
-from lightning_dpgen.specs.source import Part, Source
+from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.table_parts import filled, table_parts, told
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
     from lightning_dpgen.passes.kept_blocks import KeptBlocks
+    from lightning_dpgen.passes.kept_look import KeptLook
 
 _BYTES_AT_ONCE = 1 << 24
 # Settings of the form of files of baskets and series.
@@ -76,7 +79,7 @@ class PublicSource(Source):
         schema = public_set(self.spec.source).schema
         return table_parts(schema, self.spec) if isinstance(schema, TableSchema) else {}
 
-    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], np.ndarray | None]:
+    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], list[pa.Array] | None]:
         rows = self.files()[0] if rows is None else rows
         return read_open_columns(rows, public_set(self.spec.source).schema, list(self.open_parts))
 
@@ -214,6 +217,15 @@ class TableFile(Source):
             blocks = TableBlocks(self.spec.path, schema, cuts=folder / f"{CUTS}.json", **how)
             return KeptBlocks(blocks, folder, self.spec.most_rows, by_rows=by_rows)
 
+    def first_look(self, schema: TableSchema, folder: Path, *, private: bool) -> KeptLook:
+        from lightning_dpgen.passes.kept_blocks import CUTS
+        from lightning_dpgen.passes.kept_look import KeptLook
+
+        with self._settings_named():
+            how = {"outside": self.spec.outside, "person": self.spec.person, "described": self.described}
+            blocks = TableBlocks(self.spec.path, schema, cuts=folder / f"{CUTS}.json", **how)
+            return KeptLook(blocks, self.open_parts, folder, self.spec.most_rows, private=private)
+
     def _read(self, schema: TableSchema, held_out: bool) -> Reading:
         return read_table(self._records, schema, **self.spec.given("outside", "person"))
 
@@ -224,7 +236,7 @@ class TableFile(Source):
     def open_parts(self) -> dict[str, Part]:
         return table_parts(self.described, self.spec)
 
-    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], np.ndarray | None]:
+    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], list[pa.Array] | None]:
         rows = self._records if rows is None else rows
         with self._settings_named():
             return read_open_columns(rows, self.described, list(self.open_parts), person=self.spec.person)
@@ -282,7 +294,7 @@ class BasketFile(Source):
             raise UsageError(f"data.max_items={self.spec.max_items}: expected a whole number from 1 to {MOST_ITEMS:,}")
         return {"items": Part(KEYS, self.spec.most_rows * self.spec.max_items)}
 
-    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], np.ndarray | None]:
+    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], list[pa.Array] | None]:
         spec = self.spec
         with self._settings_named():
             form = BasketForm(**spec.given("form", "separator", "columns"), label=spec.label or bool(spec.classes))

@@ -7,10 +7,11 @@ from typing import Any
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.open_columns import BOUNDS, VALUES
+from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.specs.data import DataSpec
 from lightning_dpgen.specs.defaults import FEWEST_BINS
-from lightning_dpgen.specs.source import Part, abbreviate
+from lightning_dpgen.specs.source import abbreviate
 
 
 def table_parts(schema: TableSchema, spec: DataSpec) -> dict[str, Part]:

@@ -108,13 +108,28 @@ def test_without_ray_the_run_can_go_on_in_one_process(dpgen, words, tmp_path, mo
     assert dpgen(*words[:-1], "data.memory_gib=0")[0] == 0
 
 
+FOUND = [
+    "data.discovery_share=0.2",
+    "data.outside=clamp",
+    "data.bins_share=0.1",
+    "data.n=null",
+    "data.n_share=0.05",
+    "privacy.epsilon=4",
+]
+
+
 @pytest.mark.slow
-def test_the_release_is_the_one_of_one_process(dpgen, words, tmp_path):
+@pytest.mark.parametrize("more", [[], FOUND], ids=["declared", "found"])
+def test_the_release_is_the_one_of_one_process(dpgen, words, tmp_path, more):
     ray = pytest.importorskip("ray")
+    if more:
+        schema = tmp_path / "in.schema.yaml"
+        schema.write_text(schema.read_text().replace("low: 0, high: 99, bins: 5", "low: private, high: private"))
+    words = [*words[:-2], *more, *words[-2:], "data.memory_gib=0"]
     try:
-        assert dpgen(*words, "compute.address=local", "compute.cores=2", "data.memory_gib=0")[0] == 0
+        assert dpgen(*words, "compute.address=local", "compute.cores=2")[0] == 0
     finally:
         ray.shutdown()
-    assert dpgen(*words[:-2], "data.memory_gib=0", f"run_dir={tmp_path / 'one'}")[0] == 0
+    assert dpgen(*(word for word in words if word != "compute=ray"), f"run_dir={tmp_path / 'one'}")[0] == 0
     found = [(folder / "release" / "model.safetensors").read_bytes() for folder in (tmp_path / "run", tmp_path / "one")]
     assert found[0] == found[1]

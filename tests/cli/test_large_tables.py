@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from lightning_dpgen.passes import kept_look
 from lightning_dpgen.passes import reduce as reducing
 from lightning_dpgen.passes.kept_blocks import KeptBlocks
 from lightning_dpgen.privacy import durable
@@ -121,18 +123,60 @@ def test_a_kill_within_the_pass_of_the_figure_costs_nothing(dpgen, words, tmp_pa
     assert (folder / "release" / "fidelity.json").exists() and not (folder / "private" / "blocks").exists()
 
 
-REFUSED = {
-    "bins that are bought": (["data.bins_share=0.1", "data.bins=3"], "age is to be found privately"),
-}  # fmt: skip
+OPEN = {
+    "bins": (SCHEMA.replace(", bins: 5", ""), ["data.bins_share=0.1", "data.bins=3"]),
+    "bounds and categories": (
+        SCHEMA.replace("low: 0, high: 99, bins: 5", "low: private, high: private").replace("[a, b, c]", "private"),
+        ["data.discovery_share=0.2", "data.outside=clamp", "data.bins_share=0.1"],
+    ),
+}
 
 
-@pytest.mark.parametrize(("more", "said"), REFUSED.values(), ids=REFUSED)
-def test_a_run_that_needs_all_records_is_refused_before_any_is_read(dpgen, words, tmp_path, more, said):
-    if "bins" in more[0]:
-        schema = tmp_path / "in.schema.yaml"
-        schema.write_text(SCHEMA.replace(", bins: 5", ""))
-    status, _, err = dpgen(*words, *more, f"run_dir={tmp_path / 'run'}")
-    assert status == 2 and said in _line(err) and not (tmp_path / "run").exists()
+def _with_persons(words):
+    folder = next(word for word in words if word.startswith("data.path=")).removeprefix("data.path=")
+    for i, file in enumerate(sorted(Path(folder).iterdir())):
+        frame = pd.read_parquet(file)
+        frame.assign(id=np.arange(len(frame)) * (i + 1) // 3).to_parquet(file, row_group_size=300)
+    return [*words, "data.person=id", "data.max_rows=2"]
+
+
+@pytest.mark.parametrize(("schema", "more"), OPEN.values(), ids=OPEN)
+@pytest.mark.parametrize("person", [False, True])
+def test_the_finds_of_a_first_pass_are_those_of_records_in_memory(dpgen, words, tmp_path, schema, more, person):
+    (tmp_path / "in.schema.yaml").write_text(schema)
+    words = [*(_with_persons(words) if person else words), *more, "data.n=null", "data.n_share=0.05", "privacy.epsilon=4"]
+    found = []
+    for limit in (0, 1):
+        folder = tmp_path / str(limit)
+        status, _, err = dpgen(*words, f"data.memory_gib={limit}", f"run_dir={folder}")
+        assert status == 0, err
+        found.append((_release(folder)[0], json.loads(_release(folder)[1])["declared"]))
+        assert not (folder / "private" / "blocks").exists()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("person", [False, True])
+def test_a_kill_within_a_first_look_costs_nothing(dpgen, words, tmp_path, monkeypatch, person):
+    schema, more = OPEN["bounds and categories"]
+    (tmp_path / "in.schema.yaml").write_text(schema)
+    words, made = [*(_with_persons(words) if person else words), *more, "privacy.epsilon=4"], []
+    assert dpgen(*words, f"run_dir={tmp_path / 'whole'}")[0] == 0
+    keep = kept_look._Writer._keep
+
+    def killed(writer, *of):
+        made.append(of[0])
+        if len(made) == 1 + (not person):
+            raise KeyboardInterrupt
+        return keep(writer, *of)
+
+    monkeypatch.setattr(kept_look._Writer, "_keep", killed)
+    words = [*words, f"run_dir={tmp_path / 'run'}"]
+    status, _, err = dpgen(*words)
+    assert status == 130 and _line(err).endswith(f"run_dir={tmp_path / 'run'} goes on with them; nothing was spent")
+    assert not (tmp_path / "run" / "private" / "ledger.jsonl").exists()
+    assert dpgen(*words)[0] == 0 and len(set(made)) == len(made) - 1
+    assert _release(tmp_path / "run")[0] == _release(tmp_path / "whole")[0]
+    assert len(_accesses(tmp_path / "run")) == len(_accesses(tmp_path / "whole"))
 
 
 def test_a_fault_in_a_file_costs_nothing_and_the_same_command_goes_on(dpgen, words, tmp_path):

@@ -560,7 +560,7 @@ BROKEN = {
         mechanisms.select_keys, {"sensitivity=math.sqrt(most)": "sensitivity=1.0"}, (key_seen, discovery_costs)
     ),
     "the noise of bounds for one bucket": Broken(
-        discovery.find_bounds, {"len(buckets), sensitivity=math.sqrt(most)": "len(buckets), sensitivity=1.0"},
+        discovery.find_bounds_in, {"sensitivity=math.sqrt(most)": "sensitivity=1.0"},
         (discovery_costs,),
     ),
     "keys in the order of the records": Broken(
@@ -644,19 +644,16 @@ BROKEN = {
         (persons_cost,),
     ),
     "bounds found by row": Broken(
-        first_pass.buy, {"bounds_of(name), seen.parts[name], owners=seen.persons":
-                         "bounds_of(name), seen.parts[name], owners=None"},
-        (persons_cost,),
+        first_pass.Look.find_bounds, {"part.whole, **whose": "part.whole"}, (persons_cost,)
     ),
     "distributions found by row": Broken(
-        first_pass.buy, {"part.grid, owners=seen.persons": "part.grid, owners=None"}, (persons_cost,)
+        first_pass.Look.find_values, {"leaves.reference, **whose": "leaves.reference"}, (persons_cost,)
     ),
     "the noise of a distribution for a third of a record": Broken(
-        value_tree._children, {"len(begin), 1) * branching)": "len(begin), 1) * branching, sensitivity=1 / 3)"},
-        (persons_cost, distribution_costs),
+        value_tree._children, {"sensitivity=1.0": "sensitivity=1 / 3"}, (persons_cost, distribution_costs)
     ),
     "categories found by row": Broken(
-        first_pass.look, {"KeyOwners.of_column(values, persons)": "KeyOwners.of_column(values, None)"}, (persons_cost,)
+        first_pass.look, {"KeyOwners.of_column(values, numbers, salts)": "KeyOwners.of_column(values)"}, (persons_cost,)
     ),
     "measurements noised for a record of a person": Broken(
         Workload.measure, {"unit=unit, sensitivity=bound)": "unit=unit, sensitivity=bound, of_unit=True)"},

@@ -22,7 +22,7 @@ from lightning_dpgen.data.discovery import (
     find_keys,
     keys_of,
 )
-from lightning_dpgen.data.key_owners import KeyOwners, held_at_most
+from lightning_dpgen.data.key_owners import KeyOwners, held_at_most, name_hashes, number_hashes
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_first_plan, make_rest
@@ -262,10 +262,16 @@ def test_names_of_another_kind_are_refused(names):
         KeyOwners(np.array([0]), np.array([0]), names)
 
 
+def _at_most(owners, codes, most, seed=0, **salts):
+    """Return the codes that count, by salts from a stream or by those that are given."""
+    hashes = name_hashes(np.arange(int(codes.max(initial=0)) + 1))
+    return held_at_most(owners, codes, most, hashes, **salts or {"stream": PrivateStream(seed=seed)})
+
+
 @pytest.mark.parametrize("kind", [np.uint8, np.int32, np.uint64])
 def test_codes_and_owners_of_any_whole_kind(kind):
     codes, owners = np.array([0, 1, 1, 2], dtype=kind), np.array([3, 3, 3, 250], dtype=kind)
-    assert sorted(held_at_most(owners, codes, 2, PrivateStream(seed=0)).tolist()) == [0, 1, 2]
+    assert sorted(_at_most(owners, codes, 2).tolist()) == [0, 1, 2]
     assert _keys(KeyOwners(codes, owners, np.array([5, 6, 7]))) == [5, 6, 7]
 
 
@@ -277,23 +283,66 @@ def test_codes_and_owners_of_any_whole_kind(kind):
 @settings(deadline=None, max_examples=100)
 def test_each_owner_counts_for_so_many_of_its_own_keys(entries, most, seed):
     pairs = np.array(entries, dtype=np.int64).reshape(-1, 2)
-    stream = PrivateStream(seed=seed)
     for owner in np.unique(pairs[:, 0]):
         own = pairs[pairs[:, 0] == owner]
-        kept = held_at_most(own[:, 0], own[:, 1], most, stream)
+        kept = _at_most(own[:, 0], own[:, 1], most, seed)
         assert len(kept) == len(set(kept.tolist())) == min(most, len(set(own[:, 1].tolist())))
         assert set(kept.tolist()) <= set(own[:, 1].tolist())
     alone = sum(min(most, len(set(pairs[pairs[:, 0] == owner, 1].tolist()))) for owner in np.unique(pairs[:, 0]))
-    assert len(held_at_most(pairs[:, 0], pairs[:, 1], most, stream)) == alone
-    assert len(held_at_most(pairs[:, 0], pairs[:, 1], None, stream)) == len(set(entries))
+    assert len(_at_most(pairs[:, 0], pairs[:, 1], most, seed)) == alone
+    assert len(_at_most(pairs[:, 0], pairs[:, 1], None, seed)) == len(set(entries))
 
 
 def test_the_choice_is_uniform_and_each_owners_own():
     """Two of five keys, 4,000 owners: each key 0.4 of the time, within 5.5 standard deviations (5 tests: 2e-7)."""
     owners, codes = np.repeat(np.arange(4000), 5), np.tile(np.arange(5), 4000)
-    counts = np.bincount(held_at_most(owners, codes, 2, PrivateStream(seed=1)))
+    counts = np.bincount(_at_most(owners, codes, 2, 1))
     assert counts.sum() == 8000
     assert (np.abs(counts / 4000 - 0.4) < 5.5 * math.sqrt(0.24 / 4000)).all()
+
+
+def test_the_choice_by_names_is_uniform_too():
+    """As above, for names of owners that are alike but for a number."""
+    names = np.array([b"person %d" % i for i in range(4000)], dtype=object)
+    owners, codes = np.repeat(np.arange(4000), 5), np.tile(np.arange(5), 4000)
+    counts = np.bincount(_at_most(owners, codes, 2, salts=name_hashes(names)[owners]))
+    assert counts.sum() == 8000
+    assert (np.abs(counts / 4000 - 0.4) < 5.5 * math.sqrt(0.24 / 4000)).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=40), st.integers(1, 3), st.randoms())
+@settings(deadline=None, max_examples=100)
+def test_the_choice_by_names_follows_from_an_owners_own_entries(entries, most, shuffled):
+    """Neither the order of the entries, nor the numbers of owners and keys, nor other owners decide it."""
+
+    def kept(entries, renumber):
+        keys = list(dict.fromkeys(key for _, key in entries))
+        shuffled.shuffle(keys)
+        owners = np.array([renumber(owner) for owner, _ in entries], np.int64)
+        salts = name_hashes(np.array([owner for owner, _ in entries], np.int64))
+        codes = np.array([keys.index(key) for _, key in entries], np.int64)
+        found = held_at_most(owners, codes, most, name_hashes(np.array(keys, np.int64)), salts)
+        return sorted(keys[code] for code in found)
+
+    once = kept(entries, lambda owner: owner)
+    others = list(entries)
+    shuffled.shuffle(others)
+    assert kept(others, lambda owner: 99 - 7 * owner) == once
+    alone = [kept([entry for entry in entries if entry[0] == owner], lambda owner: owner) for owner in range(5)]
+    assert sorted(itertools.chain(*alone)) == once
+
+
+def test_equal_numbers_of_an_owner_have_hashes_of_their_own():
+    numbers, owners = np.array([2.0, 2.0, -0.0, 2.0, 0.0]), np.array([1, 1, 2, 5, 3])
+    found = number_hashes(numbers, owners)
+    assert found[0] != found[1] and found[3] in (found[0], found[1]) and found[2] == found[4]
+
+
+def test_entries_that_have_no_salts_need_a_stream():
+    with pytest.raises(ValueError, match="expected one of them"):
+        held_at_most(np.zeros(2, int), np.arange(2), 1, np.arange(2, dtype=np.uint64))
+    with pytest.raises(BadRecords, match="salts"):
+        KeyOwners.of_column(["a", "b"], salts=np.zeros(2))
 
 
 def test_a_new_key_of_one_record_changes_nothing_that_is_seen():

@@ -18,7 +18,7 @@ from lightning_dpgen.data.tables.likely_form import with_likely_keys
 from lightning_dpgen.data.tables.numeric import MOST_BINS, scale_of
 from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
 from lightning_dpgen.data.tables.written_form import WrittenForm, form_of
-from lightning_dpgen.data.value_grid import FOUND_LEVELS, ValueGrid
+from lightning_dpgen.data.value_grid import FOUND_LEVELS, Leaves, ValueGrid
 
 # The word of a schema in the place of what is to be found.
 PRIVATE = "private"
@@ -90,11 +90,11 @@ class Open(Modelled):
         said = self.described
         return self.find == BOUNDS and said.get("bins") is None and said.get("encoding", "bins") == "bins"
 
-    def between(self, bounds: Sequence[int | float], raw: np.ndarray) -> tuple[ValueGrid, np.ndarray]:
-        """Return the tree between bounds that were found on the scale of `raw`, and numbers (n,) moved to them."""
+    def leaves_between(self, bounds: Sequence[int | float]) -> Leaves:
+        """Return the leaves of a tree between bounds that were found, for numbers as `raw` gives them."""
         low, high = self._limits(bounds)
-        ticks = np.clip(raw + _REFERENCES[self.described["type"]], low, high)
-        return ValueGrid(low, high, self.scale.whole, FOUND_LEVELS), ticks
+        grid = ValueGrid(low, high, self.scale.whole, FOUND_LEVELS)
+        return Leaves(grid, _REFERENCES[self.described["type"]])
 
     def _limits(self, bounds: Sequence[int | float]) -> tuple[int | float, int | float]:
         """Return ticks that a schema can declare for bounds on the scale of `raw`."""

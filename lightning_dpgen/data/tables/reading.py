@@ -134,17 +134,32 @@ def read_open_columns(
     names: Sequence[str] | None = None,
     *,
     person: str | None = None,
-) -> tuple[dict[str, np.ndarray | pa.ChunkedArray], np.ndarray | None]:
-    """Read what is to be looked at privately, and the persons: `Open.raw` of open columns, `Numeric.ticks` of others.
-
-    Args:
-        names: of the columns; None for those that are open.
+) -> tuple[dict[str, np.ndarray | pa.ChunkedArray], list[pa.Array] | None]:
+    """Read what is to be looked at privately, and the persons; see `read_open_rows`.
 
     Raises:
         MissingData, BadRecords: as `read_table`.
     """
     rows = table_source(source, schema)
     check_rows(rows, schema, person)
+    return read_open_rows(rows, schema, names, person=person)
+
+
+def read_open_rows(
+    rows: RowSource, schema: TableSchema, names: Sequence[str] | None = None, *, person: str | None = None
+) -> tuple[dict[str, np.ndarray | pa.ChunkedArray], list[pa.Array] | None]:
+    """Read of rows what is to be looked at privately: `Open.raw` of open columns, `Numeric.ticks` of others.
+
+    Args:
+        names: of the columns; None for those that are open.
+        person: the column of the owners of rows, if there is one.
+
+    Returns:
+        The columns by name, (N,) each, and the persons of these rows, some at a time.
+
+    Raises:
+        BadRecords: as `read_table`.
+    """
     columns: list[Open | Numeric] = [
         column
         for column in schema.modelled
@@ -152,7 +167,7 @@ def read_open_columns(
     ]
     parts: dict[str, list] = {column.name: [] for column in columns}
     others = {one.relative_to for name, one in schema.rules.relatives.items() if name in parts}
-    persons, numbers = [np.empty(0, np.int64)], Numbering()
+    persons: list[pa.Array] = []
     with closing(rows.blocks(with_person(sorted({*parts, *others}), person))) as blocks:
         for block in blocks:
             with _placed(rows, block):
@@ -163,14 +178,14 @@ def read_open_columns(
                     except Misfit as misfit:
                         raise BadValue.of(column.name, misfit) from None
                 if person is not None:
-                    persons.append(numbers.of(_owners(block.column(person), person)))
+                    persons.append(_owners(block.column(person), person))
     raw = {
         column.name: pa.chunked_array(parts[column.name], pa.string())
         if isinstance(column, Open) and column.find == KEYS
         else np.concatenate([np.empty(0), *parts[column.name]])
         for column in columns
     }
-    return raw, None if person is None else np.concatenate(persons)
+    return raw, None if person is None else persons
 
 
 def table_bytes(
