@@ -11,11 +11,14 @@ from lightning_dpgen.specs.usage_error import UsageError
 # The range of a width, and of other numbers of things.
 WIDTH = {"ge": 1, "le": 2**16}
 LABEL_SHARE = (
-    "tables: the share of the budget, after the split, for drawing the label given all other columns; 0 leaves it to the "
-    "model"
+    "tables: the share of the budget, after the split, for drawing the label from all other columns; 0 leaves the label "
+    "to the model"
 )
 CLASSIFIER_SHARE = LABEL_SHARE + "; pictures and series: for a classifier beside the model; 0 for none"
-LABEL_SHARPNESS = "with model.label_share: 1 draws labels as real ones are; 4, say, makes them clearer for classifiers"
+LABEL_SHARPNESS = (
+    "with model.label_share: 1 draws labels like the real ones; a larger number, such as 4, makes them clearer for "
+    "classifiers"
+)
 
 
 class TrainedSpec(Spec):
@@ -29,8 +32,8 @@ class TrainedSpec(Spec):
         "the output's bias: kept at noisy cluster means, learned from them, or learned from zero", "means"
     )
     lr: float | None = setting("learning rate", gt=0, le=1e3, rule="lr")
-    rate: float | None = setting("sampling rate of a lot", gt=0, le=1, rule="rate")
-    steps: int | None = setting("training steps, one lot each", ge=1, le=10**9, rule="steps")
+    rate: float | None = setting("the rate at which a lot samples records", gt=0, le=1, rule="rate")
+    steps: int | None = setting("the number of training steps, one lot each", ge=1, le=10**9, rule="steps")
     noise: float | None = setting(
         "noise multiplier of a lot: any two of privacy.epsilon, noise and steps give the third", gt=0, le=1e9,
         by_default="solved for",
@@ -46,15 +49,15 @@ class NetworkSpec(TrainedSpec):
     sizes: ClassVar[tuple[str, ...]]
 
     optimizer: Literal["adam", "sgd"] = setting(
-        "of private steps; those of sgd are in proportion to the bound of clipping", "adam"
+        "the optimizer of private steps; steps of sgd are proportional to the clipping bound", "adam"
     )
     momentum: float | None = setting("momentum of sgd", ge=0, lt=1, by_default="0")
     init: Place | None = setting(
-        "the folder of a release, or of its run, from whose network the training starts; of public data alone",
+        "the folder of a release, or of its run, from whose network training starts; only for a release of public data",
         by_default="random weights",
     )
     init_public: Text | None = setting(
-        "model.init: the name of the public data that it was learned from; PUBLISHED as given",
+        "model.init: the name of the public data that its network was learned from; PUBLISHED as given",
         by_default="none, and model.init is refused",
     )
 
