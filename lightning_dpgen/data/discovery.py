@@ -195,7 +195,9 @@ def find_bounds(
     values = np.asarray(values, dtype=np.float64)
     owners = np.arange(len(values)) if owners is None else np.asarray(owners)
     if values.ndim != 1 or owners.shape != values.shape or (len(owners) and owners.dtype.kind not in "iu"):
-        raise ValueError(f"values {values.shape}, owners {owners.shape} {owners.dtype}: expected a whole number a value")
+        raise ValueError(
+            f"values {values.shape}, owners {owners.shape} {owners.dtype}: expected a whole number for each value"
+        )
     if type(most) is not int or most < 1 or not 0.0 < chance < 1.0:
         raise ValueError(f"most={most!r}, chance={chance}: expected a whole number (int) from 1, and a probability")
     if access.relation == REPLACE_ONE:

@@ -267,7 +267,9 @@ class PrivateTraining:
             raise ValueError(f"this training was released before, to {self._released}: copy that folder instead")
         left, steps = self.account.remaining("training"), self._stage.count
         if left == steps:
-            raise PlanMismatch("nothing was trained yet: fit(model, loader()) with the callback first, and release then")
+            raise PlanMismatch(
+                "nothing was trained yet: call fit(model, loader()) with the callback first, and then release"
+            )
         if left:
             raise PlanMismatch(
                 f"{steps - left} of {steps} steps were made: go on with the fit, or release the weights as they are with "
@@ -363,13 +365,12 @@ def _warn(plan: Plan, records: int) -> None:
     """Warn of a delta and of a number of records that are allowed and rarely meant."""
     n = plan.n or 1
     if plan.private and plan.delta > 0.1 / n:
-        warnings.warn(
-            f"delta={plan.delta:g}: is above 1/(10 n) = {0.1 / n:.3g}; a smaller delta is the custom", stacklevel=3
-        )
+        warnings.warn(f"delta={plan.delta:g}: is above 1/(10 n) = {0.1 / n:.3g}; a smaller delta is usual", stacklevel=3)
     # The message leaves out the true number, which is private.
     if not 0.5 <= records / n <= 2.0:
         warnings.warn(
-            f"n={n}: is far from the number of records, so sample_rate times n, the divisor of each sum, is no batch size",
+            f"n={n}: is far from the number of records, so sample_rate times n, the divisor of each sum, is not a batch "
+            "size",
             stacklevel=3,
         )
 

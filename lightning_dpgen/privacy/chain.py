@@ -158,10 +158,10 @@ class Lines:
             self.heads.add(stated)
             yield number, line
         if not self.head:
-            raise LedgerError(f"{self._path}: holds no whole line, and was not made so: its content is lost")
+            raise LedgerError(f"{self._path}: holds no complete line, and did not begin empty: its content is lost")
         # The first head was there before the file had its name.
         if not self._known or not self.heads.issuperset(self._known):
-            raise LedgerError(f"{self._path}: lines are missing at its end that were there once. {self._unknown}")
+            raise LedgerError(f"{self._path}: lines are missing at its end. {self._unknown}")
 
     def damaged(self, number: int, what: str) -> LedgerError:
         """Return the error for line `number`, with what is wrong with it."""

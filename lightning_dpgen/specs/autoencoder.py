@@ -122,22 +122,25 @@ class VAESpec(NetworkSpec):
         if self.scale is not None and self.scale < floor:
             raise UsageError(f"model.scale={self.scale:g}: is below model.floor={floor:g}, the least scale")
         if self.filters is not None and self.network != "deep_conv":
-            raise UsageError(f"model.filters={self.filters}: is of model.network=deep_conv; leave it out")
+            raise UsageError(f"model.filters={self.filters}: applies only to model.network=deep_conv; leave it out")
         if self.hidden is not None and self.network != "dense":
             raise UsageError(
-                f"model.hidden={self.hidden} with model.network={self.network}: is of dense networks; leave it out"
+                f"model.hidden={self.hidden} with model.network={self.network}: applies only to dense networks; leave it "
+                "out"
             )
         if self.centred and self.network != "dense":
-            raise UsageError(f"model.centred=true with model.network={self.network}: is of dense networks; leave it out")
+            raise UsageError(
+                f"model.centred=true with model.network={self.network}: applies only to dense networks; leave it out"
+            )
         if self.network != "dense" and (self.layers != 1 or self.trunk):
             raise UsageError(
-                f"model.network={self.network} with model.layers={self.layers}, model.trunk={shown(self.trunk)}: are of "
-                "dense networks; leave them out"
+                f"model.network={self.network} with model.layers={self.layers}, model.trunk={shown(self.trunk)}: apply "
+                "only to dense networks; leave them out"
             )
         if self.divergence_release == "embedding" and self.divergence != "mmd":
             raise UsageError(
-                f"model.divergence_release=embedding: is of model.divergence=mmd, which alone has one, and here it is "
-                f"{shown(self.divergence)}; leave it out"
+                "model.divergence_release=embedding: applies only to model.divergence=mmd, which alone has one, and here "
+                f"it is {shown(self.divergence)}; leave it out"
             )
         if self.divergence == "tc" and self.latent == 1:
             raise UsageError(
@@ -230,8 +233,8 @@ class VAESpec(NetworkSpec):
             )
         if self.divergence and found.prior_learned and self.network != "dense":
             raise UsageError(
-                f"model.prior_learned=true with model.divergence={self.divergence} and model.network={self.network}: is of "
-                "model.network=dense; take that, or fixed centres"
+                f"model.prior_learned=true with model.divergence={self.divergence} and model.network={self.network}: "
+                "applies only to model.network=dense; take that, or fixed centres"
             )
         if found.released_as == "embedding" and self.divergence and found.prior_learned:
             raise UsageError(

@@ -82,13 +82,15 @@ class WGANSpec(NetworkSpec):
         super().check()
         for name, loss in (("penalty", "wgan_gp"), ("weight_bound", "wgan_clip")):
             if getattr(self, name) is not None and self.loss != loss:
-                raise UsageError(f"model.{name}={getattr(self, name):g}: is of model.loss={loss}; leave it out")
+                raise UsageError(f"model.{name}={getattr(self, name):g}: applies only to model.loss={loss}; leave it out")
         if self.network == "conv" and self.layers != 2:
-            raise UsageError(f"model.network=conv with model.layers={self.layers}: is of dense networks; leave it out")
+            raise UsageError(
+                f"model.network=conv with model.layers={self.layers}: applies only to dense networks; leave it out"
+            )
         if self.network == "lstm" and self.critic == "conv" and self.layers != 2:
             raise UsageError(
-                f"model.layers={self.layers} with model.network=lstm and model.critic=conv: is of dense networks; leave it "
-                "out"
+                f"model.layers={self.layers} with model.network=lstm and model.critic=conv: applies only to dense "
+                "networks; leave it out"
             )
         if self.conditional and self.bias == "zero":
             raise UsageError(

@@ -73,7 +73,7 @@ class NetworkSpec(TrainedSpec):
         if self.init == "":
             raise UsageError("model.init: is empty; expected the folder of a release, or of its run")
         if self.init is None and self.init_public is not None:
-            raise UsageError(f"model.init_public={shown(self.init_public)}: is of model.init; leave it out")
+            raise UsageError(f"model.init_public={shown(self.init_public)}: applies only to model.init; leave it out")
         if self.init_public is not None and not is_legible(self.init_public):
             raise UsageError(
                 f"model.init_public={shown(self.init_public)}: expected a name, 1 to {LONGEST_NAME} characters on one "
@@ -81,13 +81,11 @@ class NetworkSpec(TrainedSpec):
             )
         if self.init is not None and self.init_public is None:
             raise UsageError(
-                f"model.init={self.init}: a training starts from public data alone, since this run's certificate would not "
-                "state the cost of others: name the public data that it was learned from, as in "
-                "model.init_public='census sample of 1990', which the certificate will say"
+                f"model.init={self.init}: training starts only from public data, since this run's certificate would not "
+                "state the cost of other data: name the public data that the network was learned from, as in "
+                "model.init_public='census sample of 1990', which the certificate will state"
             )
         if self.optimizer == "adam" and self.momentum is not None:
-            raise UsageError(f"model.momentum={self.momentum:g}: is of model.optimizer=sgd; leave it out")
+            raise UsageError(f"model.momentum={self.momentum:g}: applies only to model.optimizer=sgd; leave it out")
         if self.optimizer == "sgd" and self.lr is None:
-            raise UsageError(
-                "model.optimizer=sgd: needs a learning rate, as in model.lr=0.01; that of adam says nothing of it"
-            )
+            raise UsageError("model.optimizer=sgd: needs a learning rate, as in model.lr=0.01; the default is for adam")

@@ -81,7 +81,7 @@ class PrivacySpec(_Privacy):
             value = getattr(self, name)
             if value is not None and self.selection is None:
                 raise UsageError(
-                    f"privacy.{name}={value}: of no selection; give its law, as in privacy.selection=logarithmic"
+                    f"privacy.{name}={value}: belongs to no selection; give its law, as in privacy.selection=logarithmic"
                 )
 
 

@@ -114,7 +114,7 @@ def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Ma
     check_needed(spec.model, "model")
     if isinstance(spec.clipping, AutoRuleSpec) and not isinstance(spec.model, AutoSpec):
         rules = ", ".join(rule for rule in variants(RunSpec, "clipping") if rule != spec.clipping.rule)
-        raise UsageError(f"clipping=auto: goes with model=auto; expected one of {rules} with model={spec.model.name}")
+        raise UsageError(f"clipping=auto: works only with model=auto; expected one of {rules} with model={spec.model.name}")
     if isinstance(spec, AuditSpec) and not spec.audit.spend and not spec.attacks_runs:
         # Half of the canaries is the number of records, unless the records take part.
         spec = spec.changed(data=spec.data.changed(n=max(spec.audit.canaries // 2, 1), n_share=None))

@@ -111,7 +111,7 @@ def _row(release, steps):
 FORGERIES = {
     "less noise": (lambda r: _description(r, scale=0.01), "the noise is too small"),
     "a larger matrix": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(4.0)), "not the one that declared.seed draws"),
-    "a matrix off its grid": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(1.1)), "that are no multiples of"),
+    "a matrix off its grid": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(1.1)), "that are not multiples of"),
     "a row off the grid": (lambda r: _row(r, 0.3), "are no multiples of the grid"),
     "a finer grid": (lambda r: _description(r, grid=2.0**-30), "declared.projection does not say"),
     "a grid that is none": (lambda r: _description(r, grid=0.0), "expected a number from"),
