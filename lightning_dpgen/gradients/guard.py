@@ -115,7 +115,7 @@ class Guard(TorchFunctionMode):
         if isinstance(function, HigherOrderOperator):
             self._check_higher_order(function, args)
         if function is Tensor.__repr__ and is_hidden(args[0]):
-            raise ValueError("the loss turns a value of a record into text (repr, str, print): print shapes, or nothing")
+            raise ValueError("the loss turns a value of a record into text (repr, str, print): print only shapes")
         if function == _SET_GRAD and is_hidden(args[1]):
             raise ValueError("the loss keeps what it computed from a record in the .grad of a tensor: compute it anew")
 

@@ -421,9 +421,9 @@ class _Accountant(MomentsAccountant):
             )
         if not module.automatic_optimization:
             raise MisconfigurationException(
-                "automatic_optimization=False: a PrivateTraining makes the steps: leave it out, and let training_step give "
-                "the losses, or the terms of each of several optimizers (examples/gan.py); other steps of a module's own "
-                "take the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
+                "automatic_optimization=False: a PrivateTraining makes the steps: leave it out, and let training_step "
+                "return the losses, or the terms of each of several optimizers (examples/gan.py); other steps of a "
+                "module's own take the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
             )
 
     def after_last_step(self, module: pl.LightningModule) -> None:
@@ -445,13 +445,13 @@ class _Accountant(MomentsAccountant):
         private = self._adopted.which_see_records(self._empty)
         if not any(private):
             raise MisconfigurationException(
-                "training_step gave DataFree terms alone, which see no record: nothing of this training is private, and a "
-                "Trainer without its callback fits the module"
+                "training_step returned DataFree terms alone, which see no record: nothing of this training is private, "
+                "and a Trainer without its callback fits the module"
             )
         if sum(private) > 1 and self.account.plan.stage("training").access.strategy is not None:
             raise MisconfigurationException(
-                f"training_step gives {sum(private)} optimizers terms that see records, and noise is correlated over the "
-                "steps of one: expected one of them, or sampler='poisson'"
+                f"training_step returns {sum(private)} optimizers terms that see records, and noise is correlated over "
+                "the steps of one: expected one of them, or sampler='poisson'"
             )
         return [self._private(o) if sees else o for o, sees in zip(optimizers, private, strict=True)]
 
@@ -459,11 +459,12 @@ class _Accountant(MomentsAccountant):
         # Lightning puts one without parameters in the place of none.
         if not any(group["params"] for group in optimizer.param_groups):
             raise MisconfigurationException(
-                "configure_optimizers gave no optimizer: return one, as in torch.optim.Adam(self.parameters())"
+                "configure_optimizers returned no optimizer: return one, as in torch.optim.Adam(self.parameters())"
             )
         if isinstance(optimizer, PrivateOptimizer):
             raise MisconfigurationException(
-                "configure_optimizers gave a PrivateOptimizer: give the torch optimizer, which a PrivateTraining wraps"
+                "configure_optimizers returned a PrivateOptimizer: return the torch optimizer, which a PrivateTraining "
+                "wraps"
             )
         try:
             return PrivateOptimizer(optimizer, account=self.account, clipping=self._clipping)

@@ -74,8 +74,8 @@ def create(path: Path, text: bytes, head: str) -> tuple[FileIO, FileIO]:
     known = heads_file(path)
     if known.exists() and len(_whole_heads(known.read_bytes())) > 1:
         raise LedgerError(
-            f"{path}: is missing, and {known} names lines that it held: what they have spent is not known. "
-            "Begin elsewhere, and add what this may have cost"
+            f"{path}: is missing, and {known} names lines that it held: what they have spent is not known. Begin a new "
+            "run in another place, and add what this one may have cost"
         )
     part = path.with_suffix(".part")
     file = open(part, "wb", buffering=0, opener=owner_only)  # noqa: SIM115

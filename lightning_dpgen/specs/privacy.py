@@ -49,7 +49,7 @@ class _Privacy(Spec):
 
     def model_post_init(self, _: Any) -> None:
         if self.unit is not None and not self.unit.strip():
-            raise UsageError("privacy.unit is empty: expected words that say whose presence is protected")
+            raise UsageError("privacy.unit is empty: expected the unit whose presence is protected, in words")
 
 
 class PrivacySpec(_Privacy):

@@ -197,7 +197,7 @@ class ByPosition(Stranger):
         (Standardised, "beside it"),
         (Decorrelated, "beside it"),
         (Matrix, "one value for each record"),
-        (Wrong, "training_step gave dict"),
+        (Wrong, "training_step returned dict"),
     ],
 )
 def test_what_is_no_loss_of_a_record_is_refused_before_anything_is_spent(kind, message):

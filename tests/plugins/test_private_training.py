@@ -183,7 +183,7 @@ class Quasi(Plain):
 
 
 MODULES = {
-    "two optimizers": (Two, "training_step gave Tensor for 2 optimizers"),
+    "two optimizers": (Two, "training_step returned Tensor for 2 optimizers"),
     "no optimizer": (Without, "gave no optimizer: return one"),
     "its own steps": (Manual, "automatic_optimization=False: a PrivateTraining makes the steps"),
     "no loss": (Matrix, "one value for each record"),

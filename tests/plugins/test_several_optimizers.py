@@ -205,7 +205,7 @@ def _with_second(second):
 
 
 REFUSED = {
-    "losses": (_losses, 0, "training_step gave Tensor for 2 optimizers"),
+    "losses": (_losses, 0, "training_step returned Tensor for 2 optimizers"),
     "three entries": (lambda self, *_: [None] * 3, 0, "gave 3 entries for 2 optimizers"),
     "bare losses": (_with_second(lambda self: self.generator_loss()), 0, "gave tuple for 2 optimizers"),
     "no record": (_closed_over_the_batch, 0, "gave DataFree terms alone"),
