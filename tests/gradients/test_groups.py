@@ -156,7 +156,7 @@ def test_wrong_terms_are_named():
         term_gradients(layer, PerGroup(lambda lot, _, groups: None, 4), lot, PrivateStream(1))
     with pytest.raises(ValueError, match="DataFree"):
         term_gradients(layer, PerRecord(lambda lot, _: lot.records.sum(dim=1)), lot, PrivateStream(1))
-    with pytest.raises(ValueError, match="no loss of records"):
+    with pytest.raises(ValueError, match="not a loss of records"):
         term_gradients(layer, lambda lot: lot.records.sum(), lot, PrivateStream(1))
 
 

@@ -557,7 +557,7 @@ def test_numbers_that_make_no_recipe_are_refused(numbers, message):
         ({"noise_shares": {"a": "much"}}, "noise_shares={'a': 'much'}, expected a positive number for each statistic"),
         ({"noise_shares": "a"}, "noise_shares=a, expected a positive number for each statistic"),
         ({"max_noise": 0}, "max_noise=0, expected the approximate number of records, above 0"),
-        ({"max_noise": "100"}, "max_noise='100', expected about how many records"),
+        ({"max_noise": "100"}, "max_noise='100', expected the approximate number of records"),
         ({"share": -1.0}, r"share=-1\.0, expected a number above 0"),
         ({"share": True}, "share=True, expected a number above 0"),
         ({"rounds": 0}, "rounds=0, expected a whole number, 1 or more"),
