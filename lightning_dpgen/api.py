@@ -198,12 +198,12 @@ def fit(
     """
     if not isinstance(frame, DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path):
         raise ValueError(
-            f"frame={shortened(frame)}: expected a DataFrame, a table of Arrow, the path of a file, or a DatabaseQuery"
+            f"frame={shortened(frame)}: expected a DataFrame, an Arrow table, the path of a file, or a DatabaseQuery"
         )
     if n is None and n_share is None:
         raise ValueError(
             "n: expected the declared number of records, such as n=5000; it becomes public, so it is never taken from "
-            "len(frame), which would tell it exactly: declare a number that may be known, or buy a noisy count with "
+            "len(frame), which would reveal it exactly: declare a number that may be known, or buy a noisy count with "
             "n_share=0.01"
         )
     given = {
@@ -227,8 +227,8 @@ def fit(
         spec = read_run(words, given=numbers_given | own | {"data.outside": outside})
         if spec.trainer.devices != 1 or spec.trainer.num_nodes != 1:
             raise ValueError(
-                f"overrides: trainer.devices={spec.trainer.devices}, trainer.num_nodes={spec.trainer.num_nodes}: fit is "
-                "one process; dpgen train data=table starts one for each device"
+                f"overrides: trainer.devices={spec.trainer.devices}, trainer.num_nodes={spec.trainer.num_nodes}: fit runs "
+                "in one process; dpgen train data=table starts one for each device"
             )
         assert isinstance(spec.data, TableSpec), "data=table is one"
         source = TableFile(spec.data, frame if place == _IN_MEMORY else None, described)
@@ -263,12 +263,13 @@ def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> Tabl
         return read_schema(place_of(description))
     if not isinstance(description, Mapping):
         raise BadSchema(
-            f"schema={shortened(description)}: expected a TableSchema, a dict as a schema file has it, or the path of one"
+            f"schema={shortened(description)}: expected a TableSchema, a dict with the keys of a schema file, or the path "
+            "of such a file"
         )
     fields = dict(description)
     columns = fields.pop("columns", None)
     if not isinstance(columns, Mapping):
-        raise BadSchema(f"{shortened(columns)}: expected a dict of names and what is declared of each", key="columns")
+        raise BadSchema(f"{shortened(columns)}: expected a dict from column names to their declarations", key="columns")
     return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields)
 
 
@@ -307,5 +308,5 @@ def _checked(overrides: Sequence[str]) -> list[str]:
     for word in overrides:
         name = word.partition("=")[0].lstrip("+~")
         if name in _ARGUMENTS:
-            raise ValueError(f"overrides: {word}: {name} follows from the arguments of fit; say it there")
+            raise ValueError(f"overrides: {word}: {name} follows from the arguments of fit; give it there")
     return list(overrides)

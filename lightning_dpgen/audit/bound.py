@@ -64,7 +64,7 @@ def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, confi
         1.626
     """
     if not 0 <= right <= guesses <= canaries or canaries < 1:
-        raise ValueError(f"right={right}, guesses={guesses}, canaries={canaries}: expected each at most the next")
+        raise ValueError(f"right={right}, guesses={guesses}, canaries={canaries}: expected right <= guesses <= canaries")
     check_confidence(confidence)
     low, high = 0.0, _LARGEST
     if _chance(canaries, guesses, right, delta, 0.0) >= 1.0 - confidence:

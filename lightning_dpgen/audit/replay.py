@@ -105,7 +105,7 @@ class WatchedStream(PrivateStream):
         if earlier is None or (earlier.stage, earlier.name) != due[:2] or earlier.noisy.shape != values.shape:
             raise OtherWay(f"stage {due[0]!r}, noise {due[1]!r}: the run on other records measures something else here")
         if earlier.deviation != deviation:
-            raise OtherWay(f"stage {due[0]!r}, noise {due[1]!r}: how much noise there is follows from the records")
+            raise OtherWay(f"stage {due[0]!r}, noise {due[1]!r}: the size of the noise depends on the records")
         return earlier.noisy
 
 
@@ -140,7 +140,7 @@ def check_replayable(plan: Plan) -> None:
         if stage.access.sample_rate < 1.0 or stage.later:
             raise ValueError(f"stage {stage.name!r}: a lot holds records by chance; expected passes over all records")
         if stage.access.kinds:
-            raise ValueError(f"stage {stage.name!r}: has noise of other kinds than Gaussian: {dict(stage.access.kinds)}")
+            raise ValueError(f"stage {stage.name!r}: has noise that is not Gaussian: {dict(stage.access.kinds)}")
 
 
 def compared(own: Noised, other: Noised) -> tuple[float, float]:

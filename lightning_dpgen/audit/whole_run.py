@@ -174,7 +174,7 @@ class _Attack:
         first, released = self._made(here, seed)
         second, again = self._made(there, seed, first)
         if not _alike(released, again):
-            raise OtherWay("what is released follows from more than the noisy values: another data set changes it")
+            raise OtherWay("the release depends on more than the noisy values: another data set changes it")
         return first, second
 
     def worst(self, candidates: Iterable[Neighbours], seeds: Sequence[int], trials: int) -> Neighbours:

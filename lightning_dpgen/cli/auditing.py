@@ -116,9 +116,11 @@ def _check(spec: AuditSpec) -> None:
     if not spec.privacy.private:
         raise UsageError("privacy=off: claims nothing that could be audited")
     if spec.debug.private_seed is not None:
-        raise UsageError(f"debug.private_seed={spec.debug.private_seed}: says itself that it is not private; leave it out")
+        raise UsageError(f"debug.private_seed={spec.debug.private_seed}: makes a run that is not private; leave it out")
     if launched() or ranks != 1:
-        raise UsageError(f"trainer.devices={spec.trainer.devices}: an audit is one process on one device")
+        raise UsageError(
+            f"trainer.devices={spec.trainer.devices}: an audit runs in one process on one device; leave it out"
+        )
     if spec.privacy.study is not None or spec.privacy.selection is not None:
         raise UsageError("privacy.study, privacy.selection: an audit reads no private record, so leave them out")
     if spec.data.most_rows > 1 and not spec.attacks_runs:

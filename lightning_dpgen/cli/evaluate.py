@@ -106,7 +106,7 @@ def _beside(source: Source, path: str, release: Path) -> Source:
         raise UsageError(f"--held-out {path}: data={source.spec.source}{known}; leave it out")
     if of_database and _SELECT.match(path):
         if path.split() == source.spec.query.split():
-            raise UsageError(f"--held-out {path}: is data.query, of the records that were learned from; expected others")
+            raise UsageError(f"--held-out {path}: is the data.query of the training records; expected other records")
         return source_of(source.spec.changed(query=path))
     if "://" in path:
         expected = "a query of data.url (select ...), or a file" if of_database else "a file"
@@ -121,7 +121,7 @@ def _beside(source: Source, path: str, release: Path) -> Source:
     for other, what in (*learned, (made, "of synthetic records")):
         # Copies under other names, too.
         if other.exists() and (place.samefile(other) or (place.is_file() and other.is_file() and cmp(place, other, False))):
-            raise UsageError(f"--held-out {path}: is the file {what}; expected real ones that nothing was learned from")
+            raise UsageError(f"--held-out {path}: is the file {what}; expected real records that the training did not use")
     changed = {"url": None, "query": None, "rows_independent": None} if of_database else {}
     return source_of(source.spec.changed(path=str(place), **changed))
 
@@ -131,7 +131,9 @@ def _without_held_out(words: Sequence[str], file: str | None) -> tuple[list[str]
     name = "data.held_out="
     files = [word.removeprefix(name) for word in words if word.startswith(name)] + ([] if file is None else [file])
     if len(files) > 1:
-        raise UsageError(f"data.held_out={files[0]}: expected one file of held-out records, by this word or by --held-out")
+        raise UsageError(
+            f"data.held_out={files[0]}: expected one file of held-out records, by this setting or by --held-out"
+        )
     return [word for word in words if not word.startswith(name)], files[0] if files else None
 
 
@@ -146,7 +148,7 @@ def _check_of_tables(arguments: argparse.Namespace, schema: Schema) -> None:
     for name in ("by", "sdmetrics", "synthetic", "real_rows"):
         if getattr(arguments, name):
             name = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{name}: expected for tables alone, and the release is of {schema.kind}")
+            raise UsageError(f"{name}: is only for tables, and the release is of kind {schema.kind}")
 
 
 def _check_synthetic(path: str | None) -> None:

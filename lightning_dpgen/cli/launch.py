@@ -140,8 +140,8 @@ def together(trainer: TrainerSpec) -> Iterator[Ranks]:
     if not launched():
         if rank := launched_as():
             raise UsageError(
-                f"this process says that it is rank {rank} of several (RANK, LOCAL_RANK or SLURM_PROCID), and it is alone"
-                ": start it by torchrun or srun with all of its ranks, or unset that variable"
+                f"the environment says that this process is rank {rank} of several (RANK, LOCAL_RANK or SLURM_PROCID), "
+                "and it is alone: start it by torchrun or srun with all of its ranks, or unset that variable"
             )
         yield Ranks()
         return

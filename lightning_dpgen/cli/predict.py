@@ -58,9 +58,9 @@ def _words(given: Sequence[str], kind: str) -> list[str]:
     """Return words about the data, with a file named as the program names it elsewhere."""
     files = [word for word in given if "=" not in word]
     if len(files) > 1:
-        raise UsageError(f"{files[1]}: expected one file of records, and {files[0]} is one")
+        raise UsageError(f"{files[1]}: expected one file of records, and {files[0]} is already given")
     if files and (twice := [word for word in given if word.startswith("data.path=")]):
-        raise UsageError(f"{twice[0]}: expected one file of records, and {files[0]} is one")
+        raise UsageError(f"{twice[0]}: expected one file of records, and {files[0]} is already given")
     if not given:
         raise UsageError("expected the file of the records, as in dpgen predict RELEASE FILE -o labels.csv")
     words = [word for word in given if word not in files]

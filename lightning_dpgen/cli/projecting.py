@@ -18,7 +18,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 def run(argv: Sequence[str], spec: ProjectSpec) -> int:
     """Project the rows; gives the exit status."""
     if launched() or launched_as():
-        raise UsageError("dpgen project: is one process; start it without torchrun or srun")
+        raise UsageError("dpgen project: runs in one process; start it without torchrun or srun")
     folder = run_folder.choose(spec.run_dir)
     certificate = guarded("project", argv, folder, lambda interrupts: project(spec, folder, interrupts, TerminalReporter()))
     unit = f"one {certificate['declared']['projection']['unit']} replaced"

@@ -43,7 +43,7 @@ def check_trainer(trainer: TrainerSpec, compute: RaySpec) -> None:
         UsageError: naming the setting.
     """
     if launched():
-        raise UsageError("compute=ray: starts the workers of a training itself; start it without torchrun or srun")
+        raise UsageError("compute=ray: starts the training workers itself; start it without torchrun or srun")
     if trainer.num_nodes > 1:
         raise UsageError(
             f"trainer.num_nodes={trainer.num_nodes}: with compute=ray the cluster chooses machines: leave it out, and give "
@@ -144,7 +144,7 @@ def _make_trainer(work: Any, trainer: TrainerSpec, use_gpu: bool, storage: str) 
 
     if not issubclass(RayDDPStrategy, pl.strategies.DDPStrategy):
         raise UsageError(
-            "compute=ray: Ray Train takes the package lightning where it is installed, and this software takes "
+            "compute=ray: Ray Train uses the package lightning if it is installed, and this software uses "
             "pytorch_lightning: uninstall lightning, or leave compute=ray out"
         )
     return TorchTrainer(

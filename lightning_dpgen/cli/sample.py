@@ -65,7 +65,9 @@ def make_parser() -> Parser:
         "--table", help=f"the new table of the database, or the sheet of the .xlsx file (the schema's table, or {SHEET})"
     )
     parser.add_argument(
-        "--form", choices=("wide", "long"), help="series: one a row, or one time a row (as they were read, or wide)"
+        "--form",
+        choices=("wide", "long"),
+        help="series: one in each row, or one time in each row (default: as they were read, or wide)",
     )
     parser.add_argument("--seed", type=whole_number, help="makes the draw repeatable")
     parser.add_argument(
@@ -121,7 +123,7 @@ def _check_folder(arguments: Namespace, place: Place | None) -> None:
     """
     folder = place is not None and place.folder
     if arguments.format is not None and not folder:
-        raise UsageError(f"--format {arguments.format}: is about the files in a folder: expected -o FOLDER/")
+        raise UsageError(f"--format {arguments.format}: applies to the files of a folder: expected -o FOLDER/")
     if not 1 <= arguments.processes <= _MOST_PROCESSES:
         raise UsageError(f"--processes {arguments.processes}: expected 1 to {_MOST_PROCESSES}")
     if arguments.processes > 1 and not folder:
@@ -142,7 +144,7 @@ def _check(arguments: Namespace, place: Place | None, schema: Schema, components
     if place is not None and place.folder and arguments.format is None and isinstance(schema, ImageSchema):
         _check_new(place.path)
     if arguments.form is not None and not isinstance(schema, SeriesSchema):
-        raise UsageError(f"--form {arguments.form}: is about series, and this release is of {schema.kind}")
+        raise UsageError(f"--form {arguments.form}: applies to series, and this release is of kind {schema.kind}")
     for word in [*arguments.where, arguments.where]:
         try:
             conditions_on(schema, word)

@@ -123,11 +123,11 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError(str(error)) from None
     for option, value in of_schema.items():
         if value is not None:
-            raise UsageError(f"{option} {value}: goes with a schema, whose name ends in .yaml, and {path.name} is none")
+            raise UsageError(f"{option} {value}: needs a schema, whose name ends in .yaml; {path.name} is not one")
     for word, given in (("--no-header", arguments.no_header), ("--table", arguments.table)):
         beside = "--from" if arguments.origin else "a URL"
         if (arguments.origin or asked) and given:
-            raise UsageError(f"{word} is about a file of records: leave it out with {beside}")
+            raise UsageError(f"{word} applies to a file of records: leave it out with {beside}")
     output = place_of(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.schema.yaml")
     if output.exists():
         raise UsageError(f"-o {output}: exists already; choose another name")
@@ -168,7 +168,7 @@ def _explain(path: Path, name: str) -> int:
     """Print what is declared of a column, also in a draft that is not filled in."""
     columns = read_yaml(path).get("columns")
     if not isinstance(columns, dict) or not columns:
-        raise UsageError(f"{path}: expected the key columns, with a name and what is declared of each column")
+        raise UsageError(f"{path}: expected the key columns, with the name and the declarations of each column")
     if name not in columns:
         raise UsageError(f"--explain {name}: {path.name} has no such column{suggest(name, columns)}")
     fields = columns[name] if isinstance(columns[name], dict) else {}
@@ -185,7 +185,7 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
     noise, n = None, arguments.n
     if arguments.epsilon is not None:
         if not n:
-            raise UsageError(f"--epsilon {arguments.epsilon:g}: goes with --n, the declared number of records")
+            raise UsageError(f"--epsilon {arguments.epsilon:g}: needs --n, the declared number of records")
         try:
             check_epsilon(arguments.epsilon, "--epsilon")
         except ValueError as error:

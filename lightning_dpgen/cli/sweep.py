@@ -68,7 +68,7 @@ def run(argv: Sequence[str]) -> int:
     _refuse(own, hydras)
     jobs, varied = expanded(own)
     if "run_dir" in varied:
-        raise UsageError("run_dir: expected one folder, in which each run has one of its own")
+        raise UsageError("run_dir: expected one folder, in which each run gets a folder")
     run_dir = None
     for number, job in enumerate(jobs):
         try:
@@ -122,7 +122,8 @@ def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
         if not name_of(word).startswith(("hydra/launcher", "hydra.launcher")):
             raise UsageError(
                 f"{word}: expected hydra/launcher=joblib, hydra/launcher=submitit_slurm and their settings "
-                "(hydra.launcher...) alone; a sweeper that chooses by results selects on records, unpaid"
+                "(hydra.launcher...) alone; a sweeper that chooses by results would select on the records without paying "
+                "for it"
             )
     if launch.launched():
         raise UsageError("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
@@ -143,7 +144,8 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
     if kept.exists():
         if json.loads(kept.read_text(encoding="utf-8")) != [list(words) for words in jobs]:
             raise UsageError(
-                f"run_dir={root}: holds a sweep over other settings: give the same ones to go on, or choose another run_dir"
+                f"run_dir={root}: holds a sweep over other settings: give the same settings to go on, or choose another "
+                "run_dir"
             )
         run_folder.take(RunFolder(root))
         return root.absolute()

@@ -154,7 +154,7 @@ def private_split(
     _check_rows(store, len(scale))
     # Ranks divide the records by their positions: in another order, one could be in two parts, and count twice.
     if ranks.size > 1 and isinstance(store, DatasetStore):
-        raise BadRecords("records: items of a Dataset cannot be compared over ranks: hand over a tensor or an array")
+        raise BadRecords("records: items of a Dataset cannot be compared over ranks: pass a tensor or an array")
     check_same_records(ranks, store)
     asked = (settings, n, scale.tolist(), generator.get_state().tolist(), None if centres is None else str(centres))
     ranks.assert_equal("setting of the split", asked)
@@ -256,7 +256,8 @@ def check_split(settings: SplitSettings, n: int, account: Account, state: SplitS
         raise ValueError(f"n={n!r}: expected the declared number of records, 1 or more")
     if account.plan.relation != ADD_OR_REMOVE_ONE:
         raise LedgerError(
-            f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, which the split's bounds are for"
+            f"the plan is under {account.plan.relation}: expected {ADD_OR_REMOVE_ONE}, for which the bounds of the split "
+            "hold"
         )
     planned = {stage.name: stage for stage in account.plan.stages if stage.name in (MOMENTS, LLOYD, FINAL)}
     if state is None and any(account.remaining(name) != stage.count for name, stage in planned.items()):

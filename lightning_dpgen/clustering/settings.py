@@ -179,7 +179,7 @@ class SplitSettings:
         if (together := math.fsum(spec.share for spec in specs)) >= 1.0:
             shares = ", ".join(f"{name}={getattr(self, name):g}" for name in _SHARES)
             raise ValueError(
-                f"{shares}: the split uses {together:.3g} of the budget: expected less than 1, since what is learned takes "
-                "what is left"
+                f"{shares}: the split uses {together:.3g} of the budget: expected less than 1, since the model takes the "
+                "rest"
             )
         return specs

@@ -93,7 +93,7 @@ def parse_condition(text: str, names: Sequence[str]) -> Said:
         return Said(column, _LISTS[" ".join(found["list"].split())], tuple(values))
     operator, value = _SIGNS[found["sign"]], found["value"].strip()
     if not value and operator not in (EQUAL, UNEQUAL):
-        raise ValueError(f"{text}: expected a value behind {operator}")
+        raise ValueError(f"{text}: expected a value after {operator}")
     return Said(column, operator, (unquoted(value),))
 
 
@@ -133,7 +133,7 @@ def label_condition(classes: Sequence[Name], said: Said) -> Condition:
         frozenset({0, 1})
     """
     if not classes:
-        raise ValueError(f"column {shown(said.column)}: the records have no label, on which a condition could be set")
+        raise ValueError(f"column {shown(said.column)}: the records have no label, so no condition can be set on one")
     if said.column != LABEL:
         raise ValueError(f"column {shown(said.column)}: a condition can be set on the column {LABEL!r} alone")
     if said.operator not in (EQUAL, UNEQUAL):
@@ -220,4 +220,4 @@ def _cut_column(text: str, names: Sequence[str]) -> tuple[str, str]:
     if is_in_quotes(column) and column[1:-1] in names:
         raise ValueError(f"{column}: expected the name of the column without quotes, or in backquotes: `{column[1:-1]}`")
     expected = f"expected one of {', '.join(names[:10])}{suggest(column, names)}"
-    raise ValueError(f"column {column[:60]!r}: there is none of this name: {expected}")
+    raise ValueError(f"column {column[:60]!r}: there is no such column: {expected}")

@@ -220,7 +220,9 @@ def find_bounds(
     owners = None if owners is None else np.asarray(owners)
     whose = np.arange(len(values)) if owners is None else owners
     if values.ndim != 1 or whose.shape != values.shape or (len(whose) and whose.dtype.kind not in "iu"):
-        raise ValueError(f"values {values.shape}, owners {whose.shape} {whose.dtype}: expected a whole number a value")
+        raise ValueError(
+            f"values {values.shape}, owners {whose.shape} {whose.dtype}: expected a whole number for each value"
+        )
     _check_bounds(access, name, most, chance)
     counts = count_buckets(values, WHOLE if whole else REAL, owners, most if access.private else None, salts, access.stream)
     return find_bounds_in(access, name, counts, most=most, whole=whole, chance=chance)

@@ -54,7 +54,9 @@ class KeyOwners:
         if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(names):
             raise BadRecords(f"codes of entries are not all from 0 to {len(names) - 1}, the places of their names")
         if len(set(names.tolist())) < len(names):
-            raise BadRecords("a key stands twice among the names: expected each once, so that holders are counted together")
+            raise BadRecords(
+                "a key appears twice among the names: expected each once, so that holders are counted together"
+            )
 
     @classmethod
     def of_column(cls, values: Any, owners: np.ndarray | None = None, salts: np.ndarray | None = None) -> KeyOwners:

@@ -49,7 +49,7 @@ def public_names(argument: str, names: Sequence[Name], least: int, most: int) ->
             )
         if name in seen:
             places = f"places {seen[name]} and {place}"
-            raise ValueError(f"{argument}: {shown(name)} stands twice ({places}): expected each name once")
+            raise ValueError(f"{argument}: {shown(name)} appears twice ({places}): expected each name once")
         seen[name] = place
     return tuple(names)
 

@@ -223,7 +223,7 @@ def _refuse_differences(differences: Tensor, lengths: Tensor, found: RecordGradi
     if int((wrong & torch.isfinite(lengths)).sum()) > allowed:
         raise ValueError(
             "the gradients of single records differ from those that the engine finds in a lot: a parameter is used where "
-            "it is not seen (held in a list beside the modules, say; engine='func' sees more), or the loss or a layer "
+            "it is not seen (for example in a list beside the modules; engine='func' sees more), or the loss or a layer "
             "depends on random numbers that are not torch's, or gives other values when it is called again"
         )
 
@@ -335,8 +335,8 @@ def _mixed_scalars(pairs: Tensor, copies: Tensor, alone: Tensor, allowed: Tensor
     if not _weigh_records(pairs, alone, after, torch.minimum(allowed, _ROUNDING * alone.abs().amax())):
         return True
     warnings.warn(
-        "the loss of two records is a weighted mean of theirs (class weights, padding that is left out, or a reduction of "
-        "its own). A record alone has no weight, so all count alike: to weigh them, give one loss a record "
+        "the loss of two records is a weighted mean of theirs (class weights, padding that is left out, or a reduction "
+        "of its own). A record alone has no weight, so all count alike: to weigh them, give one loss for each record "
         "(reduction='none')",
         stacklevel=2,
     )

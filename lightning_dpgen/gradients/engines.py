@@ -57,7 +57,7 @@ def term_gradients(
     if engine not in ENGINES:
         raise ValueError(f"engine={engine!r}: expected one of {sorted(ENGINES)}")
     if not isinstance(term, PerRecord | PerGroup):
-        raise ValueError(f"{type(term).__name__} is no loss of records: expected a PerRecord or PerGroup term")
+        raise ValueError(f"{type(term).__name__} is not a loss of records: expected a PerRecord or PerGroup term")
     # The code of a data set is not that of the loss, and is not watched as that is.
     lot = lot.fetched()
     if engine == "func" and has_shards(network):

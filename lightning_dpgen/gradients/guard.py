@@ -115,15 +115,15 @@ class Guard(TorchFunctionMode):
         if isinstance(function, HigherOrderOperator):
             self._check_higher_order(function, args)
         if function is Tensor.__repr__ and is_hidden(args[0]):
-            raise ValueError("the loss turns a value of a record into text (repr, str, print): print shapes, or nothing")
+            raise ValueError("the loss turns a value of a record into text (repr, str, print): print only shapes")
         if function == _SET_GRAD and is_hidden(args[1]):
             raise ValueError("the loss keeps what it computed from a record in the .grad of a tensor: compute it anew")
 
     def _check_modes(self) -> None:
         if torch._C._len_torch_dispatch_stack() > self._dispatch_modes:
             raise ValueError(
-                "the loss is inside a TorchDispatchMode of its own (such as FlopCounterMode), which is handed all records: "
-                "leave it out, or measure outside of training"
+                "the loss is inside a TorchDispatchMode of its own (such as FlopCounterMode), which receives all "
+                "records: leave it out, or measure outside of training"
             )
         if torch.autograd._profiler_enabled() and not self._profiled:
             raise ValueError(
@@ -141,7 +141,7 @@ class Guard(TorchFunctionMode):
             raise ValueError(f"the loss calls {function}, a function of functions: write it with torch.where")
         if not args[0].generate_vmap_rule:
             raise ValueError(
-                f"the loss calls {args[0].__name__}, an autograd.Function with a vmap rule of its own, which is handed all "
+                f"the loss calls {args[0].__name__}, an autograd.Function with a vmap rule of its own, which receives all "
                 "records: set generate_vmap_rule = True in the class, and leave vmap out"
             )
 

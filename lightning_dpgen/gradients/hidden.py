@@ -28,7 +28,7 @@ class Kept(Tensor):
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         raise ValueError(
-            f"{getattr(function, '__name__', 'a function')} is handed a value computed from a record in an earlier call of "
+            f"{getattr(function, '__name__', 'a function')} receives a value computed from a record in an earlier call of "
             "the loss. Records of another lot are private: compute the value anew in each call, keep only what follows "
             "from parameters, or release it with noise of its own (EmbeddingGradients releases the mean of a lot)"
         )

@@ -51,7 +51,7 @@ def _reason(layer: nn.Module) -> str | None:
     # By name, since nothing else here needs Opacus.
     if type(layer).__module__.startswith("opacus.grad_sample."):
         return (
-            "is Opacus' wrapper, whose hooks find gradients of single records: hand over the network inside "
+            "is Opacus' wrapper, whose hooks find gradients of single records: pass the network inside "
             "(to_standard_module()), since they are found here without hooks"
         )
     if layer._parameters and any(p is not None and p.is_complex() and p.requires_grad for p in layer._parameters.values()):

@@ -120,8 +120,9 @@ class RecordGradients:
             return self
         if self._persons is None or self.groups is not None:
             raise ValueError(
-                "PerPerson sums the gradients of a person, and it is not known whose these are: take lots as PoissonLots "
-                "draws them (persons=...), and parts of a lot from Lot.cut or Lot.divided, which cut between persons"
+                "PerPerson sums the gradients of a person, and the persons of these are not known: take lots as "
+                "PoissonLots draws them (persons=...), and parts of a lot from Lot.cut or Lot.divided, which cut between "
+                "persons"
             )
         index = self._persons.to(self._layers[0][0].device)
         persons = Groups(index, int(index.max()) + 1 if len(index) else 0)

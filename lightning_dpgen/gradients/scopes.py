@@ -91,8 +91,8 @@ class Components(Scope):
     def check(self, gradients: RecordGradients) -> None:
         if gradients.offsets is None or not gradients.by_component:
             raise ValueError(
-                "a bound for each component (PerComponent) needs a per-record term on the lot of a mixture, and parameters "
-                "that are all stacked, one slice a component"
+                "a bound for each component (PerComponent) needs a per-record term on the lot of a mixture, and "
+                "parameters that are all stacked, one slice for each component"
             )
 
     def norms(self, gradients: RecordGradients) -> LotNorms:

@@ -43,7 +43,7 @@ _WRITTEN = (
 
 
 def _refuse_second(gradient: Any) -> Iterable[tuple[Tensor, GradientFactors]]:
-    raise RuntimeError("a result of the loss is handed a second gradient: take the gradients of a loss once")
+    raise RuntimeError("a result of the loss receives a second gradient: take the gradients of a loss once")
 
 
 class _Noted(torch.autograd.Function):

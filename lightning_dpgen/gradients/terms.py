@@ -91,8 +91,8 @@ def check_losses(losses: Any, size: int) -> Tensor:
     if not isinstance(losses, Tensor) or losses.shape != (size,):
         found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ValueError(
-            f"a per-record loss must be one value a record, of shape (B,), or a scalar: it is called with a lot of {size}, "
-            f"and returned {found}. Take the mean or the sum over everything but the record"
+            "a per-record loss must be one value for each record, of shape (B,), or a scalar: it is called with a lot of "
+            f"{size}, and returned {found}. Take the mean or the sum over everything but the record"
         )
     return losses
 
@@ -164,8 +164,8 @@ class PerGroup:
         if not isinstance(losses, Tensor) or losses.shape != (groups.count,):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ValueError(
-                f"a per-group loss must have shape (m,), one value a group: it is called with {groups.count}, and returned "
-                f"{found}"
+                f"a per-group loss must have shape (m,), one value for each group: it is called with {groups.count}, and "
+                f"returned {found}"
             )
         return losses
 

@@ -70,7 +70,7 @@ class Views:
         if not isinstance(found, Tensor) or found.shape != (rows,):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(
-                f"the loss of {rows} views is {shape}: expected their mean, or one value a view, a tensor of as many"
+                f"the loss of {rows} views is {shape}: expected their mean, or one value for each view, a tensor of as many"
             )
         return found.unflatten(0, (-1, self.count)).mean(dim=1)
 

@@ -22,7 +22,7 @@ from lightning_dpgen.privacy.stage_spec import StageSpec
 
 _OF_SEVERAL = (
     "state: holds measurements of another run than that of the account: measurements of two data sets, or of one "
-    "measured twice, make no model together; hand over the state that this run has saved"
+    "measured twice, make no model together; pass the state that this run has saved"
 )
 
 

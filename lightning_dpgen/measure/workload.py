@@ -74,11 +74,11 @@ class Workload:
         )
         if not weighed:
             raise ValueError(
-                f"stage {self.stage!r}: noise_shares={self.noise_shares}, expected a positive number a statistic"
+                f"stage {self.stage!r}: noise_shares={self.noise_shares}, expected a positive number for each statistic"
             )
         if not _positive(self.max_noise):
             raise ValueError(
-                f"stage {self.stage!r}: max_noise={self.max_noise!r}, expected about how many records, above 0"
+                f"stage {self.stage!r}: max_noise={self.max_noise!r}, expected the approximate number of records, above 0"
             )
         if not _positive(self.share):
             raise ValueError(f"stage {self.stage!r}: share={self.share!r}, expected a number above 0")

@@ -59,7 +59,7 @@ class Mixture:
         if weights.shape != (network.k,) or (weights < 0.0).any() or weights.sum() <= 0.0:
             raise ValueError(
                 f"weights: {tuple(weights.shape)} numbers that sum to {float(weights.sum()):g}, expected ({network.k},), "
-                "one a component, 0 or more, and one above 0"
+                "one for each component, 0 or more, and one above 0"
             )
         self.network, self.weights, self.run, self.init = network, weights, run, init
 

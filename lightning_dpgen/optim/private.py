@@ -111,8 +111,7 @@ class PrivateOptimizer(DPOptimizer):
     ) -> None:
         if isinstance(optimizer, DPOptimizer):
             raise ValueError(
-                f"optimizer: a {type(optimizer).__name__} draws noise that stands in no ledger: hand over the torch "
-                "optimizer"
+                f"optimizer: a {type(optimizer).__name__} draws noise that is in no ledger: pass the torch optimizer"
             )
         self._account, self._stage = account, stage
         access, self._scheduled = account.upcoming(stage), bool(account.plan.stage(stage).later)
@@ -399,16 +398,16 @@ class PrivateOptimizer(DPOptimizer):
             self._flat.attach()
         if len(announced) > 1 and (begun is not None or any(announced)):
             raise RuntimeError(
-                f"{len(announced)} parts were announced, and one is handed over: another has failed, or the loader works "
-                "ahead (use num_workers=0), so it is not known which part this is. Begin the loop anew. The begun lot is "
+                f"{len(announced)} parts were announced, and one is passed: another has failed, or the loader works ahead "
+                "(use num_workers=0), so it is not known which part this is. Begin the loop anew. The begun lot is "
                 "dropped; nothing was charged"
             )
         draw = gradients[0].draw
         if begun is not None and begun[0] is not draw:
             raise RuntimeError(
-                "these gradients are of another lot than the parts that were handed over before: parts of one lot share "
-                "its draw (Lot.mapped keeps it), or come from one pass over a loader. The begun lot is dropped; nothing "
-                "was charged"
+                "these gradients are of another lot than the parts that were passed before: parts of one lot share its "
+                "draw (Lot.mapped keeps it), or come from one pass over a loader. The begun lot is dropped; nothing was "
+                "charged"
             )
         self._account.check_draw(self._stage, draw)
         rows = self._rows(gradients, draw, begun and begun[1], all_of_it=not taken and not more)
@@ -490,7 +489,7 @@ class PrivateOptimizer(DPOptimizer):
             bounds = rule.ahead(number, norms) if self._account.plan.private else (math.inf,) * len(norms.columns)
             if bounds is None:
                 raise RuntimeError(
-                    f"{type(rule).__name__} chooses its bound from the whole lot, and BatchMemoryManager hands over parts: "
+                    f"{type(rule).__name__} chooses its bound from the whole lot, and BatchMemoryManager passes parts: "
                     "call set_gradients(MicroBatches(...)), which goes through them twice, or choose a rule whose bound "
                     "is known before"
                 )
@@ -519,8 +518,8 @@ class PrivateOptimizer(DPOptimizer):
         """Refuse gradients that are not of all parameters; any other would keep an old gradient, or one never clipped."""
         if len(gradients) != len(self._rules):
             raise RuntimeError(
-                f"gradients of {len(gradients)} terms were handed over, for {len(self._rules)} clipping rules: expected "
-                "one rule a term"
+                f"gradients of {len(gradients)} terms were passed, for {len(self._rules)} clipping rules: expected one "
+                "rule for each term"
             )
         if len({g.draw for g in gradients}) > 1:
             raise RuntimeError("the terms of a step must be of one lot: these gradients are of several draws")
@@ -536,7 +535,7 @@ class PrivateOptimizer(DPOptimizer):
             if mine != theirs:
                 raise RuntimeError(
                     f"the gradients are of {len(theirs)} parameters, and {len(mine & theirs)} of them are among the "
-                    f"{len(mine)} of this optimizer: hand over the gradients of exactly its parameters"
+                    f"{len(mine)} of this optimizer: pass the gradients of exactly its parameters"
                 )
             if isinstance(own, RecordGradients):
                 rule.scope.check(own)

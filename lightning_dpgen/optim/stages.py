@@ -141,7 +141,7 @@ def _truncation(sampler: str, largest_lot: SupportsIndex | None, at_most: Suppor
     if largest_lot is None or at_most is None:
         raise ValueError(
             f"sampler={TRUNCATED!r}: expected largest_lot=..., the most records of a lot, and at_most=..., a number of "
-            f"records that no data set of this kind can pass; found largest_lot={largest_lot}, at_most={at_most}"
+            f"records that no data set of this kind can exceed; found largest_lot={largest_lot}, at_most={at_most}"
         )
     return Truncation(read_whole("largest_lot", largest_lot), read_whole("at_most", at_most, of=" of records"))
 

@@ -104,7 +104,7 @@ class KeptBlocks:
             if max_rows > 1:
                 raise ValueError(
                     f"records in blocks: the plan protects a person with up to max_rows={max_rows} records, and these "
-                    "say of no record whose it is: name the column of persons, or make the plan with max_rows=1"
+                    "records name no persons: name the column of persons, or make the plan with max_rows=1"
                 )
         elif self._max_rows > max_rows:
             check_most_rows(lambda: (self.read(key).persons for key in self._parts), self._shuffle.persons, max_rows)

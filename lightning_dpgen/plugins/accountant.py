@@ -205,7 +205,7 @@ class MomentsAccountant(pl.Callback):
         if not isinstance(trainer.train_dataloader, LotBlocks):
             kind = type(trainer.train_dataloader).__name__
             raise MisconfigurationException(
-                f"the training data are a {kind}, whose sampling is not the plan's: hand the records or the data set to "
+                f"the training data are a {kind}, whose sampling is not the plan's: pass the records or the data set to "
                 "poisson_loader(records, account), and the Trainer what it gives"
             )
         self._began = time.monotonic()

@@ -338,8 +338,8 @@ class AutomaticModule:
         if isinstance(given, Tensor):
             return given
         raise ValueError(
-            "training_step gives terms, so it is called with made-up records, of which none is private, and it could not "
-            "be tried on these: let it give one loss a record, or make terms without looking at the batch"
+            "training_step returns terms, so it is called with made-up records, of which none is private, and it could "
+            "not be tried on these: let it return one loss for each record, or make terms without looking at the batch"
         )
 
     def _terms(self) -> list:
@@ -383,8 +383,8 @@ class AutomaticModule:
             )
         if self._options.views is not None:
             raise ValueError(
-                "augment: training_step gives terms, which are handed records as they are: let it give one loss a record, "
-                "or make the views in the term (of_views)"
+                "augment: training_step returns terms, which receive records as they are: let it return one loss for "
+                "each record, or make the views in the term (of_views)"
             )
 
     def _checked(self, given: Any) -> list:
@@ -394,8 +394,8 @@ class AutomaticModule:
         if wrong or not terms:
             what = type(wrong[0]).__name__ if wrong else "nothing"
             raise ValueError(
-                f"training_step gave {what}: expected a loss (the mean over the batch, or one loss a record), a dict with "
-                "'loss', or a PerRecord, PerGroup or DataFree term, or a list of these"
+                f"training_step returned {what}: expected a loss (the mean over the batch, or one loss for each record), "
+                "a dict with 'loss', or a PerRecord, PerGroup or DataFree term, or a list of these"
             )
         return terms
 
@@ -423,12 +423,12 @@ def check_optimizers(module: pl.LightningModule, optimizers: list, account: Acco
     if not private:
         names = ", ".join(type(o).__name__ for o in optimizers) or "no optimizer"
         raise MisconfigurationException(
-            f"configure_optimizers gave {names}, whose steps are not private: wrap the optimizer of what is trained on "
-            "records, as in PrivateOptimizer(torch.optim.Adam(...), account=account, clipping=...)"
+            f"configure_optimizers returned {names}, whose steps are not private: wrap the optimizer of what is trained "
+            "on records, as in PrivateOptimizer(torch.optim.Adam(...), account=account, clipping=...)"
         )
     if any(o.account is not account for o in private):
         raise MisconfigurationException(
-            "the PrivateOptimizer has another account than the MomentsAccountant: hand one Account to both"
+            "the PrivateOptimizer has another account than the MomentsAccountant: pass one Account to both"
         )
     if other := [o.stage for o in private if o.stage != stage]:
         raise MisconfigurationException(
@@ -450,8 +450,8 @@ def _check_parameters(module: pl.LightningModule, optimizers: list) -> None:
     have = "the optimizer has" if len(optimizers) == 1 else f"the {len(optimizers)} optimizers have"
     if {id(p) for p in trainable} != set(owned):
         raise MisconfigurationException(
-            f"{have} {len(set(owned))} of the module's {len(trainable)} trainable parameters: hand over all, and "
-            "freeze the others (requires_grad_(False)) before"
+            f"{have} {len(set(owned))} of the module's {len(trainable)} trainable parameters: pass all, and freeze the "
+            "others (requires_grad_(False)) before"
         )
     if len(set(owned)) < len(owned):
         raise MisconfigurationException(

@@ -32,7 +32,7 @@ _INSTEAD = {
         "PrivateOptimizer.set_gradients"
     ),
     "clipping": (
-        "Bounds are chosen by a rule: hand over PrivateOptimizer(..., clipping=PerLayer(Fixed(...))) for each layer, or "
+        "Bounds are chosen by a rule: pass PrivateOptimizer(..., clipping=PerLayer(Fixed(...))) for each layer, or "
         "Quantile(...) for bounds that follow the norms, and make the plan with the same rule"
     ),
 }
@@ -199,13 +199,13 @@ class AccountEngine(PrivacyEngine):
         if isinstance(optimizer, PrivateOptimizer):
             if optimizer.account is not self.account or optimizer.stage != self.stage:
                 raise ValueError(
-                    "optimizer: a PrivateOptimizer of another account or stage than this engine: hand the same Account and "
-                    "stage to both"
+                    "optimizer: a PrivateOptimizer of another account or stage than this engine: pass the same Account "
+                    "and stage to both"
                 )
             if (max_grad_norm, expected_batch_size) != (None, None):
                 raise ValueError(
                     f"max_grad_norm={max_grad_norm}, expected_batch_size={expected_batch_size}: this PrivateOptimizer has "
-                    "clipping rules and a divisor; leave both out, or hand over a torch optimizer"
+                    "clipping rules and a divisor; leave both out, or pass a torch optimizer"
                 )
             return optimizer
         if max_grad_norm is None:

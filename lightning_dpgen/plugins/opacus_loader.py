@@ -141,14 +141,14 @@ def _checked(loader: DataLoader, rate: float) -> Any:
     if isinstance(loader, DPDataLoader):
         if loader.sample_rate != rate:
             raise ValueError(
-                f"data_loader: a DPDataLoader of sample_rate={loader.sample_rate:g}, and the plan says {rate:g}: hand over "
-                "an ordinary DataLoader of the data set, or make the plan with that rate"
+                f"data_loader: a DPDataLoader of sample_rate={loader.sample_rate:g}, and the plan says {rate:g}: pass an "
+                "ordinary DataLoader of the data set, or make the plan with that rate"
             )
         return dataset
     plain = loader.batch_size is not None and type(loader.sampler) in (RandomSampler, SequentialSampler)
     if not plain or getattr(loader.sampler, "replacement", False):
         raise ValueError(
             "data_loader: it chooses its records by a sampler of its own, and the plan says that each takes part with "
-            f"probability {rate:g}: hand over DataLoader(dataset), whose batches are drawn here"
+            f"probability {rate:g}: pass DataLoader(dataset), whose batches are drawn here"
         )
     return dataset

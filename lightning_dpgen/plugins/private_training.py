@@ -267,7 +267,9 @@ class PrivateTraining:
             raise ValueError(f"this training was released before, to {self._released}: copy that folder instead")
         left, steps = self.account.remaining("training"), self._stage.count
         if left == steps:
-            raise PlanMismatch("nothing was trained yet: fit(model, loader()) with the callback first, and release then")
+            raise PlanMismatch(
+                "nothing was trained yet: call fit(model, loader()) with the callback first, and then release"
+            )
         if left:
             raise PlanMismatch(
                 f"{steps - left} of {steps} steps were made: go on with the fit, or release the weights as they are with "
@@ -363,13 +365,12 @@ def _warn(plan: Plan, records: int) -> None:
     """Warn of a delta and of a number of records that are allowed and rarely meant."""
     n = plan.n or 1
     if plan.private and plan.delta > 0.1 / n:
-        warnings.warn(
-            f"delta={plan.delta:g}: is above 1/(10 n) = {0.1 / n:.3g}; a smaller delta is the custom", stacklevel=3
-        )
+        warnings.warn(f"delta={plan.delta:g}: is above 1/(10 n) = {0.1 / n:.3g}; a smaller delta is usual", stacklevel=3)
     # The message leaves out the true number, which is private.
     if not 0.5 <= records / n <= 2.0:
         warnings.warn(
-            f"n={n}: is far from the number of records, so sample_rate times n, the divisor of each sum, is no batch size",
+            f"n={n}: is far from the number of records, so sample_rate times n, the divisor of each sum, is not a batch "
+            "size",
             stacklevel=3,
         )
 
@@ -420,9 +421,9 @@ class _Accountant(MomentsAccountant):
             )
         if not module.automatic_optimization:
             raise MisconfigurationException(
-                "automatic_optimization=False: a PrivateTraining makes the steps: leave it out, and let training_step give "
-                "the losses, or the terms of each of several optimizers (examples/gan.py); other steps of a module's own "
-                "take the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
+                "automatic_optimization=False: a PrivateTraining makes the steps: leave it out, and let training_step "
+                "return the losses, or the terms of each of several optimizers (examples/gan.py); other steps of a "
+                "module's own take the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
             )
 
     def after_last_step(self, module: pl.LightningModule) -> None:
@@ -444,13 +445,13 @@ class _Accountant(MomentsAccountant):
         private = self._adopted.which_see_records(self._empty)
         if not any(private):
             raise MisconfigurationException(
-                "training_step gave DataFree terms alone, which see no record: nothing of this training is private, and a "
-                "Trainer without its callback fits the module"
+                "training_step returned DataFree terms alone, which see no record: nothing of this training is private, "
+                "and a Trainer without its callback fits the module"
             )
         if sum(private) > 1 and self.account.plan.stage("training").access.strategy is not None:
             raise MisconfigurationException(
-                f"training_step gives {sum(private)} optimizers terms that see records, and noise is correlated over the "
-                "steps of one: expected one of them, or sampler='poisson'"
+                f"training_step returns {sum(private)} optimizers terms that see records, and noise is correlated over "
+                "the steps of one: expected one of them, or sampler='poisson'"
             )
         return [self._private(o) if sees else o for o, sees in zip(optimizers, private, strict=True)]
 
@@ -458,11 +459,12 @@ class _Accountant(MomentsAccountant):
         # Lightning puts one without parameters in the place of none.
         if not any(group["params"] for group in optimizer.param_groups):
             raise MisconfigurationException(
-                "configure_optimizers gave no optimizer: return one, as in torch.optim.Adam(self.parameters())"
+                "configure_optimizers returned no optimizer: return one, as in torch.optim.Adam(self.parameters())"
             )
         if isinstance(optimizer, PrivateOptimizer):
             raise MisconfigurationException(
-                "configure_optimizers gave a PrivateOptimizer: give the torch optimizer, which a PrivateTraining wraps"
+                "configure_optimizers returned a PrivateOptimizer: return the torch optimizer, which a PrivateTraining "
+                "wraps"
             )
         try:
             return PrivateOptimizer(optimizer, account=self.account, clipping=self._clipping)

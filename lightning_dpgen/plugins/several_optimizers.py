@@ -36,9 +36,9 @@ def terms_of_each(given: Any, count: int) -> list[Terms]:
     if len(entries) != count or not all(isinstance(t, PerRecord | PerGroup | DataFree) for e in entries for t in e):
         what = f"{len(entries)} entries" if len(entries) not in (0, count) else type(given).__name__
         raise ValueError(
-            f"training_step gave {what} for {count} optimizers: expected one entry for each, as in "
-            "return PerRecord(self.critic_loss), DataFree(self.generator_loss): PerRecord(loss(lot, noise)) where records "
-            "are seen, DataFree(loss()) where none is, a list of several terms, or None for a public one that has no step "
+            f"training_step returned {what} for {count} optimizers: expected one entry for each, as in return "
+            "PerRecord(self.critic_loss), DataFree(self.generator_loss): PerRecord(loss(lot, noise)) where records are "
+            "seen, DataFree(loss()) where none is, a list of several terms, or None for a public one that has no step "
             "now (examples/gan.py)"
         )
     return entries
@@ -63,13 +63,13 @@ def check_kinds(optimizers: Sequence[Optimizer], each: Sequence[Terms]) -> None:
         private = isinstance(optimizer, PrivateOptimizer)
         if private and not sees_records(terms):
             raise ValueError(
-                f"training_step gave no term that sees records for optimizer {number}, which is private: every lot of its "
-                "turns takes a step, so give a PerRecord or PerGroup term each time"
+                f"training_step returned no term that sees records for optimizer {number}, which is private: every lot of "
+                "its turns takes a step, so return a PerRecord or PerGroup term each time"
             )
         if sees_records(terms) and not private:
             raise ValueError(
-                f"training_step gave a term that sees records for optimizer {number}, which is public: give DataFree terms "
-                "alone, or None, as at the beginning of the fit"
+                f"training_step returned a term that sees records for optimizer {number}, which is public: return only "
+                "DataFree terms, or None, as at the beginning of the fit"
             )
 
 
@@ -140,7 +140,7 @@ def _sum_of(terms: Sequence[DataFree]) -> torch.Tensor:
     total = torch.stack([loss.sum() for loss in losses]).sum()
     if not total.requires_grad:
         raise ValueError(
-            "a DataFree loss follows from no parameter that is trained: its optimizer would never move; give the loss of "
-            "what its parameters make"
+            "a DataFree loss follows from no parameter that is trained: its optimizer would change nothing; return the "
+            "loss of what its parameters make"
         )
     return total

@@ -35,7 +35,7 @@ def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "traini
     parts = [module, trainer_.datamodule, *callbacks]
     if any(getattr(part, "account", account) is not account for part in parts):
         raise MisconfigurationException(
-            "module, datamodule and MomentsAccountant have different accounts: hand one Account to all of them"
+            "module, datamodule and MomentsAccountant have different accounts: pass one Account to all of them"
         )
     if not any(getattr(callback, "settles", False) for callback in callbacks):
         raise MisconfigurationException(
@@ -83,15 +83,18 @@ def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "traini
             )
         if isinstance(callback, pl.callbacks.LearningRateFinder):
             raise MisconfigurationException(
-                "LearningRateFinder (lr_find of a Tuner) makes steps that are thrown away, and whose cost is in no plan: "
+                "LearningRateFinder (lr_find of a Tuner) makes steps that are discarded, and whose cost is in no plan: "
                 "choose by public or simulated records"
             )
         if isinstance(callback, pl.callbacks.StochasticWeightAveraging):
             raise MisconfigurationException(
-                "StochasticWeightAveraging copies the module with its account: average released weights instead"
+                "StochasticWeightAveraging copies the module with its account: leave it out, and average released "
+                "weights instead"
             )
     if trainer_.overfit_batches:
-        raise MisconfigurationException("overfit_batches replaces Poisson sampling, which the accounting rests on")
+        raise MisconfigurationException(
+            "overfit_batches replaces Poisson sampling, on which the accounting rests: leave it out"
+        )
     _check_strategy(trainer.strategy)
 
 

@@ -82,7 +82,8 @@ class Divergence:
             raise ValueError(f"averaging={self.averaging!r}: expected a number from 0, below 1")
         if self.released_as == "group" and (self.features is not None or self.averaging):
             raise ValueError(
-                f"features={self.features!r}, averaging={self.averaging!r}: are of release='embedding', and this is 'group'"
+                f"features={self.features!r}, averaging={self.averaging!r}: apply only to release='embedding', and this "
+                "is 'group'"
             )
 
     @property

@@ -167,7 +167,9 @@ class Account:
     def __getstate__(self) -> dict[str, Any]:
         """Hand the account to processes that a Trainer spawns; here it can only be looked at from then on."""
         if multiprocessing.context.get_spawning_popen() is None:
-            raise TypeError("an account is never saved nor copied, since it would be spent twice: Account.resume goes on")
+            raise TypeError(
+                "an account is never saved or copied, since it would be spent twice: use Account.resume to go on"
+            )
         path = self._placed_ledger.file()
         self._enter_study()
         state, kind = self._state, {"seed": self.stream._seed, "secure": self.stream.secure}
@@ -446,7 +448,7 @@ class Account:
         if of is not None and self._of is not None and self._of() is not of:
             raise LedgerError(
                 f"stage {stage!r}: this account has paid for measurements of other records, and one model is made from "
-                "one data set: hand over the same Records, or begin another run"
+                "one data set: pass the same Records, or begin another run"
             )
 
     def _enter_study(self) -> None:

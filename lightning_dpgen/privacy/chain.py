@@ -74,8 +74,8 @@ def create(path: Path, text: bytes, head: str) -> tuple[FileIO, FileIO]:
     known = heads_file(path)
     if known.exists() and len(_whole_heads(known.read_bytes())) > 1:
         raise LedgerError(
-            f"{path}: is missing, and {known} names lines that it held: what they have spent is not known. "
-            "Begin elsewhere, and add what this may have cost"
+            f"{path}: is missing, and {known} names lines that it held: what they have spent is not known. Begin a new "
+            "run in another place, and add what this one may have cost"
         )
     part = path.with_suffix(".part")
     file = open(part, "wb", buffering=0, opener=owner_only)  # noqa: SIM115
@@ -158,10 +158,10 @@ class Lines:
             self.heads.add(stated)
             yield number, line
         if not self.head:
-            raise LedgerError(f"{self._path}: holds no whole line, and was not made so: its content is lost")
+            raise LedgerError(f"{self._path}: holds no complete line, and did not begin empty: its content is lost")
         # The first head was there before the file had its name.
         if not self._known or not self.heads.issuperset(self._known):
-            raise LedgerError(f"{self._path}: lines are missing at its end that were there once. {self._unknown}")
+            raise LedgerError(f"{self._path}: lines are missing at its end. {self._unknown}")
 
     def damaged(self, number: int, what: str) -> LedgerError:
         """Return the error for line `number`, with what is wrong with it."""

@@ -76,7 +76,7 @@ class CorrelatedState:
                 self._groups[access.stage] = saved.numpy()
         groups = self._groups[access.stage]
         if len(groups) != units:
-            raise LedgerError(f"stage {access.stage!r}: its groups are those of other records: hand over the same ones")
+            raise LedgerError(f"stage {access.stage!r}: its groups are those of other records: pass the same ones")
         return np.flatnonzero(groups == turn)
 
     def save(self) -> None:

@@ -20,7 +20,7 @@ def declared_records(plan: Plan, n: SupportsIndex | None) -> int:
     """
     if n is None:
         if plan.n is None:
-            raise ValueError("n=None: the plan has no number of records: hand over the declared one, or plan with n=...")
+            raise ValueError("n=None: the plan has no number of records: pass the declared one, or plan with n=...")
         return plan.n
     n = read_whole("n", n, of=" of records")
     if plan.n not in (None, n):
@@ -43,7 +43,7 @@ def expected_lot_size(plan: Plan, stage: str, size: float | None, number: int = 
     if size is None:
         if plan.n is None:
             raise ValueError(
-                "expected_batch_size=None: the plan has no number of records: hand over sample_rate * n, or plan with n=..."
+                "expected_batch_size=None: the plan has no number of records: pass sample_rate * n, or plan with n=..."
             )
         return rate * plan.n
     check_number("expected_batch_size", size, lambda value: 0.0 < value < math.inf, "above 0, finite")

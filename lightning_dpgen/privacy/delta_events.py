@@ -56,7 +56,7 @@ def left_of(delta: float, failures: Iterable[tuple[dp_accounting.DpEvent, int]],
     logs, times = [], 2.0 if relation == REPLACE_ONE else 1.0
     for event, count in failures:
         if event.epsilon != 0.0:
-            raise Unaccountable(f"{event}: only a mechanism that is private but for its delta can be accounted for")
+            raise Unaccountable(f"{event}: only a mechanism that is private except for its delta can be accounted for")
         if times * event.delta >= 1.0:
             return 0.0
         logs.append(count * math.log1p(-times * event.delta))

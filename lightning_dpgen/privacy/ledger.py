@@ -290,7 +290,7 @@ class Ledger:
                 elif kind == "id":
                     identity = line.pop("id")
                     if identity in entries:
-                        raise ValueError(f"id={identity[:40]!r} stands twice")
+                        raise ValueError(f"id={identity[:40]!r} appears twice")
                     # Lines of a block are equal, and so are most blocks of a stage.
                     if before is None or line != before[0]:
                         before = line, Access.from_json(_with_strategy(line, self.plan))

@@ -65,7 +65,9 @@ class OpenAccess:
                 f"stage {self.access.stage!r} has {sorted(self._left)} left of {sorted(self.access.multipliers)}"
             )
         if self.ranks.size > 1 and kind != GAUSSIAN:
-            raise LedgerError(f"noise {name!r}: {kind} is no sum of parts, so {self.ranks.size} processes cannot share it")
+            raise LedgerError(
+                f"noise {name!r}: {kind} is not a sum of parts, so {self.ranks.size} processes cannot share it"
+            )
         if self.access.kind(name) != kind:
             planned = self.access.kind(name)
             raise LedgerError(f"noise {name!r} of stage {self.access.stage!r} is {planned} in the plan, not {kind}")

@@ -210,7 +210,7 @@ class Plan:
             )
         if self.delta and self.stages and not self._affordable:
             raise ValueError(
-                f"{len(self.stages):,} stages: an account of their noises takes minutes; expected fewer stages that are "
+                f"{len(self.stages):,} stages: accounting for their noises takes minutes; expected fewer stages that are "
                 "sampled or have Laplace noise, the same noise in more of them, or more noise"
             )
 
@@ -219,8 +219,8 @@ class Plan:
         cut = stage.access.truncation
         if cut is not None and self.n is not None and cut.at_most * self.max_rows < self.n:
             raise ValueError(
-                f"at_most={cut.at_most}: so many units of at most {self.max_rows} records each are fewer than the declared "
-                f"n={self.n} records: give a number that no data of this kind can pass"
+                f"at_most={cut.at_most}: so many units of at most {self.max_rows} records each are fewer than the "
+                f"declared n={self.n} records: give a number that no data of this kind can exceed"
             )
 
     def _check_correlated(self, stage: Stage) -> None:
@@ -235,8 +235,9 @@ class Plan:
             )
         if self.relation == REPLACE_ONE or (strategy.sampler == FIXED_ORDER and self.relation != ZERO_OUT):
             raise ValueError(
-                f"relation={self.relation!r}: a fixed order is proved for a record replaced by nothing at its place, since "
-                f"one added would move all behind it: expected {ZERO_OUT!r}; cyclic sampling allows {ADD_OR_REMOVE_ONE!r}"
+                f"relation={self.relation!r}: a fixed order is proved for a record replaced by nothing at its place, "
+                f"since an added record would move all records behind it: expected {ZERO_OUT!r}; cyclic sampling allows "
+                f"{ADD_OR_REMOVE_ONE!r}"
             )
         if stage.count > strategy.steps:
             raise ValueError(f"stage {stage.name!r}: {stage.count} steps, and its strategy is one of {strategy.steps}")

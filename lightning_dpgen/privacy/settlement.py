@@ -43,8 +43,8 @@ def check_complete(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> None:
             raise PlanMismatch(f"stage {stage.name!r}: {made} of {stage.count} planned steps were made")
     if encode(event) != encode(plan.composition):
         raise PlanMismatch(
-            "the ledger is not what the plan promised; nothing may be released on the strength of this plan.\n"
-            f"plan:   {encode(plan.composition)}\nledger: {encode(event)}"
+            "the ledger is not what the plan promised; nothing may be released under this plan.\nplan:   "
+            f"{encode(plan.composition)}\nledger: {encode(event)}"
         )
 
 

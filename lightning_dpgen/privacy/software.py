@@ -34,6 +34,6 @@ def installed_version(name: str = "lightning_dpgen") -> str:
         return version(name)
     except PackageNotFoundError:
         raise NotInstalled(
-            f"{name} is not installed, and certificates name its version: a folder on PYTHONPATH says none; install it "
-            "(python -m pip install -e . in a checkout)"
+            f"{name} is not installed, and certificates name its version: a folder on PYTHONPATH has no version; install "
+            "it (python -m pip install -e . in a checkout)"
         ) from None

@@ -139,7 +139,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key {key[:60]!r} stands twice")
+            raise ValueError(f"the key {key[:60]!r} appears twice")
         found[key] = value
     return found
 

@@ -98,7 +98,7 @@ class Study:
         with self._held():
             if not self.path.exists():
                 if epsilon is None:
-                    raise LedgerError(f"{self.path}: there is no such study; say its total (epsilon, delta) to begin it")
+                    raise LedgerError(f"{self.path}: there is no such study; give its total (epsilon, delta) to begin it")
                 header = {"study": FORMAT_VERSION, "epsilon": epsilon, "delta": delta, "opened": chain.now()}
                 heads, text = chain.sealed("", [header])
                 for file in chain.create(self._file, text, heads[-1]):

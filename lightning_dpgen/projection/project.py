@@ -57,7 +57,7 @@ class Projection:
         if self.matrix.ndim != 2 or not np.isfinite(self.matrix).all() or not self.matrix.any():
             raise ValueError(f"matrix of shape {self.matrix.shape}: expected finite numbers (d, k), not all of them zero")
         if self.centre is not None and (self.centre.shape != (self.d,) or not np.isfinite(self.centre).all()):
-            raise ValueError(f"centre of shape {self.centre.shape}: expected {self.d} finite numbers, one a column")
+            raise ValueError(f"centre of shape {self.centre.shape}: expected {self.d} finite numbers, one for each column")
         object.__setattr__(self, "matrix", round_matrix(self.matrix))
 
     @property

@@ -113,7 +113,7 @@ def evaluate(
     table = isinstance(schema, TableSchema)
     if not table and (by is not None or sdmetrics or synthetic is not None):
         given = f"by={by!r}, sdmetrics={sdmetrics!r}, synthetic={synthetic!r}"
-        raise ValueError(f"{given}: expected of tables alone, and the release is of {schema.kind}")
+        raise ValueError(f"{given}: is only for tables, and the release is of kind {schema.kind}")
     counted, sample = Counter[str](), None if real_rows is None else RowSample(real_rows, seed)
     as_read = {"person": person, "max_rows": max_rows, "outside": outside, "sample": sample} if table else {}
     read = _values if table else _encoded
@@ -278,7 +278,7 @@ def _values(
         article = "an" if isinstance(records, Encoded) else "a"
         raise BadRecords(
             f"records are {article} {type(records).__name__}, which holds bins in place of values: expected the table "
-            "itself, as a DataFrame, a table of Arrow or the path of a file"
+            "itself, as a DataFrame, an Arrow table or the path of a file"
         )
     if (person is None) != (max_rows is None):
         raise ValueError(f"person={person!r} with max_rows={max_rows!r}: expected both, or neither")

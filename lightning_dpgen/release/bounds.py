@@ -72,7 +72,7 @@ def check_declared(declared: dict[str, Any]) -> None:
     values = text.count(",") + text.count("[") + text.count("{")
     if 2 * len(text) > MOST_BYTES or 2 * values > MOST_VALUES:
         raise ValueError(
-            f"what is declared takes {len(text):,} characters and {values:,} values: expected at most {MOST_BYTES // 2:,} "
+            f"the declarations take {len(text):,} characters and {values:,} values: expected at most {MOST_BYTES // 2:,} "
             f"and {MOST_VALUES // 2:,}, for a release that others can read; declare fewer or shorter names"
         )
 

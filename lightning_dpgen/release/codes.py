@@ -23,7 +23,7 @@ def encode_records(mixture: Mixture, records: Records) -> pd.DataFrame:
     if not isinstance(network, StackedVAE):
         check_encoder(network.kind)
         raise ValueError(
-            f"release: a model of custom code ({network.kind}), which has no encoder: expected one of model=vae"
+            f"release: a model with code of its own ({network.kind}), which has no encoder: expected one of model=vae"
         )
     if not isinstance(records, Records):
         raise ValueError(

@@ -33,4 +33,4 @@ def read_certificate(folder: Path) -> dict[str, Any]:
     try:
         return read_json_file(path)
     except (ValueError, OSError) as error:
-        raise NotARelease(f"{path} is no certificate: {error}") from None
+        raise NotARelease(f"{path} is not a certificate: {error}") from None

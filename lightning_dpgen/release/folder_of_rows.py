@@ -106,7 +106,7 @@ class RowsFolder:
                     yield done.result()
             except BrokenProcessPool:
                 raise LostProcess(
-                    "a process that draws was ended, maybe for want of memory: fewer --processes need less"
+                    "a process that draws was ended, perhaps because memory ran out: use fewer --processes"
                 ) from None
             finally:
                 pool.shutdown(cancel_futures=True)
@@ -152,7 +152,7 @@ class RowsFolder:
             if any(_NAME.fullmatch(name) for name in others):
                 raise OtherContent(
                     "holds files of another draw (another release, -n, --seed, condition, form or version): expected the "
-                    "arguments that they were drawn by, or another folder"
+                    "arguments with which they were drawn, or another folder"
                 )
             raise OtherContent(f"holds {others[0]!r}: expected a new folder, or one that the same command has begun")
         for name in left:

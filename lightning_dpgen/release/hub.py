@@ -159,7 +159,7 @@ def _card(path: Path, kind: str) -> RepoCard:
     try:
         return {MODEL: ModelCard, DATASET: DatasetCard}[kind](path.read_text(encoding="utf-8"))
     except (TypeError, ValueError, yaml.YAMLError) as error:
-        raise NotPushed(f"{path.name}: its metadata are none of a {kind} of the Hub: {_line(error)}") from None
+        raise NotPushed(f"{path.name}: its metadata are not those of a {kind} of the Hub: {_line(error)}") from None
 
 
 def _send(folder: Path, repo: str, kind: str, private: bool, token: str, card: RepoCard, statement: str) -> str:
@@ -200,7 +200,7 @@ def _make_repository(api: HfApi, repo: str, kind: str, private: bool) -> None:
     held = sorted({file.rfilename for file in about.siblings or ()} - _OF_THE_HUB)
     if held:
         raise NotPushed(
-            f"--repo {repo}: the {kind} exists already and holds {held[0][:_LONGEST]!r}: a release is never put over other "
+            f"--repo {repo}: the {kind} exists already and holds {held[0][:_LONGEST]!r}: a release never overwrites other "
             "files; choose another name"
         )
     if private and not about.private:

@@ -162,18 +162,18 @@ def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table:
     if type(grid) is not float or not 1.0 / _LARGEST <= grid <= _LARGEST:
         raise ValueError(f"grid={grid!r}: expected a number from {1.0 / _LARGEST:g} to {_LARGEST:g}, written with a point")
     if not np.array_equal(matrix, projection.matrix):
-        raise ValueError(f"the matrix holds numbers that are no multiples of {matrix_unit(matrix)!r}")
+        raise ValueError(f"the matrix holds numbers that are not multiples of {matrix_unit(matrix)!r}")
     if table.column_names != column_names(projection.k):
         raise ValueError(f"{PROJECTED} has other columns than {column_names(projection.k)[0]}, ...")
     rows = np.column_stack([column.to_numpy() for column in table.columns])
     scale = description["scale"]
     for name, numbers in (("matrix", matrix), ("centre", centre), (PROJECTED, rows)):
         if numbers.size and not np.abs(numbers).max() <= _LARGEST:
-            raise ValueError(f"{name} holds numbers beyond {_LARGEST:g}: expected some whose squares can be added up")
+            raise ValueError(f"{name} holds numbers beyond {_LARGEST:g}: expected numbers whose squares can be added up")
     if rows.dtype != np.float64 or not np.isfinite(rows).all():
         raise ValueError(f"{PROJECTED} holds {rows.dtype}: expected finite float64")
     if not np.array_equal(np.rint(rows / grid) * grid, rows):
-        raise ValueError(f"{PROJECTED} holds numbers that are no multiples of the grid, {grid!r}")
+        raise ValueError(f"{PROJECTED} holds numbers that are not multiples of the grid, {grid!r}")
     if type(scale) not in (int, float) or not 0.0 <= scale <= _LARGEST:
         raise ValueError(f"scale={scale!r}: expected a number from 0 to {_LARGEST:g}")
     pulled_back = description["pulled_back"]

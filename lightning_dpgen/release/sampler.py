@@ -70,7 +70,9 @@ class ReadMixture(Mixture):
     def _generated(self, offsets: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         made = super()._generated(offsets, generator)
         if not torch.isfinite(made).all():
-            raise NotARelease("the model gives numbers that are not finite, so its weights are none that were trained")
+            raise NotARelease(
+                "the model gives numbers that are not finite, so its weights are not those of a trained model"
+            )
         return made
 
 

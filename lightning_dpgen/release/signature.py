@@ -129,7 +129,7 @@ def read_public(path: Path) -> Ed25519PublicKey:
     if not isinstance(key, Ed25519PublicKey):
         raise BadKey(f"{path}: a key of another kind than Ed25519: {expected}")
     if not _has_secret(key.public_bytes(Encoding.Raw, PublicFormat.Raw)):
-        raise BadKey(f"{path}: no private key belongs to it, and anybody can sign for it: {expected}")
+        raise BadKey(f"{path}: no private key belongs to it, and anyone can sign for it: {expected}")
     return key
 
 

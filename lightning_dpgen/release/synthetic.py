@@ -160,7 +160,7 @@ def release_mixture(
     if mixture.run != account.ledger.run:
         raise ValueError(
             "mixture: was learned on another account than this one, or on an unknown one, and the certificate would not "
-            "state its cost; hand over the account that it was measured or trained on, and make a mixture of your own by "
+            "state its cost; pass the account that it was measured or trained on, and make a mixture of your own by "
             "Mixture(network, weights, run=account.ledger.run)"
         )
     if said := sorted({"schema", "seed", "rows", INIT} & set(declared or {})):

@@ -56,7 +56,7 @@ def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -
     except ValueError as error:
         raise ValueError(f"{path.name}: the header {error}") from None
     if not isinstance(header, dict):
-        raise ValueError(f"{path.name}: the header is no JSON object")
+        raise ValueError(f"{path.name}: the header is not a JSON object")
     header.pop("__metadata__", None)
     for name in sorted(set(header) ^ set(shapes))[:1]:
         raise ValueError(f"{path.name}: {name[:80]!r} is {'missing' if name in shapes else 'a tensor too many'}")

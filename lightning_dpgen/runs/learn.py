@@ -111,7 +111,8 @@ def _fidelity(run: Context, mixture: Mixture, records: Records | InBlocks) -> di
         figure = resume.fidelity(account, run.folder)
         if figure is None:
             run.reporter.warn(
-                "the figure that privacy.fidelity_share has bought was lost in an interrupt: released without it"
+                "the figure that privacy.fidelity_share has bought was lost in an interruption: the release has no such "
+                "figure"
             )
         return figure
     release, n, seed = Release(mixture), min(settings.n, ROWS), settings.spec.seed

@@ -89,8 +89,8 @@ def settle(spec: RunSpec, source: Source) -> tuple[Settings | None, Plan | None]
     """
     if spec.privacy.selection is not None:
         raise UsageError(
-            f"privacy.selection={spec.privacy.selection}: goes with dpgen train on the command line, and not with -m, "
-            "whose runs all leave and are all paid for"
+            f"privacy.selection={spec.privacy.selection}: works with dpgen train on the command line, and not with -m, "
+            "whose runs are all released and all paid for"
         )
     source.check()
     buys = spec.data.n is None or bool(source.open_parts)

@@ -237,7 +237,7 @@ class _Trials:
         if position < self._kept["begun"]:
             # Charged as it was planned, a trial cannot make again what it has lost, nor begin again.
             if not folder.begun:
-                raise BudgetTooSmall(f"{folder.root}: is gone, and a trial is made once")
+                raise BudgetTooSmall(f"{folder.root}: is gone, and a trial is never made twice")
             account = run_folder.reopen_account(folder, stream, exact=True)
         else:
             make_private(self._folder.trials)

@@ -35,7 +35,9 @@ def study_of(privacy: PrivacySpec | OffSpec | PurePrivacySpec, *, begin: bool = 
     if privacy.study is None:
         for name, value in given.items():
             if value is not None:
-                raise UsageError(f"privacy.study_{name}={value}: of no study; give its name, as in privacy.study=census")
+                raise UsageError(
+                    f"privacy.study_{name}={value}: belongs to no study; give its name, as in privacy.study=census"
+                )
         return None
     if not re.fullmatch(r"[\w-]{1,80}", privacy.study):
         raise UsageError(f"privacy.study={privacy.study}: expected a name of letters, digits, - and _")

@@ -30,7 +30,7 @@ def delta_warning(spec: RunSpec) -> str | None:
     delta, n = spec.privacy.delta, spec.data.n
     if not spec.privacy.private or delta <= 0.1 / n:
         return None
-    return f"privacy.delta={delta:g} is above 1/(10 n) = {0.1 / n:.3g}: a smaller delta is the custom"
+    return f"privacy.delta={delta:g} is above 1/(10 n) = {0.1 / n:.3g}: a smaller delta is usual"
 
 
 def declared_warning(n: int, found: int) -> str | None:

@@ -91,13 +91,13 @@ def _store(records: Any, name: str) -> Store:
     kind = type(records).__name__
     if isinstance(records, DataLoader):
         raise BadRecords(
-            f"{name} is a {kind}: expected the data set, from which Poisson lots are drawn; hand over the data set, "
+            f"{name} is a {kind}: expected the data set, from which Poisson lots are drawn; pass the data set, "
             "loader.dataset: a loader has its own sampling, for which the plan's epsilon does not hold"
         )
     if isinstance(records, Sampler):
         raise BadRecords(
-            f"{name} is a {kind}: expected the data set; hand it over without a sampler: Poisson lots are drawn here, and "
-            "for another sampling the plan's epsilon does not hold"
+            f"{name} is a {kind}: expected the data set; pass it without a sampler: Poisson lots are drawn here, and for "
+            "another sampling the plan's epsilon does not hold"
         )
     if isinstance(records, Dataset) or hugging_face:
         return _dataset(records, name)
@@ -119,8 +119,8 @@ def _tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
     on_disk, dtype = isinstance(values, np.memmap), values.dtype
     if (dtype.name if isinstance(values, np.ndarray) else _name(dtype)) not in _NUMBERS:
         raise BadRecords(
-            f"{name} has dtype {_name(dtype)}: expected float16, bfloat16, float32, float64, uint8, int8 to int64 or bool; "
-            "convert it, or encode what is no real number"
+            f"{name} has dtype {_name(dtype)}: expected float16, bfloat16, float32, float64, uint8, int8 to int64 or "
+            "bool; convert it, or encode what is not a real number"
         )
     if isinstance(values, np.ndarray):
         if not dtype.isnative:
@@ -138,7 +138,7 @@ def _tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
     elif values.device.type != "cpu":
         raise BadRecords(f"{name} is on {values.device}: expected the CPU, from where each lot is copied; use .cpu()")
     if not values.dim():
-        raise BadRecords(f"{name} has shape (): expected (N, ...), one row a record")
+        raise BadRecords(f"{name} has shape (): expected (N, ...), one row for each record")
     values = values.detach()
     return values if on_disk else values.contiguous()
 
@@ -163,8 +163,8 @@ def _columns(columns: tuple | dict, name: str) -> ColumnsStore:
     for key in keys:
         if len(stores[key]) != len(stores[keys[0]]):
             raise BadRecords(
-                f"{named[key]} and {named[keys[0]]} have different numbers of rows: expected one row a record in each; "
-                "hand over columns of the same records"
+                f"{named[key]} and {named[keys[0]]} have different numbers of rows: expected one row for each record in "
+                "each; pass columns of the same records"
             )
     if isinstance(columns, dict):
         return ColumnsStore(stores)
@@ -183,7 +183,7 @@ def check_map_style(dataset: Any, name: str) -> None:
     kind = type(dataset).__name__
     of_hugging_face = type(dataset).__module__.partition(".")[0] == "datasets"
     if of_hugging_face and isinstance(dataset, dict):
-        raise BadRecords(f"{name} is a {kind} of several data sets: expected one; hand over {name}['train'], say")
+        raise BadRecords(f"{name} is a {kind} of several data sets: expected one; pass {name}['train'], for example")
     if isinstance(dataset, IterableDataset) or (of_hugging_face and not hasattr(dataset, "__len__")):
         own = "" if kind == "IterableDataset" else f" ({kind})"
         raise BadRecords(
@@ -197,7 +197,7 @@ def check_map_style(dataset: Any, name: str) -> None:
         raise BadRecords(f"{name} is a {kind} without __len__: expected a map-style Dataset; give it one") from None
     if not some:
         # Without an item the form of an empty lot is not known.
-        raise BadRecords(f"{name} is a {kind} without items: expected at least one; hand over tensors of no rows instead")
+        raise BadRecords(f"{name} is a {kind} without items: expected at least one; pass tensors of no rows instead")
 
 
 def _dataset(dataset: Dataset, name: str) -> DatasetStore:

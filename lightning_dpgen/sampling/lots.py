@@ -408,11 +408,11 @@ def persons_of(store: Store, persons: np.ndarray | None, max_rows: int) -> np.nd
         if max_rows > 1:
             raise ValueError(
                 f"persons=None: the plan protects a person with up to max_rows={max_rows} records, all of which are in a "
-                "lot or none: say whose each record is (N whole numbers), or make the plan with max_rows=1"
+                "lot or none: give the person of each record (N whole numbers), or make the plan with max_rows=1"
             )
         return None
     if persons.shape != (len(store),) or persons.dtype.kind not in "iu":
-        raise ValueError("persons: expected (N,) whole numbers, one a record; make them of the same records")
+        raise ValueError("persons: expected (N,) whole numbers, one for each record; make them of the same records")
     if len(persons) and np.unique(persons, return_counts=True)[1].max() > max_rows:
         raise BadRecords(
             f"a person has more records than the plan's max_rows={max_rows}: choose some of them (persons.bounded), or "
@@ -424,7 +424,7 @@ def persons_of(store: Store, persons: np.ndarray | None, max_rows: int) -> np.nd
 def _checked(clusters: np.ndarray, n: int, k: int) -> np.ndarray:
     # Neither message tells the number of records, nor what was found.
     if clusters.shape != (n,) or clusters.dtype.kind not in "iu":
-        raise ValueError("clusters: expected (N,) whole numbers, one a record; make them of the same records")
+        raise ValueError("clusters: expected (N,) whole numbers, one for each record; make them of the same records")
     if n and (clusters.min() < 0 or clusters.max() >= k):
         raise ValueError(f"clusters hold numbers outside 0 to {k - 1}: expected k={k} components")
     return clusters

@@ -173,7 +173,9 @@ class ColumnsStore(Store):
     def persons(self) -> np.ndarray | None:
         said = [column.persons for column in leaves_of(self.columns) if column.persons is not None]
         if any(not np.array_equal(persons, said[0]) for persons in said):
-            raise BadRecords("two columns say differently whose a record is: expected the same persons, or one that says")
+            raise BadRecords(
+                "two columns name different persons for a record: expected the same persons, or one such column"
+            )
         return said[0] if said else None
 
     def __len__(self) -> int:

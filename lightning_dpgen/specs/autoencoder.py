@@ -40,31 +40,32 @@ class VAESpec(NetworkSpec):
 
     name: Literal["vae"] = "vae"
     network: Literal["dense", "conv", "deep_conv"] = setting(
-        "dense layers, two convolutions (height and width multiples of 4), or three of 4 by 4 (pictures)", "dense"
+        "dense layers, two convolutions (height and width are multiples of 4), or three convolutions of 4 by 4 (pictures)",
+        "dense",
     )
     hidden: int | None = setting("units of a hidden layer of a dense network", **WIDTH, rule="hidden")
     layers: int = setting("hidden layers on each side of a dense network", 1, ge=1, le=8)
     filters: int | None = setting(
-        "deep_conv: channels of the first convolution, of which the others have 2 and 4 times as many",
+        "deep_conv: channels of the first convolution; the others have 2 and 4 times as many",
         **WIDTH, by_default="32",
     )  # fmt: skip
-    trunk: bool = setting("the layers beside the records are shared by the components (dense networks)", False)
+    trunk: bool = setting("dense networks: the components share the layers that are next to the records", False)
     centred: bool | None = setting(
-        "dense networks: the encoder sees a unit x as sqrt(12) (x - 1/2), of deviation 1 where units are uniform",
+        "dense networks: the encoder sees a unit x as sqrt(12) (x - 1/2), which has deviation 1 for uniform units",
         by_default="true for gaussian and laplace",
     )  # fmt: skip
     latent: int | None = setting("dimensions of the code", **WIDTH, rule="latent")
     likelihood: Literal["bernoulli", "gaussian", "laplace"] | None = setting(
-        "of a unit about its mean: readings, pixels, scaled columns", rule=_likelihood,
+        "the likelihood of a unit around its mean: readings, pixels, scaled columns", rule=_likelihood,
         by_default="gaussian for real numbers, else bernoulli",
     )  # fmt: skip
     scale: float | None = setting(
         "gaussian and laplace: the scale of all units, which lie in [0, 1]", gt=0, le=1,
         by_default="learned for each component and unit",
     )  # fmt: skip
-    floor: float | None = setting("gaussian and laplace: the least scale", ge=1e-4, le=1, by_default="0.01")
+    floor: float | None = setting("gaussian and laplace: the smallest scale", ge=1e-4, le=1, by_default="0.01")
     prior: Literal["normal", "sparse", "mixture"] = setting(
-        "of codes: standard normal; most dimensions near 0; or equal parts about centres", "normal"
+        "the prior of codes: standard normal; most dimensions near 0; or equal parts around centres", "normal"
     )
     prior_off: float | None = setting("sparse: the probability that a dimension is off", ge=1e-4, lt=1, by_default="0.8")
     prior_scale: float | None = setting(
@@ -72,43 +73,47 @@ class VAESpec(NetworkSpec):
         by_default="0.05, of a mixture 0.1",
     )  # fmt: skip
     prior_centres: list[list[float]] | None = setting(
-        "mixture: its centres, public, as in [[1,0],[-1,0]]", by_default="must be given for a mixture"
+        "mixture: the public centres, as in [[1,0],[-1,0]]", by_default="must be given for a mixture"
     )
-    prior_learned: bool | None = setting("mixture: centres are trained, beginning at these", by_default="false")
-    beta: float = setting("weight of the divergence of a record's code from the prior", 1.0, ge=0, le=1e6)
+    prior_learned: bool | None = setting("mixture: the centres are trained, starting at the given ones", by_default="false")
+    beta: float = setting("the weight of the divergence of a record's code from the prior", 1.0, ge=0, le=1e6)
     samples: int = setting("draws of a code over which the loss of a record is averaged", 1, ge=1, le=1024)
-    averaging: float = setting("the part of the released average of parameters that stays in a step", 0.0, ge=0, lt=1)
+    averaging: float = setting("the part of the released average of parameters that each step keeps", 0.0, ge=0, lt=1)
     divergence: Literal["mmd", "kl", "tc"] | None = setting(
-        "of the codes of many records from the prior, besides (PriVAE): mean discrepancy, KL, or total correlation",
+        "an additional divergence of the codes of many records from the prior (PriVAE): mean discrepancy, KL, or total "
+        "correlation",
         by_default="none",
     )
     divergence_release: Literal["group", "embedding"] | None = setting(
-        "how it becomes public: clipped for each of random groups, or as a noisy mean of features (mmd)",
+        "how the divergence becomes public: clipped for each of several random groups, or as a noisy mean of features "
+        "(mmd)",
         by_default="embedding for mmd, else group",
     )
     kernel: Literal["cauchy", "gaussian", "imq"] | None = setting(
         "mmd: Cauchy kernels of six scales for each dimension, or one of the distance", by_default="gaussian"
     )
-    kernel_width: float | None = setting("mmd: differences of codes are divided by it", ge=0.01, le=1e6, by_default="1")
+    kernel_width: float | None = setting(
+        ("mmd: the width by which differences of codes are divided"), ge=0.01, le=1e6, by_default="1"
+    )
     divergence_weight: float | None = setting(
-        "of the divergence, beside the loss of a record", ge=1e-6, le=1e6, by_default="10"
+        "the weight of the divergence, beside the loss of a record", ge=1e-6, le=1e6, by_default="10"
     )
     divergence_draws: int | None = setting(
-        "mmd by group, kl: draws of the prior that a group is compared with", ge=2, le=2**16, by_default="64"
+        "mmd by group, kl: the number of draws of the prior that a group is compared with", ge=2, le=2**16, by_default="64"
     )
-    groups: int | None = setting("group: into how many groups a lot is divided", **WIDTH, by_default="16")
+    groups: int | None = setting("group: the number of groups of a lot", **WIDTH, by_default="16")
     group_c: float | None = setting(
         "group: the bound of a group's gradient", ge=1e-6, le=1e6, by_default="a fifth of the cost of the records' term"
     )
     features: int | None = setting(
-        "embedding: how many numbers, pairs of a cosine and a sine", **WIDTH,
-        by_default="64; of cauchy 12 times model.latent",
+        "embedding: the number of features, which are pairs of a cosine and a sine", **WIDTH,
+        by_default="64; for cauchy 12 times model.latent",
     )  # fmt: skip
     divergence_share: float | None = setting(
-        "embedding: its share of a lot's inverse squared noise", gt=0, lt=0.9, by_default="0.05"
+        "embedding: the share of a lot's inverse squared noise that it gets", gt=0, lt=0.9, by_default="0.05"
     )
     divergence_averaging: float | None = setting(
-        "embedding: the part of the average of earlier ones that stays in a step", ge=0, lt=1, by_default="0"
+        "embedding: the part of the average of earlier embeddings that each step keeps", ge=0, lt=1, by_default="0"
     )
 
     def check(self) -> None:
@@ -117,22 +122,25 @@ class VAESpec(NetworkSpec):
         if self.scale is not None and self.scale < floor:
             raise UsageError(f"model.scale={self.scale:g}: is below model.floor={floor:g}, the least scale")
         if self.filters is not None and self.network != "deep_conv":
-            raise UsageError(f"model.filters={self.filters}: is of model.network=deep_conv; leave it out")
+            raise UsageError(f"model.filters={self.filters}: applies only to model.network=deep_conv; leave it out")
         if self.hidden is not None and self.network != "dense":
             raise UsageError(
-                f"model.hidden={self.hidden} with model.network={self.network}: is of dense networks; leave it out"
+                f"model.hidden={self.hidden} with model.network={self.network}: applies only to dense networks; leave it "
+                "out"
             )
         if self.centred and self.network != "dense":
-            raise UsageError(f"model.centred=true with model.network={self.network}: is of dense networks; leave it out")
+            raise UsageError(
+                f"model.centred=true with model.network={self.network}: applies only to dense networks; leave it out"
+            )
         if self.network != "dense" and (self.layers != 1 or self.trunk):
             raise UsageError(
-                f"model.network={self.network} with model.layers={self.layers}, model.trunk={shown(self.trunk)}: are of "
-                "dense networks; leave them out"
+                f"model.network={self.network} with model.layers={self.layers}, model.trunk={shown(self.trunk)}: apply "
+                "only to dense networks; leave them out"
             )
         if self.divergence_release == "embedding" and self.divergence != "mmd":
             raise UsageError(
-                f"model.divergence_release=embedding: is of model.divergence=mmd, which alone has one, and here it is "
-                f"{shown(self.divergence)}; leave it out"
+                "model.divergence_release=embedding: applies only to model.divergence=mmd, which alone has one, and here "
+                f"it is {shown(self.divergence)}; leave it out"
             )
         if self.divergence == "tc" and self.latent == 1:
             raise UsageError(
@@ -225,8 +233,8 @@ class VAESpec(NetworkSpec):
             )
         if self.divergence and found.prior_learned and self.network != "dense":
             raise UsageError(
-                f"model.prior_learned=true with model.divergence={self.divergence} and model.network={self.network}: is of "
-                "model.network=dense; take that, or fixed centres"
+                f"model.prior_learned=true with model.divergence={self.divergence} and model.network={self.network}: "
+                "applies only to model.network=dense; take that, or fixed centres"
             )
         if found.released_as == "embedding" and self.divergence and found.prior_learned:
             raise UsageError(

@@ -19,10 +19,10 @@ _BOUND = {"ge": 1e-7, "lt": 1e30}
 
 
 class _Rule(Spec):
-    smooth: float = setting("share of the bound of the lot before in that of a lot", 0.0, ge=0, lt=1)
+    smooth: float = setting("the share of the previous lot's bound in the bound of a lot", 0.0, ge=0, lt=1)
     per_person: bool = setting(
-        "whether the gradients of a person (data.person) are summed before they are clipped: noise of one bound and "
-        "not of data.max_rows bounds", False
+        "whether the gradients of a person (data.person) are summed before they are clipped; the noise is then that of "
+        "one bound instead of data.max_rows bounds", False
     )  # fmt: skip
 
 
@@ -38,10 +38,12 @@ class DecaySpec(_Rule):
 
     rule: Literal["decay"] = "decay"
     c: float = setting("the first bound", 1.0, **_BOUND)
-    factor: float | None = setting("the factor", gt=0, le=1, by_default="0.99, or what leads to the ratio")
-    ratio: float | None = setting("the last bound of the run by the first, in place of a factor", ge=1e-4, le=1)
-    every: int | None = setting("lots for one factor", ge=1, le=10**9, by_default="1; of model=wgan model.critic_steps")
-    least: float | None = setting("the smallest bound", **_BOUND, by_default="0.001, or less where the ratio says so")
+    factor: float | None = setting("the factor", gt=0, le=1, by_default="0.99, or the factor that leads to the ratio")
+    ratio: float | None = setting("the last bound of the run divided by the first, instead of a factor", ge=1e-4, le=1)
+    every: int | None = setting(
+        ("the number of lots between two factors"), ge=1, le=10**9, by_default="1; for model=wgan model.critic_steps"
+    )
+    least: float | None = setting("the smallest bound", **_BOUND, by_default="0.001, or less if the ratio requires it")
 
     def model_post_init(self, _: Any) -> None:
         if self.factor is not None and self.ratio is not None:
@@ -84,7 +86,7 @@ class QuantileSpec(_Rule):
     rule: Literal["quantile"] = "quantile"
     c: float = setting("the first bound", 1.0, **_BOUND)
     target: float = setting("the share of the norms below the bound", 0.5, gt=0, lt=1)
-    lr: float = setting("how fast the bound follows", 0.2, gt=0, lt=100)
+    lr: float = setting("the learning rate of the bound", 0.2, gt=0, lt=100)
     least: float | None = setting("the smallest bound", **_BOUND, by_default="0.001")
     most: float | None = setting("the largest bound", **_BOUND, by_default="1000")
     share: float = setting("the count's share of a lot's inverse squared noise", 0.05, gt=0, lt=1)
@@ -95,11 +97,11 @@ class NormalisedSpec(_Rule):
 
     rule: Literal["normalised"] = "normalised"
     c: float = setting("the length", 1.0, **_BOUND)
-    stability: float = setting("what is added to each norm before the division", 0.01, **_BOUND)
+    stability: float = setting("the number that is added to each norm before the division", 0.01, **_BOUND)
 
 
 class AutoRuleSpec(Spec):
-    """The rule of the model that is taken (model=auto alone)."""
+    """The rule of the model that is chosen (only with model=auto)."""
 
     rule: Literal["auto"] = "auto"
 

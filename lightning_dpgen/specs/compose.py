@@ -177,7 +177,7 @@ def _unknown_option(word: str) -> UsageError:
 def _check_word(word: str) -> str:
     """Return a word as NAME=VALUE, without signs of Hydra's before it, which say what is known anyway."""
     if word in FLAGS:
-        raise UsageError(f"{word}: goes with dpgen train alone")
+        raise UsageError(f"{word}: works only with dpgen train")
     if word.startswith("-"):
         raise _unknown_option(word)
     setting, equals, value = word.lstrip("+").partition("=")
@@ -186,7 +186,7 @@ def _check_word(word: str) -> str:
     if not setting or not equals:
         raise UsageError(f"argument {word!r}: expected NAME=VALUE, as in privacy.epsilon=2")
     if is_for_hydra(word):
-        raise UsageError(f"{word}: says how a sweep is started, and goes with dpgen train -m alone")
+        raise UsageError(f"{word}: says how a sweep is started, and works only with dpgen train -m")
     if setting == "data" and (is_known(Path(value)) or "/" in value):
         raise UsageError(
             f"{word}: expected a kind of data, and the file beside it: data=table data.path={value} "

@@ -31,9 +31,9 @@ class RaySpec(Spec):
 
     name: Literal["ray"] = "ray"
     address: Text = setting(
-        "of a running cluster; auto for that of RAY_ADDRESS or of this machine, local to start one here", "auto"
+        "the address of a running cluster; auto for that of RAY_ADDRESS or of this machine, local to start one here", "auto"
     )
-    cores: int | None = setting("cores of a local cluster", ge=1, le=4096, by_default="all of this machine")
+    cores: int | None = setting("the number of cores of a local cluster", ge=1, le=4096, by_default="all of this machine")
 
     def model_post_init(self, _: Any) -> None:
         if self.cores is not None and self.address != "local":

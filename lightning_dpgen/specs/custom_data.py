@@ -45,7 +45,9 @@ class CustomSource(Source):
         """
         function, where = named("data.target", self.spec.target), f"data.target={self.spec.target}"
         if not callable(function):
-            raise UsageError(f"{where}: is a {type(function).__name__}; expected a function that gives schema and records")
+            raise UsageError(
+                f"{where}: is a {type(function).__name__}; expected a function that returns schema and records"
+            )
         options = options_of("data.options", self.spec.options)
         try:
             given = function(**options)
@@ -67,7 +69,7 @@ class CustomSource(Source):
         if isinstance(schema, TableSchema) and isinstance(records, pd.DataFrame | pa.Table):
             return schema, records
         parts = ", ".join(type(part).__name__ for part in given) if isinstance(given, tuple) else type(given).__name__
-        raise UsageError(f"{where}: it gave ({parts}): expected (schema, Encoded or Records), or (frame, TableSchema)")
+        raise UsageError(f"{where}: it returned ({parts}): expected (schema, Encoded or Records), or (frame, TableSchema)")
 
     def declare(self, found: dict[str, Any] | None = None) -> Schema:
         return self._given[0] if self._frame is None else filled(self._given[0], found)
@@ -113,7 +115,7 @@ class CustomSource(Source):
         (own, records), where = self._given, f"data.target={self.spec.target}"
         if not isinstance(records, Records):
             if not isinstance(schema, TableSchema):
-                raise BadRecords(f"{where}: it gave a table: expected records of {schema.kind}")
+                raise BadRecords(f"{where}: it returned a table: expected records of {schema.kind}")
             return read_table(records, schema, outside=self.spec.outside, person=self.spec.person)
         if schema != own:
             raise BadRecords(f"{where}: its records are encoded by another schema than the release's")

@@ -17,8 +17,8 @@ _BINS = {"ge": 1, "le": 10_000, "by_default": "follows from n and the budget"}
 
 def _bins_share() -> Any:
     return setting(
-        "the share of the budget for how columns of numbers are distributed, by which bins that are left open are cut; 0 "
-        "for bins of equal width",
+        "the share of the budget for the distributions of columns of numbers, by which open bins are cut; 0 for bins of "
+        "equal width",
         ge=0, lt=0.5, by_default="follows from n and the budget",
     )  # fmt: skip
 
@@ -30,7 +30,7 @@ class DataSpec(Spec):
     kind: ClassVar[str | None]
 
     n: int | None = setting("the declared number of records; public", ge=1, le=_MOST_RECORDS)
-    n_share: float | None = setting("in place of n: the share of the budget for a noisy count of the records", **_SHARE)
+    n_share: float | None = setting("instead of n: the share of the budget for a noisy count of the records", **_SHARE)
 
     @property
     def column_of_persons(self) -> str | None:
@@ -61,10 +61,10 @@ class DataSpec(Spec):
 
 
 class _OfPersons(DataSpec):
-    person: Text | None = setting("the column that says whose a record is, where a person has several")
-    max_rows: int | None = setting("how many records of a person take part at most", ge=1, le=10_000)
+    person: Text | None = setting("the column that identifies the person of a record, if a person has several records")
+    max_rows: int | None = setting("the largest number of records of a person that take part", ge=1, le=10_000)
     outside: Literal["refuse", "clamp"] = setting(
-        "values that are not declared are refused, or clamped and counted, privately", "refuse"
+        "undeclared values are refused, or clamped and counted, privately", "refuse"
     )
 
     def model_post_init(self, context: Any) -> None:
@@ -72,7 +72,7 @@ class _OfPersons(DataSpec):
         if (self.person is None) != (self.max_rows is None):
             raise UsageError(
                 f"data.person={self.person} with data.max_rows={self.max_rows}: expected both, the column that says whose "
-                "a record is and how many records of a person take part at most, or neither"
+                "a record is and the largest number of records of a person that take part, or neither"
             )
 
 
@@ -95,7 +95,7 @@ class PublicTableSpec(DataSpec):
     kind = "table"
     source: Literal["adult", "mushroom"]
     bins_share: float | None = _bins_share()
-    bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
+    bins: int | None = setting("the number of bins of numbers, if the schema does not say", **_BINS)
 
 
 class PublicBasketsSpec(DataSpec):
@@ -113,45 +113,47 @@ class PublicSeriesSpec(DataSpec):
 
 
 class PicturesSpec(_InFile):
-    """Anybody's pictures: a folder (in sub-folders by class), or an .npz with `images` and, with classes, `labels`."""
+    """Your own pictures: a folder (in sub-folders by class), or an .npz with `images` and, with classes, `labels`."""
 
     kind = "images"
     source: Literal["images"]
-    height: int | None = setting("all pictures are brought to this height", needed=True, ge=1, le=4096)
-    width: int | None = setting("all pictures are brought to this width", needed=True, ge=1, le=4096)
+    height: int | None = setting("all pictures are resized to this height", needed=True, ge=1, le=4096)
+    width: int | None = setting("all pictures are resized to this width", needed=True, ge=1, le=4096)
     channels: int | None = setting("1 grey, 3 colour", by_default="1", ge=1, le=4)
     classes: int | list[Name] | None = setting(
-        "how many labels there are, or their names, which are the names of the sub-folders"
+        "the number of labels, or their names, which are the names of the sub-folders"
     )
-    fit: Literal["stretch", "pad", "crop"] | None = setting("how another size becomes this one", by_default="stretch")
-    high: float | None = setting("the largest value of arrays that are not of bytes", gt=0)
+    fit: Literal["stretch", "pad", "crop"] | None = setting(
+        ("how pictures of another size are resized"), by_default="stretch"
+    )
+    high: float | None = setting("the largest value of arrays that do not hold bytes", gt=0)
     threshold: int | None = setting("pixels above it become 1, all others 0", ge=0, lt=2**24)
 
 
 class TableSpec(_InFile, _OfPersons):
-    """Anybody's table: a file (text, Parquet, JSON lines, Excel, SQLite, DuckDB) with a schema by `dpgen schema FILE`."""
+    """Your own table: a file (text, Parquet, JSON lines, Excel, SQLite, DuckDB) with a schema by `dpgen schema FILE`."""
 
     kind = "table"
     source: Literal["table"]
-    path: Place | None = setting(
-        "the file, or the folder of files of Parquet or text; a database has url and query in its place"
-    )
+    path: Place | None = setting("the file, or the folder of Parquet or text files; a database has url and query instead")
     memory_gib: float = setting(
-        "files of Parquet or text that are larger than this together, in GiB, are read in blocks, each encoded once into "
-        "the run's private folder",
+        "Parquet or text files that together are larger than this, in GiB, are read in blocks; each block is encoded "
+        "once into the run's private folder",
         1.0,
         ge=0,
     )
-    url: AnyText | None = setting("of a database, without a password: the driver finds that in its own way")
-    query: AnyText | None = setting("in SQL, with url: the records, each of which is one row")
+    url: AnyText | None = setting("the URL of a database, without a password, which the driver finds in its own way")
+    query: AnyText | None = setting("with url: the SQL query for the records, each of which is one row")
     rows_independent: bool | None = setting(
-        "a declaration, for a query whose form does not show it: adding or removing one record (of a person all rows of "
+        "a declaration for a query whose form does not show it: adding or removing one record (for a person: all rows of "
         "the person) adds or removes exactly its own rows of the query, and changes no other row"
     )
     schema_: Place | None = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
-    discovery_share: float | None = setting("the share of the budget for what is `private` in the schema", **_SHARE)
+    discovery_share: float | None = setting(
+        ("the share of the budget for the parts of the schema that are `private`"), **_SHARE
+    )
     bins_share: float | None = _bins_share()
-    bins: int | None = setting("bins of numbers whose schema does not say", **_BINS)
+    bins: int | None = setting("the number of bins of numbers, if the schema does not say", **_BINS)
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -172,55 +174,57 @@ class TableSpec(_InFile, _OfPersons):
 
 
 class _OfFiles(_InFile, _OfPersons):
-    form: Text | None = setting("how the file is written; null goes with its ending")
-    separator: AnyText | None = setting("what stands between columns or items")
+    form: Text | None = setting("the form of the file; null: its ending decides")
+    separator: AnyText | None = setting("the separator of columns or items")
     columns: list[Text] | None = setting("the columns that are read")
-    label: bool | Text | None = setting("the column of the label, or whether there is one")
-    classes: list[Name] | None = setting("what the label may be, where there is one")
+    label: bool | Text | None = setting("the column of the label, or whether there is a label")
+    classes: list[Name] | None = setting("the values of the label, if there is one")
 
 
 class BasketsSpec(_OfFiles):
-    """Anybody's baskets over a public universe of items: lines, rows (basket, item), or a CSR matrix in an .npz file."""
+    """Your own baskets over a public universe of items: lines, rows (basket, item), or a CSR matrix in an .npz file."""
 
     kind = "baskets"
     source: Literal["baskets"]
     items: Text | list[Name] | None = setting(
-        "the universe: a file with one item a line, whole numbers as in 1..16470, a list, or private"
+        "the universe: a file with one item in each line, whole numbers as in 1..16470, a list, or private"
     )
-    max_items: int | None = setting("how many items of a basket count at most", needed=True, ge=1, le=100_000)
+    max_items: int | None = setting("the largest number of items of a basket that count", needed=True, ge=1, le=100_000)
     discovery_share: float | None = setting("the share of the budget for items=private", **_SHARE)
 
 
 class SeriesSpec(_OfFiles):
-    """Anybody's series of one length within public bounds: one a row (wide), or one reading a row (long)."""
+    """Your own series of one length within public bounds: one series in each row (wide), or one reading (long)."""
 
     kind = "series"
     source: Literal["series"]
-    length: int | None = setting("readings of a series", needed=True, ge=1, le=100_000)
-    low: float | list[float] | None = setting("the least reading, one for all channels or one each", needed=True)
-    high: float | list[float] | None = setting("the largest reading, one for all channels or one each", needed=True)
-    channels: list[Text] | None = setting("names of the channels, where there are several")
+    length: int | None = setting("the number of readings of a series", needed=True, ge=1, le=100_000)
+    low: float | list[float] | None = setting("the smallest reading: one for all channels, or one for each", needed=True)
+    high: float | list[float] | None = setting("the largest reading: one for all channels, or one for each", needed=True)
+    channels: list[Text] | None = setting("names of the channels, if there are several")
     decimals: int | None = setting("decimals of synthetic readings", ge=0, le=12)
-    header: bool | None = setting("whether the first line is names; null: it is, and numbers are refused there")
-    by: Text | None = setting("long: the column that tells series apart")
-    day: Text | None = setting("long: the column of time stamps, of which each day is a series")
+    header: bool | None = setting("whether the first line holds names; null: it does, and numbers in it are refused")
+    by: Text | None = setting("long: the column that identifies the series")
+    day: Text | None = setting("long: the column of time stamps; each day is a series")
     weekdays: Literal["each", "weekend"] | None = setting(
         "long: the label is the day of the week, or whether it is a weekend"
     )
 
 
 class CustomDataSpec(_OfPersons):
-    """Records of a function of your own: it gives (schema, Encoded or Records), or (frame, TableSchema)."""
+    """Records from your own function, which returns (schema, Encoded or Records), or (frame, TableSchema)."""
 
     kind = None
     source: Literal["own"]
     target: Text | None = setting("package.function", needed=True)
     options: dict[str, Any] | None = setting(
-        "its keyword arguments, plain values; PUBLISHED as given: no password, and no path that tells something"
+        "its keyword arguments, plain values; PUBLISHED as given, so no password, and no path that reveals anything"
     )
-    discovery_share: float | None = setting("of a frame: the share of the budget for what is `private`", **_SHARE)
+    discovery_share: float | None = setting(
+        ("for a frame: the share of the budget for the parts of the schema that are `private`"), **_SHARE
+    )
     bins_share: float | None = _bins_share()
-    bins: int | None = setting("of a frame: bins of numbers whose schema does not say", **_BINS)
+    bins: int | None = setting("for a frame: the number of bins of numbers, if the schema does not say", **_BINS)
 
 
 AnyData = Annotated[
@@ -239,7 +243,7 @@ class BlobsSpec(Spec):
 
 
 class ArraySpec(Spec):
-    """Anybody's rows of numbers: .npy (n, d), .npz of scipy (sparse), .parquet with numeric columns only."""
+    """Your own rows of numbers: .npy (n, d), .npz of scipy (sparse), .parquet with numeric columns only."""
 
     source: Literal["array"]
     path: Place | None = setting("the file", needed=True)

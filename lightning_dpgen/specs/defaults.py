@@ -64,7 +64,7 @@ class Defaults:
 
     @property
     def k(self) -> int:
-        """s / 75, 1 to 10; of baskets 1."""
+        """s / 75, 1 to 10; for baskets 1."""
         if self.clusters is not None:
             return self.clusters
         # The means of k clusters have as much noise each as those of all records have together.
@@ -123,13 +123,13 @@ class Defaults:
 
     @property
     def means_share(self) -> float:
-        """0.3 sqrt(1400 / s'), within 0.05 to 0.3; of baskets 0.6 sqrt(1400 / s'), to 0.5."""
+        """0.3 sqrt(1400 / s'), within 0.05 to 0.3; for baskets 0.6 sqrt(1400 / s'), to 0.5."""
         most, root = (0.5, 0.6) if self._rare else (0.3, 0.3)
         return _between(root * math.sqrt(1400 / self.strength_of_means), 0.05, most)
 
     @property
     def c_max(self) -> float:
-        """2 sqrt(units + 2 groups); of records of a known norm, 2 sqrt 2 times it."""
+        """2 sqrt(units + 2 groups); for records of a known norm, 2 sqrt 2 times it."""
         # The gradient of a record's loss in its logits is about so long at most: a choice moves by at most sqrt 2.
         layout = self.layout
         norm = math.sqrt(layout.units + 2 * len(layout.groups)) if layout.norm is None else math.sqrt(2.0) * layout.norm
@@ -144,19 +144,19 @@ class Defaults:
 
     @property
     def poses(self) -> str:
-        """Measured; never where s / labels is below 600."""
+        """Measured; never if s / labels is below 600."""
         # There the noise of what poses gain is a third of what they have to gain.
         return "measured" if self.strength >= 600 * labels_of(self.layout) else "never"
 
     @property
     def cells(self) -> int:
-        """20; 1 where s / labels is below 1500."""
+        """20; 1 if s / labels is below 1500."""
         # The accesses that cells are found from are lost for the cells themselves.
         return 20 if self.strength >= 1500 * labels_of(self.layout) else 1
 
     @property
     def cells_share(self) -> float:
-        """0.8; 0.9 where s / labels is at least 5000."""
+        """0.8; 0.9 if s / labels is at least 5000."""
         return 0.9 if self.strength >= 5000 * labels_of(self.layout) else 0.8
 
     @property
@@ -173,7 +173,7 @@ class Defaults:
 
     @property
     def label_share(self) -> float:
-        """0.3 where s is at least 200 and at least the number of all choices, else 0."""
+        """0.3 if s is at least 200 and at least the number of all choices, else 0."""
         # A gradient of more numbers than that is nothing but noise.
         return 0.3 if self.strength >= max(200, self.layout.width) else 0.0
 

@@ -92,7 +92,7 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
     if release.private or (certificate is not None and certificate["private"]):
         raise UsageError(
             f"{said}: its model or its certificate says that its data are private, so they cannot be declared public, and "
-            "its cost would stand in no certificate; expected a network of public data, trained with privacy=off"
+            "no certificate would state its cost; expected a network of public data, trained with privacy=off"
         )
     return InitialNetwork(model.init_public, release.mixture)
 

@@ -30,8 +30,8 @@ def check_label(spec: TrainedSpec | MeasuredSpec, schema: Schema, share: float |
     """
     if spec.label_sharpness is not None and not share:
         raise UsageError(
-            f"model.label_sharpness={spec.label_sharpness:g}: is of labels that model.label_share has paid for, and it is "
-            "0 here; give it a share, as in model.label_share=0.3, or leave this out"
+            f"model.label_sharpness={spec.label_sharpness:g}: applies only to labels that model.label_share has paid for, "
+            "and it is 0 here; give it a share, as in model.label_share=0.3, or leave this out"
         )
     if spec.label_share and not can_label(schema):
         raise UsageError(
@@ -51,7 +51,9 @@ def complete_label(spec: TrainedSpec, schema: Schema) -> TrainedSpec:
         UsageError: as `check_label`; for records that are no table, or of too many choices.
     """
     if spec.label_share and not isinstance(schema, TableSchema):
-        raise UsageError(f"model.label_share={spec.label_share:g}: is of tables, and these are {schema.kind}; leave it out")
+        raise UsageError(
+            f"model.label_share={spec.label_share:g}: applies only to tables, and these are {schema.kind}; leave it out"
+        )
     check_label(spec, schema, spec.label_share)
     if not spec.label_share:
         return spec

@@ -99,8 +99,8 @@ def _with_classifier(spec: ClassifierSpec, schema: Schema) -> ClassifierSpec:
         )
     if not can_label(schema):
         raise UsageError(
-            f"model=classifier: is of pictures, series, and tables of several columns, and these are {schema.kind}; take "
-            "model=measured"
+            "model=classifier: applies only to pictures, series, and tables of several columns, and these are "
+            f"{schema.kind}; take model=measured"
         )
     return spec if spec.label_share is not None else spec.changed(label_share=_CLASSIFIER_SHARE)
 
@@ -131,7 +131,7 @@ def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
     if asked == {}:
         raise UsageError(f"model.symmetries={{}}: expected {expected}")
     if not isinstance(schema, ImageSchema):
-        raise UsageError(f"model.symmetries={asked}: are of pictures, and these are {schema.kind}; leave it out")
+        raise UsageError(f"model.symmetries={asked}: apply only to pictures, and these are {schema.kind}; leave it out")
     try:
         found = SETS[asked] if isinstance(asked, str) else Symmetries(**asked)
     except (KeyError, TypeError):  # no such name, or no such number

@@ -21,7 +21,7 @@ class RBMSpec(NetworkSpec):
 
     name: Literal["rbm"] = "rbm"
     hidden: int | None = setting("hidden units", **WIDTH, rule="hidden")
-    chains: int = setting("persistent chains of each component", 20, **WIDTH)
+    chains: int = setting("the number of persistent chains of each component", 20, **WIDTH)
     lr: float | None = setting("learning rate", gt=0, le=1e3, rule=lambda d: 1e-2, by_default="0.01")
 
 
@@ -37,37 +37,42 @@ class WGANSpec(NetworkSpec):
 
     name: Literal["wgan"] = "wgan"
     network: Literal["dense", "conv", "lstm"] = setting(
-        "dense layers, two convolutions (height and width multiples of 4), or a recurrent generator of series", "dense"
+        "dense layers, two convolutions (height and width are multiples of 4), or a recurrent generator of series", "dense"
     )
     hidden: int | None = setting("units of a hidden layer of generators and critics", **WIDTH, rule="hidden")
     layers: int = setting("hidden layers of dense generators and critics", 2, ge=1, le=8)
     latent: int | None = setting(
         "dimensions of the generators' code", **WIDTH, rule=lambda d: 2 * d.latent, by_default="twice that of a VAE"
     )
-    conditional: bool = setting("the label is drawn first, by noisy shares, and the rest given it", False)
+    conditional: bool = setting("the label is drawn first, by noisy shares, and the rest is drawn for this label", False)
     sampling: Literal["softmax", "straight_through"] = setting(
-        "what critics see of a choice: its shares, or one that is drawn by them", "softmax"
+        "what critics see of a choice: its shares, or one value that is drawn by them", "softmax"
     )
     critic: Literal["dense", "conv"] | None = setting(
-        "the critics' network: dense layers, or two convolutions, of pictures and series",
-        by_default="that of the generators, dense beside lstm",
+        "the network of the critics: dense layers, or two convolutions (pictures and series)",
+        by_default="that of the generators; dense for lstm",
     )
     loss: Literal["wgan_gp", "wgan_clip", "vanilla"] = setting(
-        "Wasserstein with gradient penalty, with bounded weights, or the loss of the first GANs", "wgan_gp"
+        "the loss: Wasserstein with gradient penalty, Wasserstein with bounded weights, or that of the first GANs",
+        "wgan_gp",
     )
     penalty: float | None = setting(
-        "wgan_gp: weight of the gradient penalty",
+        "wgan_gp: the weight of the gradient penalty",
         ge=1e-6,
         le=1e6,
-        by_default="0.1 where most of a record is real numbers, else 10",
+        by_default="0.1 if most of a record is real numbers, else 10",
     )
-    weight_bound: float | None = setting("wgan_clip: bound of the critics' weights", gt=0, le=1, by_default="0.01")
+    weight_bound: float | None = setting("wgan_clip: the bound of the critics' weights", gt=0, le=1, by_default="0.01")
     generated: Literal["record", "data_free"] = setting(
-        "a generated record stands beside each real one, in its clipped gradient, or is a term without noise", "record"
+        "a generated record is paired with each real one in its clipped gradient, or generated records are a term "
+        "without noise",
+        "record",
     )
-    critic_steps: int = setting("private steps of the critics for one of the generators", 2, **WIDTH)
-    made: int = setting("records of each component that a public step generates", 64, **WIDTH)
-    averaging: float = setting("the part of the released average of generators that stays in their step", 0.0, ge=0, lt=1)
+    critic_steps: int = setting("private steps of the critics for each step of the generators", 2, **WIDTH)
+    made: int = setting("the number of records of each component that a public step generates", 64, **WIDTH)
+    averaging: float = setting(
+        ("the part of the released average of generators that each of their steps keeps"), 0.0, ge=0, lt=1
+    )
     lr: float | None = setting("learning rate of the critics", gt=0, le=1e3, rule=lambda d: 2e-3, by_default="0.002")
     generator_lr: float | None = setting(
         "learning rate of the generators' Adam", gt=0, le=1e3, by_default="model.lr, with sgd 0.002"
@@ -77,13 +82,15 @@ class WGANSpec(NetworkSpec):
         super().check()
         for name, loss in (("penalty", "wgan_gp"), ("weight_bound", "wgan_clip")):
             if getattr(self, name) is not None and self.loss != loss:
-                raise UsageError(f"model.{name}={getattr(self, name):g}: is of model.loss={loss}; leave it out")
+                raise UsageError(f"model.{name}={getattr(self, name):g}: applies only to model.loss={loss}; leave it out")
         if self.network == "conv" and self.layers != 2:
-            raise UsageError(f"model.network=conv with model.layers={self.layers}: is of dense networks; leave it out")
+            raise UsageError(
+                f"model.network=conv with model.layers={self.layers}: applies only to dense networks; leave it out"
+            )
         if self.network == "lstm" and self.critic == "conv" and self.layers != 2:
             raise UsageError(
-                f"model.layers={self.layers} with model.network=lstm and model.critic=conv: is of dense networks; leave it "
-                "out"
+                f"model.layers={self.layers} with model.network=lstm and model.critic=conv: applies only to dense "
+                "networks; leave it out"
             )
         if self.conditional and self.bias == "zero":
             raise UsageError(
@@ -109,7 +116,7 @@ class WGANSpec(NetworkSpec):
 
 
 class CustomSpec(TrainedSpec):
-    """A LightningModule of your own that derives from lightning_dpgen.PrivateMixture, made as VAE is."""
+    """Your own LightningModule, which derives from lightning_dpgen.PrivateMixture and is made like VAE."""
 
     title = "a model of the user's own"
     own = ("target", "options")
@@ -128,45 +135,47 @@ class MeasuredSpec(Spec):
 
     name: Literal["measured"] = "measured"
     waves: int | None = setting(
-        "pictures and series: in how many of the slowest waves a record is described", ge=1,
-        by_default="3 sqrt(s / labels), 16 to 140; of series s^2 / 7000, 8 to 200; no more than a record has numbers",
+        "pictures and series: the number of slowest waves that describe a record", ge=1,
+        by_default="3 sqrt(s / labels), 16 to 140; for series s^2 / 7000, 8 to 200; at most the numbers of a record",
     )  # fmt: skip
     radius: float | None = setting(
-        "pictures: the L2 bound of a record in these", ge=1e-6, le=1e6, by_default="that of split.radius"
+        "pictures: the L2 bound of a record in these waves", ge=1e-6, le=1e6, by_default="that of split.radius"
     )
     spread: float | None = setting(
-        "pictures: the L2 bound of its difference from the mean of its component", ge=1e-6, le=1e6,
+        "pictures: the L2 bound of a record's difference from the mean of its component", ge=1e-6, le=1e6,
         by_default="half of model.radius",
     )  # fmt: skip
     means_share: float | None = setting(
         "pictures: the share of counts and means; second moments get the rest", gt=0, lt=1, by_default="0.15"
     )
     symmetries: str | dict[str, Any] | None = setting(
-        "pictures, declared: handwriting, small, or numbers, as in {turn: 5, shear: 0.1}", by_default="none"
+        "pictures: declared symmetries, which are handwriting, small, or numbers, as in {turn: 5, shear: 0.1}",
+        by_default="none",
     )
     poses: Literal["measured", "always", "never"] | None = setting(
-        "pictures: whether they are described without their slant and place, which are modelled beside them",
-        by_default="measured, or never where s / labels is below 600, of declared symmetries and of a classifier",
+        "pictures: whether they are described without their slant and place, which are then modelled separately",
+        by_default="measured; never if s / labels is below 600, with declared symmetries, or for a classifier",
     )  # fmt: skip
     cells: int | None = setting(
-        "pictures: the most cells of a label, each with a Gaussian; as many are taken as stand out of the noise", ge=1,
-        le=100, by_default="20; 1 where s / labels is below 1500, and of a classifier",
+        "pictures: the largest number of cells of a label, each with a Gaussian; as many are used as stand out from the "
+        "noise", ge=1,
+        le=100, by_default="20; 1 if s / labels is below 1500, and for a classifier",
     )  # fmt: skip
     cells_share: float | None = setting(
-        "pictures: the share of what cells measure, where there are several", gt=0, lt=1,
-        by_default="0.8; 0.9 where s / labels is at least 5000",
+        "pictures: the share for the measurement of cells, if there are several", gt=0, lt=1,
+        by_default="0.8; 0.9 if s / labels is at least 5000",
     )  # fmt: skip
     components: int | None = setting(
-        "tables, baskets and series: components of the mixture that is fitted; of baskets, of each of four",
-        ge=1, le=10_000, by_default="s / 25, 10 to 100; of series 20",
+        "tables, baskets and series: the number of components of the fitted mixture; for baskets, of each of four mixtures",
+        ge=1, le=10_000, by_default="s / 25, 10 to 100; for series 20",
     )  # fmt: skip
     pairs_share: float | None = setting(
-        "tables and baskets: the share of tables of two columns, or of pairs of items", gt=0, lt=1,
-        by_default="0.8 of tables, 0.7 of baskets",
+        "tables and baskets: the share for tables of two columns, or for pairs of items", gt=0, lt=1,
+        by_default="0.8 for tables, 0.7 for baskets",
     )  # fmt: skip
     label_share: float | None = setting(
         CLASSIFIER_SHARE, ge=0, lt=1,
-        by_default="of tables 0.3 where s is at least 200 and at least the number of all choices, else 0",
+        by_default="for tables 0.3 if s is at least 200 and at least the number of all choices, else 0",
     )  # fmt: skip
     label_sharpness: float | None = setting(LABEL_SHARPNESS, ge=0.1, le=100, by_default="1")
 

@@ -42,7 +42,7 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
         UsageError: naming the setting.
     """
     if getattr(spec, "network", None) == "deep_conv" and not isinstance(schema, ImageSchema):
-        raise UsageError(f"model.network=deep_conv: is for pictures, and data={source} is none; use model.network=dense")
+        raise UsageError(f"model.network=deep_conv: is for pictures, and data={source} has none; use model.network=dense")
     kinds = {"network": ("pictures", ImageSchema), "critic": ("pictures and series", ImageSchema | SeriesSchema)}
     for name, (words, kind) in kinds.items():
         if getattr(spec, name, None) != "conv":
@@ -55,7 +55,7 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
                 f"multiples of 4; model.{name}=dense takes any"
             )
     if getattr(spec, "network", None) == "lstm" and not isinstance(schema, SeriesSchema):
-        raise UsageError(f"model.network=lstm: is for series, and data={source} is none; use model.network=dense")
+        raise UsageError(f"model.network=lstm: is for series, and data={source} has none; use model.network=dense")
     if getattr(spec, "conditional", False) and schema.layout.label is None:
         raise UsageError(f"model.conditional=true: data={source} has no label; leave it out")
     if getattr(spec, "sampling", None) == "straight_through" and not schema.layout.groups:
@@ -75,7 +75,7 @@ def _check_likelihood(spec: VAESpec, schema: Schema) -> None:
     if spec.likelihood != "bernoulli" and (not layout.units or layout.levels == 1):
         here = "each unit is 0 or 1" if layout.units else "no column has encoding: scaled"
         raise UsageError(
-            f"model.likelihood={spec.likelihood}: is of numbers between 0 and 1, and here {here}; leave it out"
+            f"model.likelihood={spec.likelihood}: applies only to numbers between 0 and 1, and here {here}; leave it out"
         )
 
 

@@ -11,11 +11,14 @@ from lightning_dpgen.specs.usage_error import UsageError
 # The range of a width, and of other numbers of things.
 WIDTH = {"ge": 1, "le": 2**16}
 LABEL_SHARE = (
-    "tables: the share of the budget, after the split, for drawing the label given all other columns; 0 leaves it to the "
-    "model"
+    "tables: the share of the budget, after the split, for drawing the label from all other columns; 0 leaves the label "
+    "to the model"
 )
 CLASSIFIER_SHARE = LABEL_SHARE + "; pictures and series: for a classifier beside the model; 0 for none"
-LABEL_SHARPNESS = "with model.label_share: 1 draws labels as real ones are; 4, say, makes them clearer for classifiers"
+LABEL_SHARPNESS = (
+    "with model.label_share: 1 draws labels like the real ones; a larger number, such as 4, makes them clearer for "
+    "classifiers"
+)
 
 
 class TrainedSpec(Spec):
@@ -29,8 +32,8 @@ class TrainedSpec(Spec):
         "the output's bias: kept at noisy cluster means, learned from them, or learned from zero", "means"
     )
     lr: float | None = setting("learning rate", gt=0, le=1e3, rule="lr")
-    rate: float | None = setting("sampling rate of a lot", gt=0, le=1, rule="rate")
-    steps: int | None = setting("training steps, one lot each", ge=1, le=10**9, rule="steps")
+    rate: float | None = setting("the rate at which a lot samples records", gt=0, le=1, rule="rate")
+    steps: int | None = setting("the number of training steps, one lot each", ge=1, le=10**9, rule="steps")
     noise: float | None = setting(
         "noise multiplier of a lot: any two of privacy.epsilon, noise and steps give the third", gt=0, le=1e9,
         by_default="solved for",
@@ -46,15 +49,15 @@ class NetworkSpec(TrainedSpec):
     sizes: ClassVar[tuple[str, ...]]
 
     optimizer: Literal["adam", "sgd"] = setting(
-        "of private steps; those of sgd are in proportion to the bound of clipping", "adam"
+        "the optimizer of private steps; steps of sgd are proportional to the clipping bound", "adam"
     )
     momentum: float | None = setting("momentum of sgd", ge=0, lt=1, by_default="0")
     init: Place | None = setting(
-        "the folder of a release, or of its run, from whose network the training starts; of public data alone",
+        "the folder of a release, or of its run, from whose network training starts; only for a release of public data",
         by_default="random weights",
     )
     init_public: Text | None = setting(
-        "model.init: the name of the public data that it was learned from; PUBLISHED as given",
+        "model.init: the name of the public data that its network was learned from; PUBLISHED as given",
         by_default="none, and model.init is refused",
     )
 
@@ -70,7 +73,7 @@ class NetworkSpec(TrainedSpec):
         if self.init == "":
             raise UsageError("model.init: is empty; expected the folder of a release, or of its run")
         if self.init is None and self.init_public is not None:
-            raise UsageError(f"model.init_public={shown(self.init_public)}: is of model.init; leave it out")
+            raise UsageError(f"model.init_public={shown(self.init_public)}: applies only to model.init; leave it out")
         if self.init_public is not None and not is_legible(self.init_public):
             raise UsageError(
                 f"model.init_public={shown(self.init_public)}: expected a name, 1 to {LONGEST_NAME} characters on one "
@@ -78,13 +81,11 @@ class NetworkSpec(TrainedSpec):
             )
         if self.init is not None and self.init_public is None:
             raise UsageError(
-                f"model.init={self.init}: a training starts from public data alone, since this run's certificate would not "
-                "state the cost of others: name the public data that it was learned from, as in "
-                "model.init_public='census sample of 1990', which the certificate will say"
+                f"model.init={self.init}: training starts only from public data, since this run's certificate would not "
+                "state the cost of other data: name the public data that the network was learned from, as in "
+                "model.init_public='census sample of 1990', which the certificate will state"
             )
         if self.optimizer == "adam" and self.momentum is not None:
-            raise UsageError(f"model.momentum={self.momentum:g}: is of model.optimizer=sgd; leave it out")
+            raise UsageError(f"model.momentum={self.momentum:g}: applies only to model.optimizer=sgd; leave it out")
         if self.optimizer == "sgd" and self.lr is None:
-            raise UsageError(
-                "model.optimizer=sgd: needs a learning rate, as in model.lr=0.01; that of adam says nothing of it"
-            )
+            raise UsageError("model.optimizer=sgd: needs a learning rate, as in model.lr=0.01; the default is for adam")

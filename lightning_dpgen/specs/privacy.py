@@ -14,12 +14,12 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 # Below it nothing can be computed soundly.
 SMALLEST_DELTA = 1e-30
-_NOISE = "where noise comes from; secure: sampling (and a GPU's noise) from the cipher, too"
+_NOISE = "the source of noise; secure: sampling (and the noise on a GPU) also come from the cipher"
 
 
 class _Privacy(Spec):
     epsilon: float | None = setting(
-        "the budget: the epsilon that the whole run may cost, or null where noise and steps are given",
+        "the budget: the epsilon that the whole run may cost, or null if noise and steps are given",
         ge=SMALLEST_EPSILON,
         le=LARGEST_EPSILON,
     )
@@ -29,9 +29,11 @@ class _Privacy(Spec):
         lt=1,
         by_default="the power of ten at or below 1 / (10 n), at most 1e-5",
     )
-    unit: Text | None = setting("whose presence is protected, in words", by_default="a record, or a person (data.person)")
-    study: Text | None = setting("the name of a study: runs on the same population, which add up")
-    study_folder: Place | None = setting("where studies are kept", by_default="the folder studies")
+    unit: Text | None = setting(
+        ("the unit whose presence is protected, in words"), by_default="a record, or a person (data.person)"
+    )
+    study: Text | None = setting("the name of a study, which adds up runs on the same population")
+    study_folder: Place | None = setting("the folder in which studies are kept", by_default="the folder studies")
     study_epsilon: float | None = setting("the total of a study, declared when it begins", gt=0, le=LARGEST_EPSILON)
     study_delta: float | None = setting("the delta of that total", gt=0, lt=1)
 
@@ -47,20 +49,22 @@ class _Privacy(Spec):
 
     def model_post_init(self, _: Any) -> None:
         if self.unit is not None and not self.unit.strip():
-            raise UsageError("privacy.unit is empty: expected words that say whose presence is protected")
+            raise UsageError("privacy.unit is empty: expected the unit whose presence is protected, in words")
 
 
 class PrivacySpec(_Privacy):
     """One record added or removed."""
 
     noise: Literal["standard", "secure"] = setting(_NOISE, "standard")
-    accountant: Text = setting("by which epsilon is computed: pld, or rdp (Renyi moments), which is looser", PLD)
+    accountant: Text = setting("the accountant that computes epsilon: pld, or rdp (Renyi moments), which is looser", PLD)
     fidelity_share: float | None = setting(
-        "the share of the budget for a public figure of how close the synthetic records are", gt=0, lt=0.5
+        "the share of the budget for a public figure that says how close the synthetic records are to the real ones",
+        gt=0,
+        lt=0.5,
     )
     selection: Text | None = setting("the law of a secret number of trials, of which the best is released")
     selection_mean: float | None = setting("the mean number of trials", ge=1.01, le=1000, by_default="10")
-    selection_score: Text | None = setting("by which a trial is best: fidelity, or package.function of a release")
+    selection_score: Text | None = setting("the score by which a trial is best: fidelity, or package.function of a release")
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -77,7 +81,7 @@ class PrivacySpec(_Privacy):
             value = getattr(self, name)
             if value is not None and self.selection is None:
                 raise UsageError(
-                    f"privacy.{name}={value}: of no selection; give its law, as in privacy.selection=logarithmic"
+                    f"privacy.{name}={value}: belongs to no selection; give its law, as in privacy.selection=logarithmic"
                 )
 
 

@@ -13,25 +13,27 @@ from lightning_dpgen.specs.trainer import DebugSpec
 
 
 class ProjectionSpec(Spec):
-    """Every row, projected and perturbed. One of radius and distance must be given."""
+    """Every row is projected, and noise is added. Give either radius or distance."""
 
-    unit: Literal["row", "element"] = setting("what is protected: a row, or one number of one row", "row")
+    unit: Literal["row", "element"] = setting("the protected unit: a row, or one number of a row", "row")
     radius: float | None = setting(
         "rows farther than this from the centre are pulled back; any replacement is covered", ge=1e-12, le=1e12
     )
     distance: float | None = setting(
-        "the paper's: replacements within it are covered, and nothing enforces it", ge=1e-12, le=1e12
+        "the distance of the paper: replacements within it are covered, and nothing enforces it", ge=1e-12, le=1e12
     )
-    k: int | None = setting("columns released", ge=1, by_default="chosen by the expected error of distances")
+    k: int | None = setting("the number of released columns", ge=1, by_default="chosen by the expected error of distances")
     matrix: Literal["gaussian", "orthonormal", "rademacher", "sparse", "hashed", "identity"] | None = setting(
         "the projection", by_default="chosen"
     )
     noise: Literal["laplace", "spherical", "gaussian"] | None = setting(
         "the noise; gaussian with a delta above 0", by_default="chosen"
     )
-    centre: float | list[float] | None = setting("public: a number, or a list of one a column", by_default="0")
+    centre: float | list[float] | None = setting(
+        ("public: a number, or a list with one number for each column"), by_default="0"
+    )
     typical: float | None = setting(
-        "public: the distance between two rows for which the error is weighed", gt=0, lt=1e12,
+        "public: the distance between two rows at which the error is judged", gt=0, lt=1e12,
         by_default="follows from the rest",
     )  # fmt: skip
     count_share: float = setting(

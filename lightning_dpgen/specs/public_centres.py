@@ -24,7 +24,7 @@ def read_centres(path: str, k: int, width: int) -> torch.Tensor:
     try:
         centres = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):
-        raise UsageError(f"split.start={path}: is no array of numpy; {expected}") from None
+        raise UsageError(f"split.start={path}: is not a numpy array; {expected}") from None
     if not isinstance(centres, np.ndarray) or centres.dtype.kind not in "buif":
         raise UsageError(f"split.start={path}: does not hold numbers; {expected}")
     if centres.shape != (k, width):

@@ -20,12 +20,11 @@ from lightning_dpgen.specs.spec import Spec, about, names_of, range_of, shown, v
 _FILES = {PrivacySpec: "default", OffSpec: "off", PurePrivacySpec: "pure"}
 _HEAD = """# Settings
 
-Every setting of `dpgen train`, `budget` and `audit`, and of `dpgen project`: NAME=VALUE, as in `privacy.epsilon=2`. A
-group, as in `data=mnist`, picks a file of `conf/`. What is left open follows from the declared number of records, epsilon
-and the schema: s is that number in units of the noise that the budget buys, s' the same for means. [The
-defaults](defaults.md) say more, and how each was found.
-This page is made from the declarations in `lightning_dpgen/specs/`:
-`python -m lightning_dpgen.specs.reference`.
+This page lists every setting of `dpgen train`, `budget` and `audit`, and of `dpgen project`. A setting is written as
+NAME=VALUE, as in `privacy.epsilon=2`. A group, as in `data=mnist`, picks a file of `conf/`. Settings that you leave out
+follow from the declared number of records, epsilon and the schema. In the defaults s is that number in units of the noise
+that the budget buys, and s' is the same for means. [The defaults](defaults.md) explain more, and how each was found.
+`python -m lightning_dpgen.specs.reference` generates this page from the declarations in `lightning_dpgen/specs/`.
 """
 
 

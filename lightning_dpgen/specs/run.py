@@ -60,10 +60,16 @@ class NoNumber(UsageError):
 class AuditOptions(Spec):
     """The settings of an audit of a training, on made-up records."""
 
-    canaries: int = setting("made-up records; in a training each takes part by a coin", 1000, ge=20, le=10**5)
-    draws: int = setting("draws of each mechanism or run, with a record and without it", 2000, ge=100, le=10**7)
+    canaries: int = setting(
+        ("the number of made-up records; in training a coin decides whether each takes part"), 1000, ge=20, le=10**5
+    )
+    draws: int = setting(
+        ("the number of draws of each mechanism or run, with a record and without it"), 2000, ge=100, le=10**7
+    )
     confidence: float = setting("the confidence of all bounds together", 0.99, ge=0.5, lt=1)
-    spend: bool = setting("whether records take part in a training: they must be public, or such that no one minds", False)
+    spend: bool = setting(
+        ("whether records of the data take part in training; they must be public, or of people who do not object"), False
+    )
 
 
 class AuditSpec(RunSpec):
@@ -108,7 +114,7 @@ def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Ma
     check_needed(spec.model, "model")
     if isinstance(spec.clipping, AutoRuleSpec) and not isinstance(spec.model, AutoSpec):
         rules = ", ".join(rule for rule in variants(RunSpec, "clipping") if rule != spec.clipping.rule)
-        raise UsageError(f"clipping=auto: goes with model=auto; expected one of {rules} with model={spec.model.name}")
+        raise UsageError(f"clipping=auto: works only with model=auto; expected one of {rules} with model={spec.model.name}")
     if isinstance(spec, AuditSpec) and not spec.audit.spend and not spec.attacks_runs:
         # Half of the canaries is the number of records, unless the records take part.
         spec = spec.changed(data=spec.data.changed(n=max(spec.audit.canaries // 2, 1), n_share=None))

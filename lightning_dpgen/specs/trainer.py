@@ -14,15 +14,20 @@ class TrainerSpec(Spec):
 
     accelerator: Text = setting("auto, cpu, gpu, cuda or mps", "auto")
     devices: int = setting(
-        "processes on this machine, or workers of a Ray cluster; a GPU each, or parts of the processor", 1, ge=1, le=2**16
+        "the number of processes on this machine, or of workers of a Ray cluster; each has a GPU, or a part of the "
+        "processor",
+        1,
+        ge=1,
+        le=2**16,
     )
-    num_nodes: int = setting("machines; torchrun or srun starts the command on each", 1, ge=1, le=2**16)
+    num_nodes: int = setting("the number of machines; torchrun or srun starts the command on each", 1, ge=1, le=2**16)
     precision: Literal["32-true", "bf16-mixed", "64-true"] = setting(
-        "the precision of what is computed; parameters and noise stay whole", "32-true"
+        "the precision of the computation; parameters and noise keep full precision", "32-true"
     )
-    threads: int | None = setting("threads of torch", ge=1, le=4096, by_default="torch's choice")
+    threads: int | None = setting("the number of threads of torch", ge=1, le=4096, by_default="torch's choice")
     micro_batch: Annotated[int, Field(ge=1, le=10**9)] | Literal["auto"] | None = setting(
-        "records whose gradients are computed at a time, so that large lots fit into memory; auto takes as many as fit",
+        "the number of records whose gradients are computed at once, so that large lots fit into memory; auto takes as "
+        "many as fit",
         by_default="a lot in one piece",
     )
     log_every: int = setting("steps between two lines of the logs", 50, ge=1, le=10**9)

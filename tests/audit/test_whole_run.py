@@ -107,7 +107,7 @@ BROKEN = {
         "the whole run", "more than the noisy values"),
     "noise by the records": (
         Workload.measure, {"bound = statistics[name].bound": "bound = statistics[name].bound * (1 + len(records) / 99)"},
-        DIGITS, "the whole run", "follows from the records"),
+        DIGITS, "the whole run", "depends on the records"),
     "an access that is not counted": (
         Plan.event.fget, {"return self.composition": "return composed([event for _, event in self.stage_events[:-1]])"},
         DIGITS, "the whole run", ""),

@@ -292,7 +292,7 @@ WRITTEN = {
         ["data.form=long", "data.person=who", "data.max_rows=2", "data.n=null", "data.n_share=0.1"], "neither by nor day",
     ),
     "an unknown form": (["data.form=square"], "form='square'"),
-    "columns of long series": (["data.by=place"], "data.by='place' data.day=null: are of long files"),
+    "columns of long series": (["data.by=place"], "data.by='place' data.day=null: apply only to long files"),
     "a separator of two": (["data.separator=ab"], "separator='ab'"),
     "weekdays without days": (["data.form=long", "data.weekdays=each", "data.by=a"], "data.weekdays='each' data.day=null"),
     "weekdays and another label": (

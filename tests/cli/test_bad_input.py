@@ -285,7 +285,7 @@ def test_it_also_runs_as_a_module(tmp_path):
 
 def test_a_budget_of_many_runs_is_asked_for_one_by_one(dpgen):
     status, _, err = dpgen("budget", "-m", "seed=0,1")
-    assert status == 2 and one_line(err) and "-m: goes with dpgen train alone" in err
+    assert status == 2 and one_line(err) and "-m: works only with dpgen train" in err
 
 
 def test_what_no_release_could_hold_is_refused_before_anything_is_spent(dpgen, tmp_path, monkeypatch):

@@ -122,4 +122,4 @@ def test_a_clipping_that_is_asked_for_is_that_of_the_chosen_model(dpgen, table):
     assert status == 0 and "took vae" in out and "measured was passed over: clipping=dpnorm" in out and "norms" in out, err
     assert "took measured" in dpgen("budget", "data=adult")[1]
     status, _, err = dpgen("budget", "model=vae", "clipping=auto")
-    assert status == 2 and "clipping=auto: goes with model=auto; expected one of fixed, decay, dpnorm" in err
+    assert status == 2 and "clipping=auto: works only with model=auto; expected one of fixed, decay, dpnorm" in err

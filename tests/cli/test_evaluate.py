@@ -133,7 +133,7 @@ def test_groups_and_the_report_of_sdmetrics_are_of_tables(dpgen, table, trained,
         status, out, err = dpgen("evaluate", table / "run/release", *words, *more)
         assert status == 2 and said in err and len(err.splitlines()) == 1 and not out
         status, out, err = dpgen("evaluate", trained / "release", "data=digits", *more)
-        assert status == 2 and f"{more[0]}: expected for tables alone" in err and len(err.splitlines()) == 1 and not out
+        assert status == 2 and f"{more[0]}: is only for tables" in err and len(err.splitlines()) == 1 and not out
 
 
 def test_in_python_the_argument_is_named(table, tmp_path):

@@ -197,7 +197,7 @@ def test_a_lost_process_is_told(tmp_path, monkeypatch):
     rows = RowsFolder(tmp_path / "rows", DrawSpec(released(tmp_path / "model", TABLE), 10, 1))
     monkeypatch.setattr(folder_of_rows, "_write_file", signal.raise_signal)
     # A function of another module is what spawned processes find by its name.
-    with pytest.raises(folder_of_rows.LostProcess, match="fewer --processes need less"):
+    with pytest.raises(folder_of_rows.LostProcess, match="use fewer --processes"):
         list(rows._made([(signal.SIGKILL,)] * 2, 2))
 
 

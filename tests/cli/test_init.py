@@ -94,7 +94,7 @@ SELECTION = [
 ]  # fmt: skip
 # Whatever is wrong, with a start from the VAE: further settings, and the line.
 REFUSED = {
-    "no declaration": (["model.init={vae}"], r"model\.init=.*: a training starts from public data alone"),
+    "no declaration": (["model.init={vae}"], r"model\.init=.*: training starts only from public data"),
     "no name": (["model.init={vae}", "model.init_public=' '"], r"model\.init_public= : expected a name, 1 to 200"),
     "a flag for a name": (["model.init={vae}", "model.init_public=true"], r"model\.init_public=true: expected text"),
     "protected data": (["model.init={protected}", PUBLIC], r"model\.init=.*: its model or its certificate says that"),

@@ -351,7 +351,7 @@ BAD = {
     ),
     "a class twice": (
         ["data=images", "data.path=x", "data.n=500", "data.height=9", "data.width=9", "data.classes=[a,a]"],
-        "data.classes: 'a' stands twice",
+        "data.classes: 'a' appears twice",
     ),
     "classes that are true or false": (
         ["data=images", "data.path=x", "data.n=500", "data.height=9", "data.width=9", "data.classes=[true,false]"],

@@ -227,16 +227,19 @@ def test_a_training_that_has_diverged_pays_for_no_label(dpgen, tmp_path, people,
 
 
 BAD = {
-    "pictures": (["data=digits", *LABEL], "model.label_share=0.3: is of tables, and these are image"),
-    "series": (["data=powercons", "model=wgan", *LABEL], "model.label_share=0.3: is of tables, and these are series"),
-    "baskets": (["data=retail", *LABEL], "model.label_share=0.3: is of tables, and these are baskets"),
+    "pictures": (["data=digits", *LABEL], "model.label_share=0.3: applies only to tables, and these are image"),
+    "series": (
+        ["data=powercons", "model=wgan", *LABEL],
+        ("model.label_share=0.3: applies only to tables, and these are series"),
+    ),
+    "baskets": (["data=retail", *LABEL], "model.label_share=0.3: applies only to tables, and these are baskets"),
     "sharper than nothing": (
         ["data=mushroom", "model.label_sharpness=2"],
-        "model.label_sharpness=2: is of labels that model.label_share has paid for, and it is 0 here",
+        "model.label_sharpness=2: applies only to labels that model.label_share has paid for, and it is 0 here",
     ),
     "sharper than a share of 0": (
         ["data=mushroom", "model=rbm", "model.label_share=0", "model.label_sharpness=2"],
-        "model.label_sharpness=2: is of labels that model.label_share has paid for",
+        "model.label_sharpness=2: applies only to labels that model.label_share has paid for",
     ),
     "all for the label": (
         ["data=mushroom", "model.label_share=1"],

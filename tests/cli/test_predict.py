@@ -211,7 +211,7 @@ REFUSED = {
     "no label": (["data=digits", "data.classes=0"], "learns the label of a record, and these images have none"),
     "baskets": (["data=retail"], "model=classifier: learns the label of a record, and these baskets have none"),
     "no share": (["data=digits", "model.label_share=0"], "model.label_share=0: expected a number above 0"),
-    "a network": (["data=digits", "model=vae", "model.label_share=0.3"], "model.label_share=0.3: is of tables"),
+    "a network": (["data=digits", "model=vae", "model.label_share=0.3"], "model.label_share=0.3: applies only to tables"),
     "many channels": (
         ["data=series", "data.path=x", "data.n=500", "data.length=4", "data.low=0", "data.high=1", "data.classes=[a,b]",
          f"data.channels=[{','.join(f'c{i}' for i in range(500))}]"],

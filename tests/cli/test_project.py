@@ -111,8 +111,8 @@ def _row(release, steps):
 FORGERIES = {
     "less noise": (lambda r: _description(r, scale=0.01), "the noise is too small"),
     "a larger matrix": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(4.0)), "not the one that declared.seed draws"),
-    "a matrix off its grid": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(1.1)), "that are no multiples of"),
-    "a row off the grid": (lambda r: _row(r, 0.3), "are no multiples of the grid"),
+    "a matrix off its grid": (lambda r: _tensors(r, lambda t: t["matrix"].__imul__(1.1)), "that are not multiples of"),
+    "a row off the grid": (lambda r: _row(r, 0.3), "are not multiples of the grid"),
     "a finer grid": (lambda r: _description(r, grid=2.0**-30), "declared.projection does not say"),
     "a grid that is none": (lambda r: _description(r, grid=0.0), "expected a number from"),
     "more than a projection": (lambda r: _tensors(r, lambda t: t.update(raw=t["centre"])), "a tensor too many"),
@@ -380,4 +380,4 @@ def test_a_projection_is_one_process(dpgen, tmp_path, monkeypatch, rank):
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}.items():
         monkeypatch.setenv(name, value)
     status, _, err = dpgen("project", "project.radius=9", "data=array", "data.path=nowhere.npy", f"run_dir={tmp_path}/p")
-    assert status == 2 and "is one process; start it without torchrun" in err and not list(tmp_path.iterdir())
+    assert status == 2 and "runs in one process; start it without torchrun" in err and not list(tmp_path.iterdir())

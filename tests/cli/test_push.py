@@ -90,7 +90,7 @@ SPOILED = {
     "no certificate": (lambda r: (r / "privacy.json").unlink(), "holds no privacy.json"),
     "a card that is none": (
         lambda r: _with_card(r, "---\ntags: [\n---\n"),
-        "README.md: its metadata are none of a dataset",
+        "README.md: its metadata are not those of a dataset",
     ),
 }  # fmt: skip
 

@@ -47,7 +47,7 @@ MISTAKES = {
     "verify none": "is not a folder",
     "verify r": "privacy.json",
     "schema none.csv": "expected a file",
-    "schema t.csv --explain a": "goes with a schema",
+    "schema t.csv --explain a": "needs a schema",
     "schema bad.yaml": "wor",
     "encode r data=table data.path=t.csv -o c.parquet": "measured statistics",
     "sign r --key none.pem": "there is no such file",

@@ -94,8 +94,8 @@ def test_equal_bins_of_many_values_are_warned_of(fields, warned):
 
 MISTAKES = {
     "no file": (["schema"], "expected a file of records, or a schema"),
-    "a sample of a draft": (["schema", "people.csv", "--n", "5"], "goes with a schema"),
-    "epsilon without n": (["schema", "s.yaml", "--epsilon", "1"], "goes with --n"),
+    "a sample of a draft": (["schema", "people.csv", "--n", "5"], "needs a schema"),
+    "epsilon without n": (["schema", "s.yaml", "--epsilon", "1"], "needs --n"),
     "a wrong epsilon": (["schema", "s.yaml", "--n", "9", "--epsilon", "-1"], "--epsilon=-1.0: expected a number"),
     "a file that is not there": (["schema", "poeple.csv"], r"did you mean"),
     "no schema": (["schema", "bad.yaml"], "bad.yaml"),

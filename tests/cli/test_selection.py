@@ -233,7 +233,7 @@ def test_a_trial_that_is_gone_is_not_made_again(select, drawn, monkeypatch):
     run = _stopped_before_the_release(select, monkeypatch, *LAW, *BY_FIDELITY)
     shutil.rmtree(run / "private" / "trials")
     status, _, err, _ = select(*LAW, *BY_FIDELITY)
-    assert status == 3 and "a trial is made once" in err and not (run / "release").exists()
+    assert status == 3 and "a trial is never made twice" in err and not (run / "release").exists()
 
 
 def test_a_trial_of_another_selection_is_not_taken(select, drawn, monkeypatch):
@@ -280,7 +280,7 @@ REFUSED = {
     "logarithmic, poisson": ["privacy.selection=best", *BY_FIDELITY],
     "mean number": ["privacy.selection=geometric", "privacy.selection_mean=1", *BY_FIDELITY],
     "privacy.fidelity_share": [*LAW, "privacy.selection_score=fidelity"],
-    "of no selection": ["privacy.selection_mean=5"],
+    "belongs to no selection": ["privacy.selection_mean=5"],
     "no_such": [*LAW, "privacy.selection_score=cli.test_selection.no_such"],
     "never works": [*LAW, "privacy.selection_score=cli.test_selection.of_nothing"],
     "may differ": [*LAW, *BY_FIDELITY, "privacy.epsilon=1,2"],

@@ -39,7 +39,7 @@ def test_centres_may_start_at_public_records(dpgen, tmp_path):
         (np.full((10, 74), 2.0), "above 1"),
         (np.full((10, 74), np.nan), "NaN"),
         (np.full((10, 74), "a"), "does not hold numbers"),
-        (None, "no array of numpy"),
+        (None, "not a numpy array"),
     ],
     ids=["shape", "range", "nan", "text", "no array"],
 )

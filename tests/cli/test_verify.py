@@ -313,7 +313,7 @@ def test_a_key_that_stands_twice_says_two_things(dpgen, release):
     path = release / "privacy.json"
     path.write_text(path.read_text().replace('"epsilon":', '"epsilon": 0.1, "epsilon":', 1))
     status, _, err = dpgen("verify", release)
-    assert status == 2 and "'epsilon' stands twice" in err
+    assert status == 2 and "'epsilon' appears twice" in err
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e400"])

@@ -150,7 +150,7 @@ def test_a_record_that_is_not_finite_adds_exact_zeros(engine, bad):
 def test_a_wrong_loss_is_named():
     lot = Lot(torch.rand(2, 1, 5), (0, 2))
     line = nn.Linear(5, 1)
-    with pytest.raises(ValueError, match="one value a record"):
+    with pytest.raises(ValueError, match="one value for each record"):
         ghost_gradients(line, PerRecord(lambda lot, _: line(lot.records)), lot, torch.empty(2, 0))
 
 

@@ -228,7 +228,7 @@ BAD = {
     "no JSON": ("a.jsonl", written(b'{"age": 1}\n{"age" 5}\n'), r"line 2: is not JSON \(Expecting .*, at character 8\)"),
     "no key in a line": ("a.jsonl", written(f"{LINE}\n{{}}".encode()), "line 2: column 'pay': a value is missing; fi"),
     "a list": ("a.jsonl", written(b'[{"age": 1}]\n'), "line 1: expected an object such as"),
-    "a key twice": ("a.jsonl", written(b'{"age": 1, "age": 2}\n'), "line 1: the key 'age' stands twice"),
+    "a key twice": ("a.jsonl", written(b'{"age": 1, "age": 2}\n'), "line 1: the key 'age' appears twice"),
     "a key later": ("a.jsonl", written(f'{LINE}\n'.encode() * 1000 + b'{"x": 1}\n'), "line 1001: has the key 'x'"),
     "a key never": ("a.jsonl", written(LINE.replace('"age": 41, ', "").encode()), "no line has the key 'age'"),
     "nested": ("a.jsonl", written(LINE.replace("41", "[41]").encode()), r"column 'age' holds a list: expected single"),

@@ -103,7 +103,7 @@ def test_records_beside_other_columns_keep_their_persons():
     assert (both.persons == persons).all()
     with pytest.raises(BadRecords, match="max_rows=1"):
         PoissonLots(both, account_of({"gradient": 1.0}))
-    with pytest.raises(BadRecords, match="say differently"):
+    with pytest.raises(BadRecords, match="name different persons"):
         PoissonLots(store_of((owned, other)), account_of({"gradient": 1.0}, max_rows=2))
 
 

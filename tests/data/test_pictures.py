@@ -239,7 +239,7 @@ FOLDERS = {
     "a small bomb": ({"a.png": _png(8193, 8192)}, (), r"a\.png is of 8193 x 8192: expected at most 67,108,864"),
     "no pixels": ({"a.png": _png(0, 5)}, (), r"a\.png"),
     "another class": ({"cat/a.png": GOOD, "cow/a.png": GOOD}, ("cat", "dog"), r"sub-folder 'cow': expected only .*'cat'"),
-    "no classes declared": ({"cat/a.png": GOOD}, (), r"sub-folders \('cat'\): declare the classes"),
+    "no classes declared": ({"cat/a.png": GOOD}, (), r"sub-folders \('cat'\): declare them as classes"),
     "no sub-folders": ({"a.png": GOOD}, ("cat", "dog"), r"has no sub-folders"),
     "both": ({"a.png": GOOD, "cat/a.png": GOOD}, ("cat", "dog"), r"both files \('a.png'\) and sub-folders \('cat'\)"),
     "too deep": ({"cat/x/a.png": GOOD}, ("cat", "dog"), r"x is a folder within a folder"),

@@ -116,7 +116,7 @@ def test_conditions_are_told_by_choices_where_they_can_be():
         "age=100": "above high", "sex=X": "expected one of 'F', 'M'", "age=19..10": "smaller end",
         "age=0..x": "whole number", "age=0..9..19": "whole number", "day=2020-01-01..": "a date", "age=..": "whole number",
         "notes=1": "is modelled",
-        "nosuch=1": "none of this name", "agee=1": "did you mean age", "few=": "missing", "age>1e30": "no value",
+        "nosuch=1": "no such column", "agee=1": "did you mean age", "few=": "missing", "age>1e30": "no value",
         "sex<M": "no order", "few>5": "no value", "age": "expected a column, a sign", "age in ()": "between the brackets",
         "age<": "expected a value",
     }.items():  # fmt: skip

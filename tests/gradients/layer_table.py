@@ -24,21 +24,22 @@ from lightning_dpgen.sampling.lots import Lot
 RECORDS, WORDS = 5, 6
 _HEAD = f"""# Layers
 
-Each layer of `torch.nn` that holds parameters, some that hold none, and some uses of parameters that people write, with
-the gradients of single records that `engine="ghost"` finds, and Opacus' `GradSampleModule` for the same module. Both are
-compared with plain autograd of single records (torch {torch.__version__.split("+")[0]}, Opacus {opacus.__version__}).
+This page lists each layer of `torch.nn` that holds parameters, some layers that hold none, and some common uses of
+parameters. It compares the gradients of single records that `engine="ghost"` finds, and those of Opacus'
+`GradSampleModule` for the same module, with plain autograd of single records (torch {torch.__version__.split("+")[0]},
+Opacus {opacus.__version__}).
 
 | word | meaning |
 | --- | --- |
-| rule | the gradients are right, and found for all records at once, as products of small factors where these are cheaper |
+| rule | the gradients are right, and are found for all records at once, as products of small factors if these are cheaper |
 | copies | the gradients are right; each record gets a copy of the layer's parameters, and a warning says so |
 | yes | Opacus' gradients are right |
 | refused | an error, with its reason or its class |
-| wrong | an error of the gradients beyond a thousandth of their length, without a word |
+| wrong | the gradients are wrong by more than a thousandth of their length, without a warning |
 
-`engine="func"` takes what stands under "rule" and "copies", always by copies. Lazy layers are those that they become.
-Opacus has layers of its own for attention and recurrent networks (`DPMultiheadAttention`, `DPLSTM`), which are not
-`torch.nn`'s. This page is made by `python tests/gradients/layer_table.py`.
+`engine="func"` accepts the layers marked "rule" and "copies", and always uses copies. A lazy layer behaves like the layer
+that it becomes. Opacus has layers of its own for attention and recurrent networks (`DPMultiheadAttention`, `DPLSTM`),
+which are not those of `torch.nn`. `python tests/gradients/layer_table.py` generates this page.
 """
 
 

@@ -129,7 +129,7 @@ def test_a_person_in_two_parts_is_refused():
     persons = np.array([5, 3, 5, 4, 3, 5])
     with pytest.raises(ValueError, match="hold records of one person apart"):
         _one_step(PerPerson(Fixed(0.1)), 3, persons, cut=_within_persons)
-    with pytest.raises(ValueError, match="not known whose these are"):
+    with pytest.raises(ValueError, match="persons of these are not known"):
         _one_step(PerPerson(Fixed(0.1)), 3, persons, cut=lambda lot: [lot.mapped(lambda x: x[:3], (0, 3))])
 
 
@@ -153,7 +153,7 @@ def test_lots_are_cut_between_persons():
 def test_what_has_no_persons_is_said():
     weight = nn.Parameter(torch.zeros(2))
     groups = RecordGradients({weight: Dense(torch.zeros(3, 2))}, [[weight]], 3, groups=3)
-    with pytest.raises(ValueError, match="not known whose these are"):
+    with pytest.raises(ValueError, match="persons of these are not known"):
         groups.of_persons(2)
     for rule in (lambda: PerPerson(PerComponent(Fixed(1.0))), lambda: PerComponent(Smoothed(PerPerson(Fixed(1.0))))):
         with pytest.raises(ValueError, match="a person may have records in several components"):

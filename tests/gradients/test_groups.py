@@ -145,7 +145,7 @@ def test_a_record_of_no_group_has_no_weight():
 
 def test_wrong_terms_are_named():
     layer, lot = nn.Linear(2, 1), Lot(torch.ones(3, 2), (0, 3))
-    with pytest.raises(ValueError, match="one value a group"):
+    with pytest.raises(ValueError, match="one value for each group"):
         term = PerGroup(lambda lot, _, groups: layer(lot.records).sum(dim=1).expand(2), 4, places=3)
         term_gradients(layer, term, lot, PrivateStream(1))
     with pytest.raises(ValueError, match="groups=0"):
@@ -156,7 +156,7 @@ def test_wrong_terms_are_named():
         term_gradients(layer, PerGroup(lambda lot, _, groups: None, 4), lot, PrivateStream(1))
     with pytest.raises(ValueError, match="DataFree"):
         term_gradients(layer, PerRecord(lambda lot, _: lot.records.sum(dim=1)), lot, PrivateStream(1))
-    with pytest.raises(ValueError, match="no loss of records"):
+    with pytest.raises(ValueError, match="not a loss of records"):
         term_gradients(layer, lambda lot: lot.records.sum(), lot, PrivateStream(1))
 
 

@@ -27,7 +27,7 @@ def components(n, seed, weights=WEIGHTS):
 @pytest.mark.parametrize("weights", [[0.5], [0.5, 0.6, -0.1], [0.0, 0.0, 0.0], [[0.2, 0.3, 0.5]]])
 def test_weights_that_are_none_are_refused(weights):
     network = StackedProducts(ImageSchema(1, 3, levels=1), k=3)
-    with pytest.raises(ValueError, match=r"weights: .*expected \(3,\), one a component"):
+    with pytest.raises(ValueError, match=r"weights: .*expected \(3,\), one for each component"):
         Mixture(network, torch.tensor(weights))
 
 

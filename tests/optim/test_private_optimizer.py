@@ -369,7 +369,7 @@ def test_what_components_share_has_no_bound_for_each(account_of, make, way):
     noises = {"gradient": 1.0} | ({"embedding": 1.0} if way == "deferred" else {})
     net, account, alone = make(), account_of(noises, count=2), Mixture(lambda net, x: x.tanh(), None)
     before = [p.clone() for p in net.parameters()]
-    with pytest.raises(ValueError, match="one slice a component"):
+    with pytest.raises(ValueError, match="one slice for each component"):
         _by_component(account, net, PerRecord(net.loss), way)
     assert all(torch.equal(p, b) for p, b in zip(net.parameters(), before, strict=True))
     if way != "deferred":  # the mean is drawn first
@@ -380,7 +380,7 @@ def test_what_components_share_has_no_bound_for_each(account_of, make, way):
 def test_groups_reach_over_components(account_of):
     net, account = Mixture(lambda net, x: x, None), account_of({"gradient": 1.0})
     term = PerGroup(lambda lot, noise, groups: groups.gather(net.loss(lot)[:, None]).sum(dim=(1, 2)), 3, places=9)
-    with pytest.raises(ValueError, match="one slice a component"):
+    with pytest.raises(ValueError, match="one slice for each component"):
         _by_component(account, net, term)
     assert not account.ledger.accesses
 

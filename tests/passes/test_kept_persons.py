@@ -111,7 +111,7 @@ def test_blocks_of_unknown_persons_are_refused_where_a_person_may_have_several(t
     kept = KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept")
     kept.fill()
     kept.check_persons(1)
-    with pytest.raises(ValueError, match="up to max_rows=3 records, and these say of no record whose it is"):
+    with pytest.raises(ValueError, match="up to max_rows=3 records, and these records name no persons"):
         kept.check_persons(3)
 
 

@@ -196,8 +196,8 @@ class ByPosition(Stranger):
         (Hardest, "beside it"),
         (Standardised, "beside it"),
         (Decorrelated, "beside it"),
-        (Matrix, "one value a record"),
-        (Wrong, "training_step gave dict"),
+        (Matrix, "one value for each record"),
+        (Wrong, "training_step returned dict"),
     ],
 )
 def test_what_is_no_loss_of_a_record_is_refused_before_anything_is_spent(kind, message):
@@ -351,7 +351,7 @@ def test_what_takes_no_made_up_record_is_refused_and_told_what_to_give():
     [
         (lambda account: (Stranger(account, wrap=False), poisson_loader(_records(), account)), "not private: wrap"),
         (lambda account: (Stranger(_account()), poisson_loader(_records(), account)), "another account"),
-        (lambda account: (Stranger(account), DataLoader(TensorDataset(*_records()))), "hand the records"),
+        (lambda account: (Stranger(account), DataLoader(TensorDataset(*_records()))), "pass the records"),
     ],
     ids=["plain optimizer", "foreign account", "loader"],
 )

@@ -168,7 +168,7 @@ def test_a_loop_of_opacus_clips_persons(size):
         return
     with (
         BatchMemoryManager(data_loader=loader, max_physical_batch_size=size, optimizer=optimizer) as parts,
-        pytest.raises(ValueError, match="not known whose these are"),
+        pytest.raises(ValueError, match="persons of these are not known"),
     ):
         loop(parts)
     assert not account.ledger.accesses

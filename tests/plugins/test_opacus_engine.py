@@ -169,7 +169,7 @@ def test_a_lot_of_no_record_is_a_batch_of_its_form_and_takes_a_step():
 
 def test_records_of_a_person_are_drawn_together():
     account, persons = _account(max_rows=4), np.repeat(np.arange(10), 4)
-    with pytest.raises(ValueError, match="say whose each record is"):
+    with pytest.raises(ValueError, match="give the person of each record"):
         _made(account)
     _, optimizer, loader = _made(account, torch.arange(40.0)[:, None].expand(40, 3), persons=persons)
     for (rows,) in loader:

@@ -183,10 +183,10 @@ class Quasi(Plain):
 
 
 MODULES = {
-    "two optimizers": (Two, "training_step gave Tensor for 2 optimizers"),
-    "no optimizer": (Without, "gave no optimizer: return one"),
+    "two optimizers": (Two, "training_step returned Tensor for 2 optimizers"),
+    "no optimizer": (Without, "returned no optimizer: return one"),
     "its own steps": (Manual, "automatic_optimization=False: a PrivateTraining makes the steps"),
-    "no loss": (Matrix, "one value a record"),
+    "no loss": (Matrix, "one value for each record"),
     "several evaluations": (Quasi, "LBFGS"),
 }
 
@@ -205,7 +205,7 @@ def test_a_module_that_cannot_be_fitted_costs_nothing_and_leaves_the_training_as
 
 def test_an_optimizer_that_is_private_already_is_refused():
     private = _private()
-    with pytest.raises(MisconfigurationException, match="give the torch optimizer"):
+    with pytest.raises(MisconfigurationException, match="return the torch optimizer"):
         _fitted(private, Wrapped(private.account))
     assert not private.account.ledger.accesses
 

@@ -153,7 +153,7 @@ def test_what_a_private_term_keeps_is_of_no_use_to_a_public_one():
             return super().generator_loss() * (1.0 + self.kept)
 
     before = GAN().generator.weight.clone()
-    with pytest.raises(ValueError, match="handed a value computed from a record in an earlier call"):
+    with pytest.raises(ValueError, match="receives a value computed from a record in an earlier call"):
         _fitted(model := Keeping())
     assert torch.equal(before, model.generator.weight)
 
@@ -205,10 +205,10 @@ def _with_second(second):
 
 
 REFUSED = {
-    "losses": (_losses, 0, "training_step gave Tensor for 2 optimizers"),
+    "losses": (_losses, 0, "training_step returned Tensor for 2 optimizers"),
     "three entries": (lambda self, *_: [None] * 3, 0, "gave 3 entries for 2 optimizers"),
     "bare losses": (_with_second(lambda self: self.generator_loss()), 0, "gave tuple for 2 optimizers"),
-    "no record": (_closed_over_the_batch, 0, "gave DataFree terms alone"),
+    "no record": (_closed_over_the_batch, 0, "returned DataFree terms alone"),
     "several numbers": (_with_second(lambda self: DataFree(lambda: self.generator(CODES))), 0, r"one number.*\(5, 3\)"),
     "of another's": (_with_second(lambda self: DataFree(lambda: self.critic(RECORDS).sum())), 0, "no parameter that is"),
     "a record later": (_late, 2, "optimizer 1, which is public"),

@@ -22,7 +22,7 @@ def _plan(accesses):
 
 def test_a_plan_that_nobody_could_verify_is_refused():
     sampled = [Access(f"s{i}", {"sum": 5.0 + i}, sample_rate=0.1) for i in range(200)]
-    with pytest.raises(ValueError, match="200 stages: an account of their noises"):
+    with pytest.raises(ValueError, match="200 stages: accounting for their noises"):
         _plan(sampled)
     with pytest.raises(ValueError, match=f"expected at most {MOST_STAGES:,}"):
         _plan([Access(f"s{i}", {"sum": 500.0}) for i in range(MOST_STAGES + 1)])

@@ -115,7 +115,7 @@ def test_entries_cannot_be_taken_back_by_naming_them_twice(ledger, tmp_path):
     closed = next(number for number, line in enumerate(lines) if "closed" in line)
     named = copy.deepcopy(lines[: closed + 1])
     named[closed]["never_drawn"].append(entries[0]["id"])
-    for edited, words in ((twice, "stands twice"), (named, "entries stand before it")):
+    for edited, words in ((twice, "appears twice"), (named, "entries stand before it")):
         _rechain(path, edited)
         with pytest.raises(PrivacyError, match=words):
             Account.resume(path)

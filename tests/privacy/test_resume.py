@@ -323,7 +323,7 @@ def test_other_versions_and_empty_files_are_refused(tmp_path):
     path = tmp_path / "ledger"
     path.write_bytes(b"")
     _heads(path).write_bytes(b"")
-    with pytest.raises(LedgerError, match="no whole line"):
+    with pytest.raises(LedgerError, match="no complete line"):
         Ledger.reopen(path)
     _crashed(tmp_path / "other", ("first", 1))
     header = json.loads((tmp_path / "other").read_text().splitlines()[0]) | {"ledger": 1}

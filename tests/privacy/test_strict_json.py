@@ -14,7 +14,7 @@ REFUSED = {
     "deep objects": (b'{"a":' * 65 + b"1" + b"}" * 65, "deeper than 64"),
     "many values": (b"[" + b"1," * 1_000_000 + b"1]", "more than 1000000 values"),
     "many empty lists": (b"[" + b"[]," * 700_000 + b"[]]", "more than 1000000 values"),
-    "a key twice": (b'{"a": 1, "a": 2}', "stands twice"),
+    "a key twice": (b'{"a": 1, "a": 2}', "appears twice"),
     "not a number": (b"[NaN]", "NaN is not a number of JSON"),
     "infinity": (b"-Infinity", "is not a number of JSON"),
     "too large a fraction": (b"[1e999]", "more than a double"),

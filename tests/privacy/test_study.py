@@ -368,7 +368,7 @@ def test_a_line_that_a_crash_cut_short_was_never_entered(study):
 
 
 def test_totals_are_declared_first_and_stay(tmp_path, study):
-    with pytest.raises(LedgerError, match="say its total"):
+    with pytest.raises(LedgerError, match="give its total"):
         Study(tmp_path / "new.jsonl")
     assert Study(study.path, epsilon=5.0, delta=1e-6).epsilon == 5.0
     with pytest.raises(LedgerError, match="which is fixed"):

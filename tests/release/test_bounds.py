@@ -31,7 +31,7 @@ def test_a_description_that_no_reader_would_take_is_refused_before_it_is_release
     for declared in ({"names": ["x" * 100] * 90_000}, {"names": [1] * 600_000}):
         with pytest.raises(ValueError, match="expected at most"):
             check_declared(declared)
-        with pytest.raises(ValueError, match="declared: what is declared takes"):
+        with pytest.raises(ValueError, match="declared: the declarations take"):
             release_from(
                 WeightsContent({}, "x"), account(), tmp_path / "r", data="table", n=90, unit=None, declared=declared
             )

@@ -256,7 +256,7 @@ def test_a_key_without_a_secret_is_no_signer(tmp_path):
     for y in [*written, no_point, P + 3]:
         for sign_of_x in (0, 1):
             raw = (y | sign_of_x << 255).to_bytes(32, "little")
-            with pytest.raises(BadKey, match="no private key belongs to it, and anybody can sign for it"):
+            with pytest.raises(BadKey, match="no private key belongs to it, and anyone can sign for it"):
                 read_public(_as_file(tmp_path / "k", raw))
     for _ in range(20):
         raw = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)

@@ -225,7 +225,7 @@ def _damaged():
 
 
 REFUSED = {
-    "loader": (lambda: DataLoader(TensorDataset(ROWS)), "own sampling.*|hand over the data set"),
+    "loader": (lambda: DataLoader(TensorDataset(ROWS)), "own sampling.*|pass the data set"),
     "loader among columns": (lambda: (ROWS, DataLoader(TensorDataset(ROWS))), r"^records\[1\] is a DataLoader"),
     "batch sampler": (lambda: BatchSampler(RandomSampler(ROWS), 3, False), "is a BatchSampler.* without a sampler"),
     "iterable": (lambda: Stream(), r"IterableDataset \(Stream\): expected a map-style.*by its position; give it"),

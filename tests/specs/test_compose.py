@@ -73,8 +73,8 @@ ONE_LINE = {
     "a whole number that is none": (["model.steps=1e3"], r"^model\.steps=1e3: expected a whole number"),
     "the last of two": (["model.steps=5", "model.steps=0"], r"^model\.steps=0: expected a whole number"),
     "a setting taken away": (["~seed"], "NAME=null leaves a setting open"),
-    "a launcher of no sweep": (["hydra.launcher.n_jobs=4"], "goes with dpgen train -m alone"),
-    "a launcher of no sweep, added": (["+hydra/launcher=joblib"], "goes with dpgen train -m alone"),
+    "a launcher of no sweep": (["hydra.launcher.n_jobs=4"], "works only with dpgen train -m"),
+    "a launcher of no sweep, added": (["+hydra/launcher=joblib"], "works only with dpgen train -m"),
     "a line break": (["privacy.unit='a\nverdict: CONSISTENT'"], r"^privacy\.unit='a\\nverdict.*without control characters"),
     "an escape": (["privacy.unit='a\x1b[2K'"], "without control characters"),
 }

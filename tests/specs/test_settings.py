@@ -165,8 +165,8 @@ WGANS = {
     ),
     "no choices": (["data.classes=0", "model.sampling=straight_through"], "has no choices to be drawn"),
     "ratio and factor": (["clipping=decay", "clipping.ratio=0.1", "clipping.factor=0.9"], "expected one of them"),
-    "weight bound": (["model.weight_bound=0.1"], "model.weight_bound=0.1: is of model.loss=wgan_clip"),
-    "penalty": (["model.loss=vanilla", "model.penalty=1"], "model.penalty=1: is of model.loss=wgan_gp"),
+    "weight bound": (["model.weight_bound=0.1"], "model.weight_bound=0.1: applies only to model.loss=wgan_clip"),
+    "penalty": (["model.loss=vanilla", "model.penalty=1"], "model.penalty=1: applies only to model.loss=wgan_gp"),
     "a bound of 0": (["model.loss=wgan_clip", "model.weight_bound=0"], "model.weight_bound=0: expected a number above 0"),
     "labels": (["model.conditional=true", "model.bias=zero"], "model.conditional=true with model.bias=zero"),
     "no plane": (
@@ -179,7 +179,7 @@ WGANS = {
         "model.layers=3 with model.network=lstm",
     ),
     "depth": (["model.network=conv", "model.layers=3"], "model.network=conv with model.layers=3"),
-    "momentum": (["model.momentum=0.9"], "model.momentum=0.9: is of model.optimizer=sgd"),
+    "momentum": (["model.momentum=0.9"], "model.momentum=0.9: applies only to model.optimizer=sgd"),
     "a rate for sgd": (["model.optimizer=sgd"], "model.optimizer=sgd: needs a learning rate"),
 }
 

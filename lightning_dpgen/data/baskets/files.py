@@ -92,8 +92,8 @@ class BasketForm:
         if path.suffix == MATRIX:
             return "matrix"
         raise BadRecords(
-            f"{path}: expected a name that ends in {', '.join((*LINES, *ROWS, MATRIX))}, or form=lines (one basket "
-            "a line), form=rows (a basket id and an item in each) or form=matrix (as scipy.sparse.save_npz writes it)"
+            f"{path}: expected a name that ends in {', '.join((*LINES, *ROWS, MATRIX))}, or form=lines (one basket in "
+            "each line), form=rows (a basket id and an item in each) or form=matrix (as scipy.sparse.save_npz writes it)"
         )
 
 
@@ -113,8 +113,8 @@ def entries_of(source: Any, form: BasketForm) -> Iterator[Entries]:
 def _lines(path: Path, form: BasketForm) -> Iterator[Entries]:
     if form.person is not None:
         raise BadRecords(
-            f"{path}: a file of one basket a line has no column {shown(form.person)} of persons: write rows with a basket "
-            "id, an item and a person in each"
+            f"{path}: a file of one basket in each line has no column {shown(form.person)} of persons: write rows with a "
+            "basket id, an item and a person in each"
         )
     split = _splitter(form.separator)
     done = 0

@@ -72,5 +72,5 @@ def _whole(entries: Entries) -> pa.Array:
     if len(wrong):
         first = int(wrong[0])
         item = shown(entries.items[first].as_py())
-        raise BadRecords(f"{entries.place(first)}: the item {item} is no whole number: all were declared to be")
+        raise BadRecords(f"{entries.place(first)}: the item {item} is not a whole number: all were declared to be")
     return values

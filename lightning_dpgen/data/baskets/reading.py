@@ -157,9 +157,9 @@ class _Found:
             first = int(outside[0])
             item, known = shown(entries.items[first].as_py()), len(self.schema.items)
             raise BadRecords(
-                f"{entries.place(first)}: the item {item} is not among the {known:,} of the universe: add it "
-                "there if it is public, correct the separator if items are parted in the wrong places, or leave such items "
-                "out by outside=clamp"
+                f"{entries.place(first)}: the item {item} is not among the {known:,} of the universe: add it there if it "
+                "is public, correct the separator if items are split in the wrong places, or leave such items out by "
+                "outside=clamp"
             )
         self.counted[OUTSIDE_COUNTED] += len(outside)
         inside = at >= 0
@@ -211,12 +211,12 @@ def _blanks_in_names(schema: BasketSchema) -> bool:
 def _sets_of(matrix: Any, what: str, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of a CSR matrix whose columns are the universe, as `as_sets` does, in new arrays."""
     if matrix.ndim != 2 or matrix.shape[1] != width:
-        raise BadRecords(f"{what} has shape {matrix.shape}: expected (N, {width}), one column an item")
+        raise BadRecords(f"{what} has shape {matrix.shape}: expected (N, {width}), one column for each item")
     check_csr(matrix, what)
     # The minimum of numbers with a NaN among them is NaN. A mask would be as large as the data.
     real = matrix.dtype.kind in "fiub"
     if not real or (matrix.nnz and not (matrix.data.min() >= 0 and np.isfinite(matrix.data.max()))):
-        raise BadRecords(f"{what} holds negative, infinite or no numbers: expected 1 where an item is held")
+        raise BadRecords(f"{what} holds numbers that are negative, infinite or NaN: expected 1 for each item of a basket")
     # A new matrix of the same arrays, since a matrix may wrongly claim to be canonical.
     held = scipy.sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
     if not (held.has_canonical_format and held.data.all()):

@@ -93,7 +93,7 @@ def _lines(path: Path, text: str) -> list:
             raise BadRecords(f"{path} cannot be read as CSV: {str(error)[:100]}") from None
         for place, row in enumerate(rows, 1):
             if len(row) != 1:
-                raise BadRecords(f"{path}, line {place}: found {len(row)} fields, expected one item a line")
+                raise BadRecords(f"{path}, line {place}: found {len(row)} fields, expected one item in each line")
         lines = [row[0] for row in rows]
     items = [line.strip() for line in lines]
     return [int(item) for item in items] if all(_WHOLE.fullmatch(item) for item in items) else items

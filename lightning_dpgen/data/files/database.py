@@ -128,7 +128,7 @@ class QueryRows(ValueRows):
         found = [name for name in names if table.table.is_one_of([name], system)]
         if len(found) != 1:
             raise BadRecords(
-                f"{self._where}: the schema that is looked into has no table {shown(table.table.text)}: it has "
+                f"{self._where}: the default schema has no table {shown(table.table.text)}: it has "
                 f"{shown(', '.join(sorted(names)) or 'none')}; name it with its own schema, as in clinic.visits"
             )
         columns = [str(column["name"]) for column in there.get_columns(found[0], schema=table.schema)]
@@ -205,7 +205,7 @@ def engine_of(url: str) -> Any:
         package = _PACKAGES.get(error.name, error.name)
         raise BadRecords(f"{where}: the driver {error.name} is not installed: pip install {package}") from None
     except (ArgumentError, ValueError) as error:
-        raise BadRecords(f"{where}: is no URL of a database: {_said(error)}") from None
+        raise BadRecords(f"{where}: is not the URL of a database: {_said(error)}") from None
 
 
 def described_error(url: str, error: Exception) -> BadRecords:

@@ -91,20 +91,20 @@ class JsonLines(ValueRows):
     def _object(self, text: str, line: int) -> dict[str, Any]:
         place = f"{self._path}, line {line}"
         if len(text) >= _LONGEST:
-            raise BadRecords(f"{place}: expected lines of fewer than {_LONGEST:,} characters, an object each")
+            raise BadRecords(f"{place}: expected lines of fewer than {_LONGEST:,} characters, with one object in each")
         try:
             found = json.loads(text, object_pairs_hook=_pairs)
         except _Twice as twice:
-            raise BadRecords(f"{place}: the key {shown(str(twice))} stands twice: expected it once") from None
+            raise BadRecords(f"{place}: the key {shown(str(twice))} appears twice: expected it once") from None
         except RecursionError:
             raise BadRecords(f"{place}: is nested too deeply: expected an object of single values") from None
         except ValueError as error:
             said = "; write one object a line (jq -c '.[]')" if text.lstrip().startswith("[") else ""
             fault = f"{error.msg}, at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
-            raise BadRecords(f"{place}: is not JSON ({fault[:80]}): expected an object a line{said}") from None
+            raise BadRecords(f"{place}: is not JSON ({fault[:80]}): expected one object in each line{said}") from None
         if not isinstance(found, dict):
             said = " (jq -c '.[]' writes the objects of a list so)" if isinstance(found, list) else ""
-            raise BadRecords(f'{place}: expected an object such as {{"age": 42}}, one a line{said}')
+            raise BadRecords(f'{place}: expected an object such as {{"age": 42}}, one in each line{said}')
         return found
 
 

@@ -112,7 +112,7 @@ def one_table(query: str, system: str) -> OneTable:
             raise ValueError("IN without a list of values (a row may depend on several records)")
         if isinstance(node, sqlglot.expressions.Column):
             if node.name.lower() in _PLACES:
-                raise ValueError(f"{node.name} (says where a row lies among others)")
+                raise ValueError(f"{node.name} (depends on the place of a row among others)")
             columns[Name(node.name, bool(node.this.args.get("quoted")))] = None
     if other := [name for name, part in tree.args.items() if part and name not in _PARTS]:
         raise ValueError(f"{other[0].upper()} (a row may depend on several records)")
@@ -121,7 +121,7 @@ def one_table(query: str, system: str) -> OneTable:
         raise ValueError("a comment (a system may run it)")
     tables = list(tree.find_all(sqlglot.expressions.Table))
     if len(tables) != 1 or not isinstance(tables[0].this, sqlglot.expressions.Identifier):
-        raise ValueError("no single table behind FROM")
+        raise ValueError("not exactly one table after FROM")
     named = Name(tables[0].name, bool(tables[0].this.args.get("quoted")))
     return OneTable(named, tables[0].db or None, tuple(columns))
 

@@ -91,7 +91,7 @@ def rows_of(
     if isinstance(source, DatabaseQuery):
         return QueryRows(source)
     if not isinstance(source, str | Path):
-        raise BadRecords(f"a {type(source).__name__}: expected the path of a file, a DataFrame, or a table of Arrow")
+        raise BadRecords(f"a {type(source).__name__}: expected the path of a file, a DataFrame, or an Arrow table")
     path = Path(source)
     if path.is_dir():
         return FolderRows(path)

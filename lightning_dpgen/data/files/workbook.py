@@ -54,7 +54,7 @@ class WorkbookRows(ValueRows):
         super().__init__(f"{path}, sheet {shown(self._sheet)}", names)
         if merged:
             raise BadRecords(
-                f"{self.where}: has merged cells, of which one alone holds the value: unmerge them (in Excel: Merge and "
+                f"{self.where}: has merged cells, only one of which holds the value: unmerge them (in Excel: Merge and "
                 "Centre), and fill each cell"
             )
 
@@ -91,7 +91,7 @@ class WorkbookRows(ValueRows):
                         if value is None and formula is not None:
                             raise BadRecords(
                                 f"{self._cell(place, number)} holds a formula without its value: open the workbook in "
-                                "Excel or LibreOffice and save it, or put values in the place of formulas"
+                                "Excel or LibreOffice and save it, or replace formulas by their values"
                             )
                     yield from self._full([row], number)
 

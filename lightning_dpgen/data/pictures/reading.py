@@ -71,12 +71,12 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[in
     files = [entry for entry in entries if not entry.is_dir()]
     if folders and files:
         raise BadRecords(
-            f"{folder} holds both files ({shown(files[0].name)}) and sub-folders ({shown(folders[0].name)}): "
-            "expected pictures, or one sub-folder of pictures a class"
+            f"{folder} holds both files ({shown(files[0].name)}) and sub-folders ({shown(folders[0].name)}): expected "
+            "pictures, or one sub-folder of pictures for each class"
         )
     if folders and not classes:
         found = shown(folders[0].name)
-        raise BadRecords(f"{folder} has sub-folders ({found}): declare the classes that they are, as in classes=[{found}]")
+        raise BadRecords(f"{folder} has sub-folders ({found}): declare them as classes, as in classes=[{found}]")
     if files and classes:
         expected = shown(list(classes))
         raise BadRecords(f"{folder} has no sub-folders: expected one for each of the classes {expected}")

@@ -121,7 +121,7 @@ class ImageSchema:
             raise BadRecords(f"the schema declares {self.classes} classes, but there are no labels")
         labels = np.asarray(labels)
         if labels.shape != (len(images),):
-            raise BadRecords(f"labels have shape {labels.shape}: expected ({len(images)},), one a picture")
+            raise BadRecords(f"labels have shape {labels.shape}: expected ({len(images)},), one for each picture")
         if labels.dtype.kind not in "ui" or (labels.size and (labels.min() < 0 or labels.max() >= self.classes)):
             raise BadRecords(f"labels must be whole numbers from 0 to {self.classes - 1}")
         return Encoded(flat, labels.astype(smallest_integer(self.classes))[:, None])

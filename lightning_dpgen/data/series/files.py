@@ -92,12 +92,13 @@ class SeriesForm:
             raise ValueError(f"columns={shown(self.columns)}: expected a list of names")
         if self.form == "wide" and (self.by is not None or self.day is not None):
             raise ValueError(
-                f"by={shown(self.by)} day={shown(self.day)}: are of long files; expected form=long, or neither"
+                f"by={shown(self.by)} day={shown(self.day)}: apply only to long files; expected form=long, or neither"
             )
         if self.form == "long" and self.person is not None and self.by is None and self.day is None:
             raise ValueError(
                 f"person={shown(self.person)} with neither by nor day: series cut by the order of rows alone would shift "
-                "with each row of another person; name the column that tells series apart (by), or of times (day)"
+                "with each row of another person; name the column that identifies the series (by), or the column of "
+                "times (day)"
             )
         for name in ("label", "person", "by", "day", "separator"):
             if not isinstance(getattr(self, name), str | None):

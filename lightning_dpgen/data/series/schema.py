@@ -85,7 +85,9 @@ class SeriesSchema:
         given = getattr(self, name)
         if isinstance(given, list | tuple):
             if len(given) != len(self.channels):
-                raise ValueError(f"{name}={shown(given)}: expected one number, or {len(self.channels)}, one a channel")
+                raise ValueError(
+                    f"{name}={shown(given)}: expected one number, or {len(self.channels)}, one for each channel"
+                )
             return tuple(given)
         return (given,) * len(self.channels)
 

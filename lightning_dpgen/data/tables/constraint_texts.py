@@ -101,13 +101,15 @@ def _parsed(one: Any, columns: Mapping[str, Modelled], pattern: re.Pattern) -> C
             conditions = tuple(_statement(part, columns, pattern) for part in cut_outside(parts[1], _AND))
             constraint = Implication(one, _statement(parts[0], columns, pattern), conditions, word == _IFF)
             if len(constraint.columns) < 2:
-                raise ValueError("speaks of one column alone: expected several, or other bounds or values of that one")
+                raise ValueError(
+                    "concerns only one column: expected several columns, or other bounds or values of that column"
+                )
             return constraint
         if len(parts) > 2:
             raise ValueError(f"expected one{word}only")
     statement = _statement(one, columns, pattern)
     if isinstance(statement, Membership):
-        raise ValueError("speaks of one column alone: expected several, or other bounds or values of that one")
+        raise ValueError("concerns only one column: expected several columns, or other bounds or values of that column")
     return statement
 
 
@@ -220,7 +222,7 @@ def _function(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Fun
     pairs = {value_of(of, _text(key)): value_of(column, _text(value)) for key, value in mapping.items()}
     said, missing = None in pairs, pairs.pop(None, None)
     if not said and of.missing and not column.missing:
-        raise ValueError(f"says nothing of missing values of {of.name!r}: expected the key '' for them")
+        raise ValueError(f"says nothing about missing values of {of.name!r}: expected the key '' for them")
     names = [] if isinstance(of, Numeric) else of.present_names
     unsaid = [name for code, name in enumerate(names) if code not in pairs]
     if unsaid:
@@ -242,7 +244,7 @@ def _allowed(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Allo
     found = []
     for combination in combinations:
         if not isinstance(combination, list) or len(combination) != len(of):
-            raise ValueError(f"{shortened(combination)}: expected {len(of)} values, one a column")
+            raise ValueError(f"{shortened(combination)}: expected {len(of)} values, one for each column")
         found.append(tuple(value_of(column, _text(value)) for column, value in zip(of, combination, strict=True)))
     text = f"({', '.join(map(quoted_name, names))}) is one of {len(found):,} combinations"
     return Allowed(text, of, tuple(found))

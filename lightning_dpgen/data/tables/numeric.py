@@ -103,7 +103,7 @@ class Numeric(Modelled):
             self._set("high", full[self.resolution] if self.high is None else self.high)
         for key in ("low", "high"):
             if getattr(self, key) is None:
-                raise BadSchema("is missing: expected a bound of public knowledge", self.name, key)
+                raise BadSchema("is missing: expected a bound from public knowledge", self.name, key)
             self._set(key, self._declared(key, getattr(self, key)))
         if self._low > self._high:
             self.refuse("high", self.high, f"low={self.low} or more")

@@ -181,6 +181,6 @@ def _check(column: Relative, columns: Mapping[str, Modelled], derived: frozenset
         raise BadSchema(f"{shortened(other)}: expected {expected}", name, RELATIVE_TO)
     if of.special or other in derived:
         why = "has special values" if of.special else "is determined by other columns"
-        raise BadSchema(f"{shortened(other)} {why}: expected a column from which a distance is known", name, RELATIVE_TO)
+        raise BadSchema(f"{shortened(other)} {why}: expected a column from which the distance is known", name, RELATIVE_TO)
     if of.missing and not column.value.missing:
         raise BadSchema(f"{shortened(other)} may be missing: declare missing: true here, too", name, RELATIVE_TO)

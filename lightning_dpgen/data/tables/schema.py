@@ -131,7 +131,7 @@ class TableSchema:
         names = Counter(column.name for column in self.columns)
         twice = [name for name, count in names.items() if count > 1]
         if twice:
-            raise BadSchema("stands twice: expected each name once", twice[0])
+            raise BadSchema("appears twice: expected each name once", twice[0])
         if not self.recorded:
             raise BadSchema("no column is modelled: expected at least one that is not of type drop or fake", key="columns")
         numbers = [column.apart if isinstance(column, Relative) else column for column in self.columns]

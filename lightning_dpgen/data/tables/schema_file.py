@@ -62,7 +62,7 @@ class _Loader(yaml.SafeLoader):
                 raise _Refused("expected a name before the colon", key.start_mark)
             # Names of columns such as 2020 or no stay text.
             if key.value in found:
-                raise _Refused(f"{shortened(key.value)} stands twice", key.start_mark)
+                raise _Refused(f"{shortened(key.value)} appears twice", key.start_mark)
             found[key.value] = self.construct_object(value, deep=True)
         return found
 

@@ -71,44 +71,44 @@ TABLE_KEYS = (
     ),
     Key(
         "label",
-        "the column that says of which class a record is: of categories, true and false, or few whole numbers",
+        "the column that holds the class of a record: of categories, true and false, or few whole numbers",
         "none",
         _TEXT,
     ),
     Key(
         "header",
-        "whether a file of text begins with the names of columns; otherwise columns are told by their positions",
+        "whether a text file begins with the names of columns; otherwise positions identify the columns",
         "true",
         _FLAG,
     ),
     Key(
         "separator",
-        "what stands between the fields of a file of text",
+        "the character between the fields of a text file",
         "a tab in a .tsv file, else a comma",
         {"type": "string", "minLength": 1, "maxLength": 1},
     ),
     Key(
         "charset",
-        "the encoding of a file of text, such as `latin-1`, `cp1252` or `utf-16`",
+        "the encoding of a text file, such as `latin-1`, `cp1252` or `utf-16`",
         "utf-8",
         _TEXT,
     ),
     Key(
         "quotes",
-        "which fields stand in double quotes where text is written: `needed` (those that hold a separator, a quote or a "
-        "line break), `texts` (categories, words and names of columns) or `all`; any are read",
+        "which fields are written in double quotes: `needed` (those that hold a separator, a quote or a line break), "
+        "`texts` (categories, words and names of columns) or `all`; files with any quotes can be read",
         NEEDED,
         {"enum": list(QUOTES)},
     ),
     Key(
         "decimal",
-        "where numbers are text: the sign before their decimals",
+        "the sign before the decimals of numbers, if they are text",
         "`.`",
         _DECIMAL,
     ),
     Key(
         "thousands",
-        "where numbers are text: the sign between thousands (`.`, `,`, `'` or a space)",
+        "the sign between the thousands of numbers, if they are text (`.`, `,`, `'` or a space)",
         "none",
         _THOUSANDS,
     ),
@@ -120,19 +120,19 @@ TABLE_KEYS = (
     ),
     Key(
         "strip",
-        "whether spaces around the fields of a file of text are dropped",
+        "whether spaces around the fields of a text file are removed",
         "true",
         _FLAG,
     ),
     Key(
         "constraints",
-        "statements about several columns that every record keeps, and every synthetic row (below)",
+        "statements about several columns that are true of every record and every synthetic row (below)",
         "none",
         _CONSTRAINTS,
     ),
     Key(
         "found_constraints",
-        "the same of synthetic rows alone; a release has them from noisy tables",
+        "statements that are true of synthetic rows alone; a release has them from noisy tables",
         "none",
         _CONSTRAINTS,
     ),
@@ -146,13 +146,13 @@ TABLE_KEYS = (
 COLUMN_KEYS = (
     Key(
         "values",
-        "all values there can be; `private` has them found from a share of the budget",
+        "all possible values; `private` has them found with a share of the budget",
         "must be given",
         {"anyOf": [{"type": "array", "minItems": 1, "items": {"type": ["string", "integer", "boolean"]}}, _PRIVATE]},
     ),
     Key(
         "other",
-        "the one of the values that stands for unlisted ones (`outside=clamp`)",
+        "the value in this list that stands for unlisted values (`outside=clamp`)",
         "none",
         {"type": ["string", "integer", "boolean"]},
     ),
@@ -170,7 +170,7 @@ COLUMN_KEYS = (
     ),
     Key(
         "decimals",
-        "decimals to which numbers are rounded, 0 to 15, and with which they are written as text",
+        "the number of decimals, 0 to 15, to which numbers are rounded and with which text files show them",
         "none: real numbers",
         {"type": "integer", "minimum": 0, "maximum": 15},
     ),
@@ -182,35 +182,35 @@ COLUMN_KEYS = (
     ),
     Key(
         "bins",
-        "the number of bins of equal width that values are cut into; values of a bin are told apart at random",
-        "none: about `bins` of the run bins of equal mass, by a distribution that `bins_share` buys; without "
-        "it `bins` of the run of equal width",
+        "the number of bins of equal width; a synthetic value is drawn at random within its bin",
+        "none: about as many bins of equal mass as `bins` of the run says, by a distribution that `bins_share` buys; "
+        "without it as many bins of equal width",
         {"type": "integer", "minimum": 1, "maximum": MOST_BINS},
     ),
     Key(
         "edges",
-        "where the bins after the first begin, in place of `bins`",
+        "the lower ends of all bins except the first, instead of `bins`",
         "none",
         {"type": "array", "items": _VALUE},
     ),
     Key(
         "transform",
-        "where bins are of equal width, they are so after it: `linear`, `log` (of 1 plus the distance from "
-        "`low`) or `sqrt`",
+        "the transformation after which bins have equal width: `linear`, `log` (of 1 plus the distance from `low`) "
+        "or `sqrt`",
         "linear",
         {"enum": list(TRANSFORMS)},
     ),
     Key(
         "special",
-        "values with a choice of their own, within the bounds or not",
+        "values that each are a choice of their own, within the bounds or not",
         "none",
         {"type": "array", "items": _VALUE},
     ),
     Key(
         "density",
-        "how values are distributed, where that is public and need not be bought: pairs of a value and the "
-        "count (or share) of values from it to the next pair's, the first from `low`. Bins that are left open"
-        " are cut by it, and values of a bin are drawn by it.",
+        "the distribution of the values, if it is public and need not be bought: pairs of a value and the count (or "
+        "share) of values from it to the value of the next pair; the first pair begins at `low`. Open bins are cut by "
+        "this distribution, and values within a bin are drawn from it",
         "none: evenly",
         {"type": "array", "items": {"type": "array", "prefixItems": [_VALUE, {"type": "number", "minimum": 0}]}},
     ),
@@ -222,39 +222,39 @@ COLUMN_KEYS = (
     ),
     Key(
         "encoding",
-        "`bins`; or `scaled`, for one number in [0, 1] in place of bins (below)",
+        "`bins`; or `scaled`, for one number in [0, 1] instead of bins (below)",
         "bins",
         {"enum": ["bins", "scaled"]},
     ),
     Key(
         "relative_to",
-        "another column of the same type, from which distances are learned in place of values (below); `bins`, `edges`, "
-        "`transform`, `encoding` and `density` are of the distance then",
+        "another column of the same type: the model learns distances from it instead of values (below); `bins`, `edges`, "
+        "`transform`, `encoding` and `density` then describe the distance",
         "none",
         _TEXT,
     ),
     Key(
         "distance",
-        "the least and the largest distance, such as [0, 180]: in days of a date, in units of `resolution` of a time",
+        "the smallest and the largest distance, such as [0, 180]: in days for a date, in units of `resolution` for a time",
         "0 to the distance between the bounds",
         {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "number"}},
     ),
     Key(
         "words",
-        "the texts for false and for true, such as `[no, yes]`, in any capitals; files of text, workbooks, pages and rules "
-        "have them, and a DataFrame or Parquet file has true and false",
+        "the texts for false and for true, such as `[no, yes]`, in upper or lower case; text files, workbooks, pages and "
+        "rules have these texts, and a DataFrame or Parquet file has true and false",
         "true, yes, t, y, 1 and their opposites are read, and true and false are written",
         {"type": "array", "minItems": 2, "maxItems": 2, "items": _TEXT},
     ),
     Key(
         "decimal",
-        "where numbers are text: the sign before their decimals, of this column",
+        "the sign before the decimals of this column, if its numbers are text",
         "that of the table",
         _DECIMAL,
     ),
     Key(
         "thousands",
-        'where numbers are text: the sign between thousands, of this column; `""` for none, as in postal codes',
+        'the sign between the thousands of this column, if its numbers are text; `""` for none, as in postal codes',
         "that of the table",
         _THOUSANDS,
     ),
@@ -266,19 +266,19 @@ COLUMN_KEYS = (
     ),
     Key(
         "zone",
-        "the zone, such as `Europe/Berlin`, whose clocks count: values have an offset, bounds are local times without one",
+        "the time zone of the column, such as `Europe/Berlin`: values have an offset, bounds are local times without one",
         "none: values have no offset",
         _TEXT,
     ),
     Key(
         "missing",
-        "whether values may be missing, which is a choice of its own",
+        "whether values may be missing; a missing value is a choice of its own",
         "false",
         _FLAG,
     ),
     Key(
         "missing_values",
-        'texts that stand for a missing value, such as ["?"], or ["?", ""] where an empty field does, too; a text such as '
+        'texts that stand for a missing value, such as ["?"], or ["?", ""] if an empty field does, too; a text such as '
         '"-9" also stands for the number in files that hold numbers',
         "an empty field",
         {"type": "array", "minItems": 1, "items": {"type": ["string", "integer"]}},
@@ -308,27 +308,27 @@ _CUT = (
 )
 _MISSING, _SIGNS = ("missing", "missing_values"), ("decimal", "thousands")
 _RANGE = (
-    "between which values can any record lie? Bounds as narrow as public knowledge allows cost the least noise; low: "
-    "private (and high) has them found"
+    "between which bounds does every possible record lie? Bounds as narrow as public knowledge allows cost the least "
+    "noise; low: private (and high) has them found"
 )
 KINDS: dict[str, Kind] = {
     "category": Kind(
         "texts or whole numbers from a list",
         ("values", "other", *_MISSING),
-        "which values can there be, rare ones among them? Few records may share one (other)",
+        "which values are possible, including rare ones? Rare values may share one (other)",
     ),
     "boolean": Kind("true and false", ("words", *_MISSING), "may it be missing?"),
     "integer": Kind(
         "whole numbers within bounds",
         (*_CUT, "decimal", "thousands", *_MISSING),
-        f"{_RANGE}. Is there a code, such as -1? (special)",
+        f"{_RANGE}. Does a code such as -1 occur? (special)",
     ),
     "number": Kind(
         "numbers within bounds",
         (*_CUT, "decimals", "decimal", "thousands", *_MISSING),
-        f"{_RANGE}. To how many decimals? (decimals)",
+        f"{_RANGE}. How many decimals do they have? (decimals)",
     ),
-    "date": Kind("days within bounds", (*_CUT, "format", *_MISSING), f"{_RANGE}. Is there a code for none? (special)"),
+    "date": Kind("days within bounds", (*_CUT, "format", *_MISSING), f"{_RANGE}. Does a code stand for no date? (special)"),
     "datetime": Kind(
         "times within bounds",
         (*_CUT, "resolution", "format", "zone", *_MISSING),
@@ -337,7 +337,7 @@ KINDS: dict[str, Kind] = {
     "time": Kind("times of day", (*_CUT, "resolution", "format", *_MISSING), "how fine must it be? (resolution)"),
     "drop": Kind("the column is left out", (), "nothing: the column is not in the synthetic table"),
     "fake": Kind(
-        "the column is made up, and owes nothing to the records", ("fake", "constant"), "what stands there in its place?"
+        "made-up values, which do not depend on the records", ("fake", "constant"), "which made-up value takes its place?"
     ),
 }
 # Keys of all types.
@@ -357,7 +357,7 @@ def keys_of(kind: str) -> list[Key]:
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of the file of a schema, by which editors complete and check it.
 
-    It knows keys, types and ranges; what fits together, `read_schema` checks.
+    It covers keys, types and ranges; `read_schema` checks which of them fit together.
     """
     columns = {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#/$defs/column"}}
     table = {key.name: _described(key) for key in TABLE_KEYS}

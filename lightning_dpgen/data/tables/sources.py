@@ -81,9 +81,9 @@ class Unescaped(RowSource):
         plain, either = (old or bool(pc.any(texts).as_py()) for old, texts in zip(before, now, strict=True))
         if plain and either:
             raise BadRecords(
-                f"{self.where}: column {shortened(name)} holds text that begins with a sign of formulas as it stands, and "
-                f"{shortened(both[0].as_py())} or the like, which the schema also has without its apostrophe: expected all "
-                "of it escaped, as a synthetic table is written, or none; a Parquet file leaves no doubt"
+                f"{self.where}: column {shortened(name)} holds text that begins with a formula sign, and "
+                f"{shortened(both[0].as_py())} or similar text, which the schema also has without its apostrophe: "
+                "expected all such text escaped, as in a synthetic table, or none; a Parquet file avoids the ambiguity"
             )
         return plain, either
 

@@ -177,7 +177,7 @@ def _place(column: Modelled, value: Any, operator: str) -> Interval | None:
         return None if place is None else (place, place)
     if _is_missing(column, value):
         if operator not in (EQUAL, UNEQUAL):
-            raise ValueError(f"column {column.name!r}: expected a value behind {operator}")
+            raise ValueError(f"column {column.name!r}: expected a value after {operator}")
         return None
     if operator in (EQUAL, UNEQUAL):
         ends = value.split("..") if isinstance(value, str) else []
