@@ -1,7 +1,8 @@
 """Make the gallery of the book, its page and its pictures, from releases: python docs/draw_gallery.py FOLDER
 
 The script writes generated records into FOLDER, runs the commands of the page there, and draws what was released beside the
-records. A release that is already in FOLDER is not made again. Two minutes on one idle core.
+records. A release that is already in FOLDER is not made again. Two minutes on one idle core. Sentences that judge a
+picture stand in this file: see that they still hold.
 """
 
 from __future__ import annotations
