@@ -62,7 +62,7 @@ class Exhibit:
         commands: arguments of `dpgen`, by the name of the run.
         write: writes the records into the folder that it runs in.
         draw: returns the picture, and numbers that `words` names; it is handed each release by the name of its run.
-        seen: what the picture shows, for those who do not see it.
+        seen: what the picture shows, for those who do not see it, in one line: a break in it would lose a space.
         words: the judgement under the picture.
     """
 
@@ -271,7 +271,7 @@ EXHIBITS = {
         },
         write_nothing,
         draw_digits,
-        "Eight digits of each class: real ones, grainy ones of measured statistics, and blurred ones of autoencoders",
+        "Digits of each class: real, of measured statistics, and of autoencoders",
         "A forest that learns from 1,500 digits of `measured` is right about {digits_measured:.3f} of the 297 real "
         "digits that were held out, one that learns from digits of `vae` about {digits_vae:.3f}, one that learns from "
         "real digits about {real:.3f}. Digits of `measured` differ from each other as real ones do, and have stray "
@@ -290,8 +290,7 @@ EXHIBITS = {
         },
         write_visits,
         draw_visits,
-        "Cost by age, with a colour for each department: real, synthetic with bins found with noise, and with few "
-        "public bins",
+        "Cost by age and department: real, with bins found with noise, and with few public bins",
         "Both have the same budget. In the middle most is lost: no child is there, and departments hardly "
         "depend on age. The quality of an evaluation is {quality:.2f}, where as many real records have "
         "{reference:.2f}, and 2 AUC - 1 of telling rows apart is {told:.2f}. The program warns of it before it reads "
@@ -335,7 +334,7 @@ EXHIBITS = {
         },
         write_days,
         draw_days,
-        "Ten days and their mean, of households that are away at noon and at home, real and synthetic",
+        "Ten days and their mean, away and at home, real and synthetic",
         "The black lines are means of all days of a kind; in no hour do they differ by more than {mean:.2f} "
         "kilowatts. Single days are less alike: real ones are flat at night and at noon, where some synthetic ones "
         "are not ([Series](../tutorials/series.ipynb)).",
@@ -349,7 +348,7 @@ EXHIBITS = {
         },
         write_nothing,
         draw_projected,
-        "Two clusters of rows: real, projected to three numbers with noise, and with noise alone",
+        "Two clusters of rows: real, projected with noise, and with noise alone",
         "Clusters that k-means finds are right for {projected:.3f} of the rows that were projected, {noisy:.3f} of "
         "those that were not, and {real:.3f} of real ones. So noise on the rows as they are is better here, and "
         "`dpgen budget project` says so beforehand ([The Johnson-Lindenstrauss release](../papers/projection.md)).",
@@ -403,7 +402,7 @@ def section(name: str, exhibit: Exhibit, numbers: dict[str, float]) -> str:
 
 {wrapped(exhibit.records)}
 
-{wrapped(f"![{exhibit.seen}](../_static/gallery/{name}.png)")}
+![{exhibit.seen}](../_static/gallery/{name}.png)
 
 ```sh
 {shown_commands(exhibit)}
