@@ -161,3 +161,24 @@ def test_diagrams_are_those_of_the_script():
     found = runpy.run_path(str(ROOT / "docs/draw_pictures.py"))
     for name, draw in found["PICTURES"].items():
         assert (ROOT / f"docs/_static/{name}.svg").read_text(encoding="utf-8") == draw().svg(), name
+
+
+def test_gallery_is_that_of_the_script():
+    """Else: python docs/draw_gallery.py FOLDER"""
+    found = runpy.run_path(str(ROOT / "docs/draw_gallery.py"))
+    page, size = (ROOT / "docs/results/gallery.md").read_text(encoding="utf-8"), 0
+    sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
+    assert len(sections) == len(found["EXHIBITS"])
+    for section, (name, exhibit) in zip(sections, found["EXHIBITS"].items(), strict=True):
+        picture = ROOT / f"docs/_static/gallery/{name}.png"
+        size += picture.stat().st_size
+        assert picture.stat().st_size < 60_000 and f"gallery/{name}.png)" in section
+        assert section.startswith(exhibit.title) and found["shown_commands"](exhibit) in section
+        # Words are as in the script, and numbers between them those of the releases.
+        words = re.sub(r"\\\{.*?\\\}", r"[0-9.]+", re.escape(" ".join(exhibit.words.split())))
+        assert re.search(words, " ".join(section.split())), name
+        for run, arguments in exhibit.commands.items():
+            stated = float(re.search(rf"^\| `runs/{run}` \| (\S+) \|", section, re.MULTILINE)[1])
+            asked = float(re.search(r"privacy.epsilon=(\S+)", arguments)[1])
+            assert 0.99 * asked < stated <= asked, run
+    assert size < 400_000
