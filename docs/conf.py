@@ -45,6 +45,7 @@ html_css_files = ["book.css"]
 html_js_files = ["book.js"]
 html_copy_source = False
 html_show_sourcelink = False
+html_show_copyright = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
