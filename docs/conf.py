@@ -40,6 +40,7 @@ napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = "lightning_dpgen"
+html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_js_files = ["book.js"]
