@@ -40,11 +40,13 @@ napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = "lightning_dpgen"
+html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_js_files = ["book.js"]
 html_copy_source = False
 html_show_sourcelink = False
+html_show_copyright = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

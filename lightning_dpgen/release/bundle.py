@@ -16,6 +16,7 @@ from lightning_dpgen.privacy.plain_text import check_plain
 from lightning_dpgen.release.bounds import MOST_FILES, check_declared, check_written
 from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.release.files import CERTIFICATE
+from lightning_dpgen.release.licenses import check_license
 
 
 class Content(Protocol):
@@ -41,8 +42,8 @@ def release_from(
 
     Raises:
         FileExistsError, PlanMismatch: as `release_mixture`.
-        ValueError: for `declared` that repeats an argument or cannot be JSON, empty words, or an n that is no whole number
-            from 1.
+        ValueError: for `declared` that repeats an argument, cannot be JSON, or has a `license` that is no word of the Hub;
+            for empty words, or an n that is no whole number from 1.
     """
     folder = place_of(folder)
     check_sizes(n=n)
@@ -55,6 +56,7 @@ def release_from(
             check_plain(name, words)
     if len(content.released) > MOST_FILES:
         raise ValueError(f"released: {len(content.released):,} files, expected at most {MOST_FILES:,}; put them into fewer")
+    check_license(declared)
     try:
         check_declared(declared)
     except (TypeError, ValueError) as error:

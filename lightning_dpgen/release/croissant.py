@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from lightning_dpgen.release.files import CROISSANT, SYNTHETIC
+from lightning_dpgen.release.licenses import page_of
 from lightning_dpgen.release.opened import file_hash
 
 _FORMAT = "http://mlcommons.org/croissant/1.0"
@@ -35,10 +36,10 @@ _CONTEXT = {
 }
 
 
-def write_croissant(folder: Path, schema: pa.Schema, *, name: str, description: str) -> None:
+def write_croissant(folder: Path, schema: pa.Schema, *, name: str, description: str, license: str | None = None) -> None:
     """Describe the synthetic records of a release as a data set of this name, a field for each column.
 
-    The description is the certificate's statement, so that it goes where the data go.
+    The description is the certificate's statement, so that it goes where the data go. A licence is a word of the Hub.
     """
     described = {
         "@context": _CONTEXT,
@@ -46,6 +47,7 @@ def write_croissant(folder: Path, schema: pa.Schema, *, name: str, description: 
         "name": name,
         "description": description,
         "conformsTo": _FORMAT,
+        **({} if license is None else {"license": page_of(license)}),
         "keywords": ["synthetic data", "differential privacy"],
         "distribution": [
             {

@@ -71,7 +71,8 @@ def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
         source=_cell(certificate["noise"]["source"]),
         hazards=[
             {
-                "layer": hazard.layer,
+                "part": hazard.part,
+                "section": hazard.section or "none",
                 "name": hazard.name,
                 "answer": _cell(hazard.answer or "Not answered by a certificate."),
                 "fields": ", ".join(f"`{field}`" for field in hazard.fields) or "none",

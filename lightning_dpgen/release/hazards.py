@@ -1,7 +1,8 @@
 """The hazards of a claim of differential privacy, one by one, with the fields of a certificate that answer each.
 
-They follow the layers by which NIST SP 800-226 evaluates a guarantee, from epsilon down to how data were collected, and
-are named in words of our own.
+Each hazard of NIST SP 800-226 has at least one entry, in the order of its three parts: the guarantee, algorithms,
+deployment. Names are words of our own. Sections are those of the initial public draft of December 2023, whose text this
+module was compared with. Entries without a section are additions of this software.
 """
 
 from __future__ import annotations
@@ -16,12 +17,7 @@ from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_priv
 from lightning_dpgen.release.files import PROJECTED, SYNTHETIC
 from lightning_dpgen.release.text import listed, printable
 
-GUARANTEE, ALGORITHM, IMPLEMENTATION, SURROUNDINGS = (
-    "The guarantee",
-    "What was computed",
-    "How it was computed",
-    "What surrounds it",
-)
+GUARANTEE, ALGORITHM, DEPLOYMENT = "The guarantee", "Algorithms", "Deployment"
 # The relation between neighbours, in words for a reader who knows no other.
 RELATIONS = {
     ADD_OR_REMOVE_ONE: "the unit is in the data, or it is not",
@@ -36,14 +32,16 @@ class Hazard:
     """One hazard, and what a certificate says of it.
 
     Attributes:
-        layer: the layer of the evaluation that it belongs to.
+        part: the part of the publication that it belongs to.
+        section: the sections of the publication's draft that describe it; empty where none does.
         name: the hazard in words.
         answer: what the certificate says; empty where it says nothing.
         fields: paths of the fields that say it, such as ``also.replace_one_epsilon``; all are in the certificate.
         ask: the question that is left, and whom to ask; empty where none is.
     """
 
-    layer: str
+    part: str
+    section: str
     name: str
     answer: str = ""
     fields: tuple[str, ...] = ()
@@ -61,78 +59,99 @@ def exact(value: float) -> str:
 
 
 def hazards_of(certificate: dict[str, Any]) -> list[Hazard]:
-    """Return the hazards with what a verified certificate of a private release says of each, by layer."""
-    return [*_of_guarantee(certificate), *_of_algorithm(certificate), *_of_implementation(certificate), *_SURROUNDINGS]
+    """Return the hazards with what a verified certificate of a private release says of each, in the publication's order."""
+    return [*_of_guarantee(certificate), *_of_algorithms(certificate), *_of_deployment(certificate)]
 
 
 def _of_guarantee(certificate: dict[str, Any]) -> list[Hazard]:
-    epsilon, delta, declared, study = (certificate[name] for name in ("epsilon", "delta", "declared", "study"))
+    epsilon, delta, declared = (certificate[name] for name in ("epsilon", "delta", "declared"))
     n, most = declared["n"], declared.get("max_rows")
     large = "It is so large that the guarantee says next to nothing." if epsilon > CAUTIOUS_EPSILON else ""
     of_delta = f"Delta is {exact(delta)}, for {n:,} records." if delta else "Delta is 0."
     unit = f"The unit is {printable(certificate['unit'], 200)}."
     whole = "Does any person have more than one such unit in the data? Ask the curator: such a person is protected less."
+    of_unit = ("unit",)
     if type(most) is int:
         whole = "Does one number or name stand for exactly one person in the data? Ask the curator."
         unit += f" Of a person with more than {most:,} records, those beyond that number took no part."
+        of_unit = ("unit", "declared.max_rows")
     replaced = certificate["also"]["replace_one_epsilon"]
     also = "no epsilon is stated for the unit replaced by another"
     if replaced is not None:
         also = f"epsilon for the unit replaced by another is {exact(replaced)}"
-    if isinstance(study, dict):
-        spent = (
-            f"In the study '{printable(study['name'], _LONGEST_NAME)}' this was run {study['runs']}; its runs so far "
-            f"together cost epsilon {exact(study['epsilon'])}, of {exact(study['total_epsilon'])} that were declared first."
-        )
-        others = Hazard(
-            GUARANTEE,
-            "Several releases about the same people add up",
-            spent,
-            ("study",),
-            "Are there releases about the same people outside of the study? Ask the curator.",
-        )
-    else:
-        others = Hazard(
-            GUARANTEE,
-            "Several releases about the same people add up",
-            "The certificate knows of no other release, and does not say that there is none.",
-            ("study",),
-            "Which other releases about the same people are there, and what did each cost? Ask the curator.",
-        )
     return [
         Hazard(
             GUARANTEE,
+            "2.2",
             "Epsilon is so large that it protects little",
             f"Epsilon is {exact(epsilon)}; the budget set first is {exact(certificate['target_epsilon'])}. {large}",
             ("epsilon", "target_epsilon"),
             "Who chose this budget, and for what harm? Ask the curator.",
         ),
-        Hazard(GUARANTEE, "Delta is so large that some people may be exposed outright", of_delta, ("delta", "declared.n")),
+        _of_other_releases(certificate),
         Hazard(
             GUARANTEE,
-            "The unit is smaller than a person",
-            unit,
-            ("unit", *(("declared.max_rows",) if type(most) is int else ())),
-            whole,
+            "2.3",
+            "Delta is so large that some people may be exposed outright",
+            of_delta,
+            ("delta", "declared.n"),
         ),
         Hazard(
             GUARANTEE,
-            "Epsilons of different definitions are compared as if they were one",
+            "2.4",
+            "A question that would do harm is larger than the unit, so the guarantee does not cover it",
+            f"The promise compares two worlds: {RELATIONS[certificate['relation']]}.",
+            ("relation",),
+            "Which two answers about a person must not be told apart, and does one unit make the whole difference between "
+            "them? Ask the curator.",
+        ),
+        Hazard(GUARANTEE, "2.4", "The unit is an event or a row, and not a person", unit, of_unit, whole),
+        Hazard(
+            GUARANTEE,
+            "2.5",
+            "Guarantees with different delta are compared by epsilon alone",
+            f"Delta is {exact(delta)}. Another epsilon compares with this one only at the same delta.",
+            ("delta",),
+        ),
+        Hazard(
+            GUARANTEE,
+            "2.5",
+            "Guarantees with different units, or relations, are compared by epsilon alone",
             f"Epsilon is for two worlds: {RELATIONS[certificate['relation']]}. At the same delta, {also}.",
             ("relation", "also.replace_one_epsilon", "accountant.name"),
         ),
-        others,
         Hazard(
             GUARANTEE,
-            "Exact figures of the same people are published beside it",
+            "2.5",
+            "A large delta was chosen for a conversion, so that epsilon looks small",
+            "The mechanisms are in the event tree, so that epsilon can be computed for any other delta.",
+            ("event",),
+        ),
+        Hazard(
+            GUARANTEE,
+            "2.6",
+            "Figures of the same people are published without differential privacy",
             ask="Were figures of the same data published without noise, or is that planned? Ask the curator.",
         ),
     ]
 
 
-def _of_algorithm(certificate: dict[str, Any]) -> list[Hazard]:
-    declared, selection, released = (certificate[name] for name in ("declared", "selection", "released"))
-    found, init = found_privately(declared), declared.get(INIT)
+def _of_other_releases(certificate: dict[str, Any]) -> Hazard:
+    study = certificate["study"]
+    said = "The certificate knows of no other release, and does not say that there is none."
+    ask = "Which other releases about the same people are there, and what did each cost? Ask the curator."
+    if isinstance(study, dict):
+        said = (
+            f"In the study '{printable(study['name'], _LONGEST_NAME)}' this was run {study['runs']}; its runs so far "
+            f"together cost epsilon {exact(study['epsilon'])}, of {exact(study['total_epsilon'])} that were declared first."
+        )
+        ask = "Are there releases about the same people outside of the study? Ask the curator."
+    return Hazard(GUARANTEE, "", "Several releases about the same people add up", said, ("study",), ask)
+
+
+def _of_algorithms(certificate: dict[str, Any]) -> list[Hazard]:
+    declared, selection = certificate["declared"], certificate["selection"]
+    found, most = found_privately(declared), declared.get("max_rows")
     bounds = "The description of a record was declared"
     bounds += f", but for what was bought: {listed(found)}." if found else ". The certificate does not say where from."
     sampled, fields = (
@@ -145,33 +164,62 @@ def _of_algorithm(certificate: dict[str, Any]) -> list[Hazard]:
     if declared.get("rows_independent") is True:
         sampled += " That a record changes no row but its own is declared, and was not checked."
         fields.append("declared.rows_independent")
-    public = Hazard(
-        ALGORITHM,
-        "Training starts from data that were taken for public",
-        "The certificate names no network that it started from.",
-        ("declared",),
-        "Did anything else that was learned from people enter, such as pretrained weights or embeddings? Ask the curator.",
-    )
-    if isinstance(init, dict):
-        public = Hazard(
-            ALGORITHM,
-            public.name,
-            f"Training started from a network that was learned from '{printable(init.get('public'), 200)}'.",
-            (f"declared.{INIT}.public", f"declared.{INIT}.weights"),
-            "Are those data public, and are the same people in them? Ask the curator: the guarantee does not cover them.",
+    bounded = ("No person's number of records was bounded, and no noise was added for that.", ("unit",))
+    if type(most) is int:
+        bounded = (
+            f"At most {most:,} records of a person took part, and epsilon was computed for all of them together.",
+            ("declared.max_rows", "event"),
         )
-    kinds = {SYNTHETIC: "a model and synthetic records", PROJECTED: "projected rows, one for each record"}
-    kind = next((words for name, words in kinds.items() if name in released), "the weights of a model")
     return [
         Hazard(
             ALGORITHM,
-            "Bounds, categories or keys are read off the private data",
+            "3",
+            "Custom code takes the place of tested libraries, or the software has a fault",
+            "The versions are named, so that faults that become known can be looked up.",
+            ("versions",),
+            "Was this software reviewed, tested or audited by others? Ask the curator.",
+        ),
+        Hazard(
+            ALGORITHM,
+            "",
+            "Accounting supposes another sampling or noise than the one that ran",
+            sampled,
+            tuple(fields),
+            "Did the run take place as described? Ask those who ran it, or an auditor: no certificate can show it.",
+        ),
+        Hazard(
+            ALGORITHM,
+            "3.3.1",
+            "Noise makes results wrong for small groups most of all, and so creates or magnifies bias",
+            ask="How close is it to the real data, and for each group that decisions are made about? Ask the curator for "
+            "the private evaluation ('dpgen evaluate --by COLUMN').",
+        ),
+        Hazard(
+            ALGORITHM,
+            "3.3.2",
+            "Results are changed so that people trust them, and the change does harm of its own",
+            ask="Do readers learn that the results are noisy, and was anything changed so that they look as people expect? "
+            "Ask the curator.",
+        ),
+        Hazard(
+            ALGORITHM,
+            "3.3.3",
+            "Results are off in one direction, on average",
+            ask="Which figures of the release are too high or too low, and by how much? Ask the curator for the private "
+            "evaluation.",
+        ),
+        Hazard(ALGORITHM, "3.4.1", "Bounding what a person contributes asks for more noise", *bounded),
+        Hazard(
+            ALGORITHM,
+            "3.4.1",
+            "Bins, bounds, categories or keys are read off the private data",
             bounds,
             ("declared", *(("declared.discovered",) if found else ())),
             "Did anyone look at the records for what is declared? Ask the curator.",
         ),
         Hazard(
             ALGORITHM,
+            "",
             "Settings are tuned, or the best of several runs is chosen, at no charge",
             f"Released is {printable(selected(selection), 400)}. Epsilon covers this choice."
             if isinstance(selection, dict)
@@ -181,34 +229,68 @@ def _of_algorithm(certificate: dict[str, Any]) -> list[Hazard]:
         ),
         Hazard(
             ALGORITHM,
-            "Accounting supposes another sampling or noise than the one that ran",
-            sampled,
-            tuple(fields),
-            "Did the run take place as described? Ask those who ran it, or an auditor: no certificate can show it.",
-        ),
-        Hazard(
-            ALGORITHM,
+            "",
             "Steps before the mechanisms are left out of the account",
             ask="How were the records cleaned, joined and filtered, and did a person's records change those of others? Ask "
             "the curator.",
         ),
-        public,
+        *_of_models(certificate),
+    ]
+
+
+def _of_models(certificate: dict[str, Any]) -> list[Hazard]:
+    declared, released = certificate["declared"], certificate["released"]
+    init, model, schema = declared.get(INIT), declared.get("model"), declared.get("schema")
+    public = (
+        "The certificate names no network that it started from.",
+        ("declared",),
+        "Did anything else that was learned from people enter, such as pretrained weights or embeddings? Ask the curator.",
+    )
+    if isinstance(init, dict):
+        public = (
+            f"Training started from a network that was learned from '{printable(init.get('public'), 200)}'.",
+            (f"declared.{INIT}.public", f"declared.{INIT}.weights"),
+            "Are those data public, and are the same people in them? Ask the curator: the guarantee does not cover them.",
+        )
+    kinds = {SYNTHETIC: "a model and synthetic records", PROJECTED: "projected rows, one for each record"}
+    kind = next((words for name, words in kinds.items() if name in released), "the weights of a model")
+    named: tuple[str, tuple[str, ...]] = ("", ())
+    if isinstance(model, dict) and "name" in model:
+        named = (f"The model is '{printable(model['name'], _LONGEST_NAME)}'.", ("declared.model.name",))
+    described: tuple[str, tuple[str, ...]] = ("", ())
+    if isinstance(schema, dict) and "kind" in schema:
+        described = (
+            f"The records are of the kind '{printable(schema['kind'], _LONGEST_NAME)}'.",
+            ("declared.schema.kind",),
+        )
+    return [
         Hazard(
             ALGORITHM,
-            "Synthetic data or a model are taken for safe by themselves",
+            "3.5, 3.6",
+            "A model or synthetic data are taken for safe by themselves",
             f"The release holds {kind}. The protection is epsilon and delta, and nothing besides.",
             ("released", "epsilon", "delta"),
         ),
+        Hazard(ALGORITHM, "", "Training starts from data that were taken for public", *public),
         Hazard(
             ALGORITHM,
-            "Noise makes results wrong, and most of all for small groups",
-            ask="How close is it to the real data, and for each group that decisions are made about? Ask the curator for "
-            "the private evaluation ('dpgen evaluate --by COLUMN').",
+            "3.6",
+            "Synthetic data of deep networks are worse than those of noisy tables",
+            *named,
+            ask="Was the release compared with one of noisy tables (model=measured), in the private evaluation? Ask the "
+            "curator.",
+        ),
+        Hazard(
+            ALGORITHM,
+            "3.7",
+            "Pictures, texts and recordings do not show whose they are, so no unit fits them",
+            *described,
+            ask="May one record show several people, or several records the same person? Ask the curator.",
         ),
     ]
 
 
-def _of_implementation(certificate: dict[str, Any]) -> list[Hazard]:
+def _of_deployment(certificate: dict[str, Any]) -> list[Hazard]:
     secure = certificate["noise"]["source"] == SECURE
     words = "All random words come from a cipher that the operating system has keyed."
     guess = ""
@@ -223,56 +305,53 @@ def _of_implementation(certificate: dict[str, Any]) -> list[Hazard]:
         timing = ("The guarantee needs the number of trials, and the time that they took, to stay secret.", ("selection",))
     return [
         Hazard(
-            IMPLEMENTATION,
-            "Noise can be predicted",
-            f"{words} No seed is known.",
-            ("noise.source", "noise.seeded"),
-            guess,
+            DEPLOYMENT,
+            "4.1",
+            "Questions that others may ask spend the budget, or attack the system",
+            "The release is a set of files: no one queries the records through it, and drawing from it costs nothing more.",
+            ("files",),
         ),
         Hazard(
-            IMPLEMENTATION,
+            DEPLOYMENT,
+            "4.2",
+            "The people concerned do not trust those whom the guarantee supposes to be trusted",
+            "One party held the records as they are, and added the noise: the central model.",
+            ("stages",),
+            "Who is that party, and did the people agree to its holding their records? Ask the curator.",
+        ),
+        Hazard(
+            DEPLOYMENT, "", "Noise can be predicted", f"{words} No seed is known.", ("noise.source", "noise.seeded"), guess
+        ),
+        Hazard(
+            DEPLOYMENT,
+            "4.3",
             "The last digits of floating-point numbers give the noise away",
             "Noise on sums of whole numbers is exact; other noisy sums are rounded to a public grid.",
             ("noise.source",),
         ),
         Hazard(
-            IMPLEMENTATION,
-            "Running time, memory or logs give records away",
+            DEPLOYMENT,
+            "4.3",
+            "Running time, memory, errors or logs give records away",
             *timing,
             ask="Who could watch the run, or read its logs and its private folder? Ask those who ran it.",
         ),
         Hazard(
-            IMPLEMENTATION,
-            "The software has a fault",
-            "The versions are named, so that faults that become known can be looked up.",
-            ("versions",),
-            "Was this software reviewed, tested or audited by others? Ask the curator.",
+            DEPLOYMENT,
+            "4.4",
+            "The original records leak, which makes the guarantee meaningless",
+            ask="How are the original records and the private folder kept, and when are they deleted? Ask the curator.",
+        ),
+        Hazard(
+            DEPLOYMENT,
+            "4.4",
+            "More people may read the original records than need to",
+            ask="Who may read the original records and the run's private folder? Ask the curator.",
+        ),
+        Hazard(
+            DEPLOYMENT,
+            "4.5",
+            "More data about people are collected than are needed",
+            ask="Is all that was collected needed, and who saw it on its way to the curator? Ask the curator.",
         ),
     ]
-
-
-_SURROUNDINGS = (
-    Hazard(
-        SURROUNDINGS,
-        "The trust model is not that of the people concerned",
-        "One party held the records as they are, and added the noise: the central model.",
-        ("stages",),
-        "Who is that party, and did the people agree to its holding their records? Ask the curator.",
-    ),
-    Hazard(
-        SURROUNDINGS,
-        "The way of asking lets others spend the budget",
-        "The release is a set of files: no one queries the records through it, and drawing from it costs nothing more.",
-        ("files",),
-    ),
-    Hazard(
-        SURROUNDINGS,
-        "The original records are not secure",
-        ask="Who may read the original records and the run's private folder, and when are they deleted? Ask the curator.",
-    ),
-    Hazard(
-        SURROUNDINGS,
-        "Collecting the data exposes people already",
-        ask="How were the data collected and sent, and who saw them on the way? Ask the curator.",
-    ),
-)

@@ -18,6 +18,7 @@ from lightning_dpgen.privacy.strategy import CYCLIC
 from lightning_dpgen.release.certificate import found_privately, selected
 from lightning_dpgen.release.charts import epsilon_curve
 from lightning_dpgen.release.files import CARD, REPORT
+from lightning_dpgen.release.licenses import LICENSE
 from lightning_dpgen.release.limits import limits_of
 from lightning_dpgen.release.text import markdown, quoted, value_text
 
@@ -75,6 +76,7 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Se
         "found": found_privately(certificate["declared"]),
         "limits": [*limits_of(certificate), *limits],
         "sums": [_sum_in_words(entry) for entry in certificate["noise"]["sums"][:_MOST_SUMS]],
+        "license": certificate["declared"].get(LICENSE),
         "more_sums": max(0, len(certificate["noise"]["sums"]) - _MOST_SUMS),
     }
     for name, suffix in ((REPORT, "html"), (CARD, "md")):

@@ -26,6 +26,7 @@ from lightning_dpgen.release.described import described, kept_constraints
 from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
 from lightning_dpgen.release.files import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
+from lightning_dpgen.release.licenses import LICENSE
 from lightning_dpgen.release.pictures import MOST_ROWS, write_sheet
 from lightning_dpgen.release.report import write_pages
 from lightning_dpgen.release.sampler import Release, write_model
@@ -86,7 +87,8 @@ class SyntheticContent:
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
         schema = self.mixture.network.schema
         name = f"Synthetic records: {certificate['declared']['data']}"
-        write_croissant(folder, schema.arrow, name=name, description=certificate["statement"])
+        license = certificate["declared"].get(LICENSE)
+        write_croissant(folder, schema.arrow, name=name, description=certificate["statement"], license=license)
         what, parts, left_out = described(schema)
         write_pages(
             folder,
@@ -140,7 +142,8 @@ def release_mixture(
         n: their declared number; None where the plan knows it.
         unit: the unit whose presence is protected; None for a person if the plan is about persons with several records,
             else one record.
-        declared: everything else that the certificate assumes to be public.
+        declared: everything else that the certificate assumes to be public. Its `license`, such as `cc-by-4.0`, is that of
+            the release, and stands in the card, too.
         rows: number of synthetic records; None for n, at most 5,000,000.
         seed: seed of the synthetic records; public.
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from lightning_dpgen.release.licenses import License
 from lightning_dpgen.specs.data import AnyRows
 from lightning_dpgen.specs.privacy import OffSpec, PurePrivacySpec
 from lightning_dpgen.specs.spec import Place, Spec, setting
@@ -50,3 +51,7 @@ class ProjectSpec(Spec):
     debug: DebugSpec = DebugSpec()
     run_dir: Place | None = setting("the folder of the run", by_default="runs/<date>_<time>")
     seed: int = setting("public: the matrix, and the simulated rows", 0, ge=0, lt=2**62)
+    license: License | None = setting(
+        "the licence that the publisher puts the release under; it stands in certificate and card",
+        by_default="none is stated",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning_dpgen.release.licenses import License
 from lightning_dpgen.specs.clipping import AutoRuleSpec, ClippingSpec
 from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
 from lightning_dpgen.specs.compute import ComputeSpec
@@ -36,6 +37,10 @@ class RunSpec(Spec):
     run_dir: Place | None = setting("the folder of the run", by_default="runs/<date>_<time>")
     seed: int = setting("public: initial weights, features, the synthetic records", 0, ge=0, lt=2**62)
     rows: int | None = setting("synthetic records to release", ge=0, le=10**9, by_default="data.n, at most 5,000,000")
+    license: License | None = setting(
+        "the licence that the publisher puts the release under; it stands in certificate and card",
+        by_default="none is stated",
+    )
 
     def with_privacy(self, **values: Any) -> RunSpec:
         """Return the settings with another budget."""

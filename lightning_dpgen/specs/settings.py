@@ -27,6 +27,7 @@ from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bounds import bytes_of_record, check_columns, check_declared, check_rows, default_rows
 from lightning_dpgen.release.certificate import INIT
+from lightning_dpgen.release.licenses import LICENSE
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.autoencoder import VAESpec
@@ -194,7 +195,7 @@ class Settings:
             declared["split"] = split
         if self.trained:
             declared["clipping"] = _described(self.clipping)
-        return declared | {"seed": spec.seed, "rows": self.rows}
+        return declared | {"seed": spec.seed, "rows": self.rows} | spec.given(LICENSE)
 
     def asked(self) -> dict[str, Any]:
         """Return what a run must be asked for again when it goes on."""

@@ -207,7 +207,14 @@ NAME = 'records of "Ann": [a] # \N{GRINNING FACE}\\n'
 
 def _projected(dpgen, folder):
     np.save(folder / "rows.npy", np.random.default_rng(0).normal(size=(60, 5)))
-    words = ["data=array", f"data.path={folder / 'rows.npy'}", "project.radius=3", "project.k=2", "privacy.epsilon=2"]
+    words = [
+        "data=array",
+        f"data.path={folder / 'rows.npy'}",
+        "project.radius=3",
+        "project.k=2",
+        "privacy.epsilon=2",
+        "license=odbl",
+    ]
     assert dpgen("project", *words, f"run_dir={folder / 'run'}")[0] == 0
     return folder / "run" / "release"
 
@@ -217,9 +224,9 @@ def _made(kind, dpgen, folder):
     if kind == "rows":
         return _projected(dpgen, folder)
     if kind == "weights":
-        release_weights(torch.nn.Linear(2, 1), account(), folder / "r", data=NAME, n=90)
+        release_weights(torch.nn.Linear(2, 1), account(), folder / "r", data=NAME, n=90, declared={"license": "odbl"})
     else:
-        released(folder / "r", SCHEMAS[kind][0], data=NAME)
+        released(folder / "r", SCHEMAS[kind][0], data=NAME, license="odbl")
     return folder / "r"
 
 
@@ -232,6 +239,7 @@ def test_the_card_of_each_kind_is_read_by_the_library_of_the_hub(dpgen, tmp_path
     for card in (ModelCard(text), DatasetCard(text)):
         about = card.data.to_dict()
         assert about["library_name"] == "lightning_dpgen" and "differential-privacy" in about["tags"]
+        assert about["license"] == "odbl"
         if kind != "weights":
             assert about["size_categories"] == ["n<1K"] and about["configs"][0]["data_files"][0]["path"].endswith(
                 ".parquet"

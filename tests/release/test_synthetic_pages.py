@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from release.released import Page, released
+from release.released import Page, account, released
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -20,9 +21,11 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.distributions import CHARTS, shown
+from lightning_dpgen.release.licenses import License
 from lightning_dpgen.release.pictures import sheet
 from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.release.verify import verify
+from lightning_dpgen.release.weights import release_weights
 
 
 def table(label=None, **columns):
@@ -115,6 +118,29 @@ def test_croissant_has_a_field_for_each_column(made, kind):
     assert [field["source"]["extract"]["column"] for field in records["field"]] == columns.names
     assert [field.get("repeated", False) for field in records["field"]] == [name == "items" for name in columns.names]
     assert len({field["@id"] for field in records["field"]}) == len(columns)
+
+
+def test_a_licence_stands_in_certificate_card_page_and_croissant(tmp_path):
+    pages = set()
+    for word in get_args(License):
+        folder = tmp_path / word
+        certificate = released(folder, SCHEMAS["few items"][0], license=word)
+        assert certificate["declared"]["license"] == word and verify(folder).problems == []
+        front, card = card_of(folder)
+        assert front["license"] == word and f"under the licence `{word}`" in card and "- license:" not in card
+        assert f"under the licence {word}" in page_of(folder).text
+        pages.add(json.loads((folder / "croissant.json").read_text(encoding="utf-8"))["license"])
+    names = {page.removeprefix("https://spdx.org/licenses/").removesuffix(".html").lower() for page in pages}
+    # The Hub leaves out the version of three.
+    assert names == {{"odc-by": "odc-by-1.0", "odbl": "odbl-1.0", "pddl": "pddl-1.0"}.get(w, w) for w in get_args(License)}
+
+
+@pytest.mark.parametrize("word", ["CC-BY-4.0", "other", "", None, 4, ["mit"]])
+def test_a_licence_that_the_hub_does_not_know_is_refused_before_anything_is_written(tmp_path, word):
+    network = torch.nn.Linear(2, 1)
+    with pytest.raises(ValueError, match=r"declared\['license'\]=.*expected one of cc0-1.0, .*, mit"):
+        release_weights(network, account(), tmp_path / "r", data="rows", n=90, declared={"license": word})
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["table", "few items", "series"])
