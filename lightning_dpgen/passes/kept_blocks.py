@@ -207,9 +207,8 @@ class KeptBlocks:
             new = new[numbers[new] < 0]
             numbers[new] = np.arange(met, met + len(new))
             met += len(new)
-            kept = np.flatnonzero(found.kept)
-            parts.append(Part(path, len(found.kept), kept.astype(np.int32)))
-            persons.append(numbers[found.numbers[kept]])
+            parts.append(Part(path, len(found.kept), self._shuffle, int(found.kept.sum())))
+            persons.append(numbers[found.numbers[found.kept]])
         return KeptRecords(self.schema, parts, np.concatenate(persons))
 
     def _persons(self, path: Path) -> BlockPersons:

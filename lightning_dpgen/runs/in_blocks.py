@@ -12,6 +12,7 @@ from lightning_dpgen.passes.kept_blocks import SUMS, KeptBlocks
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs.context import training_executor
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.sampling.errors import BadRecords
@@ -63,7 +64,7 @@ def read_in_blocks(
     """
     fresh = not folder.unfinished
     run_folder.take(folder)
-    executor = make_executor(settings.spec.compute)
+    executor = training_executor(settings.spec) if settings.trained else make_executor(settings.spec.compute)
     kept = source.blocks(settings.schema, folder.blocks, values=values, by_rows=settings.trained)
     on = f"the blocks that were read are kept, and run_dir={folder.root} goes on with them"
     on += "; nothing was spent" if fresh else ""
