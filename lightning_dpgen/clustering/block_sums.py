@@ -14,7 +14,7 @@ from lightning_dpgen.clustering.fixed_point import Nearest
 from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.passes.block_files import BlockFiles
 from lightning_dpgen.passes.kept_records import DamagedBlocks
-from lightning_dpgen.passes.stretches import Stretch, stretches
+from lightning_dpgen.passes.stretches import Stretch
 from lightning_dpgen.privacy.precision import full_precision
 from lightning_dpgen.sampling.stores import Store
 
@@ -83,16 +83,18 @@ class ClusteredRecords:
     """Records in blocks, each with its cluster. Private.
 
     Args:
+        blocks: the positions of each block, by its key.
         clusters: (N,), or the files that `NearestCentres` has written; None where all are of the cluster 0.
     """
 
     store: Store
+    blocks: Mapping[str, slice]
     clusters: Tensor | BlockFiles | None
 
     @property
     def keys(self) -> list[str]:
         """The names of the blocks."""
-        return list(stretches(len(self)))
+        return list(self.blocks)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -103,7 +105,7 @@ class ClusteredRecords:
         Raises:
             DamagedBlocks: if the file of the clusters was damaged or removed.
         """
-        rows = stretches(len(self))[key]
+        rows = self.blocks[key]
         if self.clusters is None:
             clusters = torch.zeros(rows.stop - rows.start, dtype=torch.int64)
         else:

@@ -208,6 +208,9 @@ class KeptFeatures:
         room: bytes that may be used.
         rows: of a block, a multiple of `BLOCK`.
         files: keep them instead of memory; None for memory.
+
+    Attributes:
+        blocks: the positions of each block, by its key.
     """
 
     def __init__(
@@ -215,7 +218,7 @@ class KeptFeatures:
     ) -> None:
         self.features, self._store = features, store
         self.d, self.unit = features.d, features.unit
-        self._stretches = stretches(len(store), rows)
+        self.blocks = stretches(len(store), rows)
         numbers = len(store) * features.d
         kind = torch.float32 if 4 * numbers <= room else torch.int16 if 2 * numbers <= room else None
         self._files = None if kind is None else files
@@ -233,18 +236,18 @@ class KeptFeatures:
     @property
     def keys(self) -> list[str]:
         """The names of the blocks."""
-        return list(self._stretches)
+        return list(self.blocks)
 
     def read(self, key: str) -> FeatureBlock:
         """Return the features of a block."""
-        return FeatureBlock(self, self._stretches[key])
+        return FeatureBlock(self, self.blocks[key])
 
     def __len__(self) -> int:
         return len(self._store)
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         """Give the place of each few records, and their multiples (B, d) of the unit, not to be changed."""
-        for within in self._stretches.values():
+        for within in self.blocks.values():
             yield from self.within(within)
 
     def within(self, block: slice) -> Iterator[tuple[slice, Tensor]]:

@@ -255,7 +255,7 @@ def private_split(
     if not len(state.counts):
         unit = clipped_sums(Stretch(store, slice(0, 0)), radius, clusters[:0], settings.k)[1]
         sums_of = RecordSums(settings.k, len(scale), radius if with_means else None)
-        exact = add_up(ClusteredRecords(own, of_blocks), sums_of)
+        exact = add_up(ClusteredRecords(own, kept.blocks, of_blocks), sums_of)
         _check_noise(account, FINAL, {"means": radius / unit})
         state = account.on_rank_zero(release_means)
     return Split(_of_all(ranks, clusters, own), state.counts, state.means, deviation / state.counts)
@@ -330,7 +330,7 @@ def _nearest(
     if len(centres) == 1:
         return clusters, None
     for key, found in (executor or InProcess()).map(NearestCentres(kept, centres, files), kept.keys):
-        rows = kept.read(key).rows
+        rows = kept.blocks[key]
         clusters[rows] = found["clusters"] if files is None else read_clusters(files, rows)
     return clusters, clusters if files is None else files
 
