@@ -1,8 +1,14 @@
 """The split is the same to the last bit for any number of ranks and blocks, and a rank that is missed is noticed."""
 
+import os
 import pickle
+import signal
+import sys
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,6 +25,7 @@ from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.passes.executor import InProcess
 from lightning_dpgen.passes.kept_blocks import KeptBlocks
 from lightning_dpgen.passes.kept_records import DamagedBlocks
+from lightning_dpgen.passes.on_ray import OnRay
 from lightning_dpgen.passes.over_ranks import reduce_over_ranks
 from lightning_dpgen.passes.stretches import stretches
 from lightning_dpgen.passes.table_blocks import TableBlocks
@@ -272,3 +279,41 @@ def test_a_task_tells_no_record_where_the_records_are_in_files(tmp_path):
         assert len(executor.sent) == 5
         lengths.append([len(sent) for sent in executor.sent])
     assert np.abs(np.subtract(*lengths)).max() < 300, lengths
+
+
+@dataclass
+class Killing:
+    """A cluster on which the first worker of each pass is killed."""
+
+    cluster: OnRay
+    victims: Path
+    numbers: count = field(default_factory=count)
+
+    def map(self, task, keys):
+        return self.cluster.map(partial(_once_killed, self.victims / str(next(self.numbers)), task), keys)
+
+
+def _once_killed(victim, task, key):
+    if not victim.exists():
+        victim.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task(key)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_worker_of_a_cluster_that_is_killed_in_each_pass_changes_no_bit(alone, tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    # Workers import this file by its name.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setattr(features, "stretches", lambda n, _: stretches(n, BLOCK))
+    places = [tmp_path / name for name in ("kept", "victims")]
+    for place in places:
+        place.mkdir()
+    try:
+        made, account = _split(Ranks(), executor=Killing(OnRay("local", cores=2), places[1]), folder=places[0])
+    finally:
+        ray.shutdown()
+    assert _same(made, alone) and account.finished
+    # Moments, two iterations, clusters, and the final pass.
+    assert len(list(places[1].iterdir())) == 5

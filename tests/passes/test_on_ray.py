@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.blocks import Slices
-from lightning_dpgen.passes.on_ray import OnRay, _attempt
+from lightning_dpgen.passes.on_ray import OnRay, Workers, _attempt, connect
 from lightning_dpgen.passes.reduce import reduce
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -76,6 +77,36 @@ def test_a_block_whose_workers_all_die_ends_in_one_line(cluster):
     with pytest.raises(OSError, match="the Ray cluster has lost a block 5 times") as raised:
         list(cluster.map(_die, ["a"]))
     assert "\n" not in str(raised.value)
+
+
+class Holder:
+    """A worker of a training, which holds cores of the cluster."""
+
+    def pids(self, held):
+        return {int(found["pid"]) for _, found in OnRay("auto", beside=Workers(held)).map(_where, list("abcdefghij"))}
+
+
+def _where(key):
+    time.sleep(0.3)
+    return {"pid": torch.tensor(os.getpid())}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("held", "computing"), [(2, 1), (1, 2)])
+def test_a_worker_of_a_training_computes_too_and_waits_for_no_core_that_is_held(cluster, held, computing):
+    ray = connect(cluster.address, cluster.cores)
+    holder = ray.remote(Holder).options(num_cpus=held).remote()
+    try:
+        assert len(ray.get(holder.pids.remote(held), timeout=240)) == computing
+    finally:
+        ray.kill(holder)
+
+
+def test_workers_share_the_cores_that_none_of_them_holds():
+    for cores, held, size in ((5, 2, 2), (2, 2, 2), (1, 2, 2), (64, 8, 8), (9, 1, 1), (12, 5, 5)):
+        shares = [Workers(held, rank, size).spare(cores) for rank in range(size)]
+        assert sum(shares) == max(0, cores - held) and max(shares) - min(shares) <= 1
 
 
 def _die(key):
