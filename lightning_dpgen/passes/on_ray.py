@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -84,11 +86,12 @@ class OnRay:
         # Tasks of a worker of a training would wait for the cores that the training holds, which is for ever.
         options = {"num_cpus": 1, "max_retries": _RETRIES, "scheduling_strategy": "DEFAULT"}
         compute, left, waiting = ray.remote(_attempt).options(**options), list(reversed(keys)), dict[Any, str]()
-        shared = ray.put(task) if self._most_ahead(ray) else None
+        shared = None
         heard = time.monotonic()
         try:
             while left or waiting:
                 while left and len(waiting) < self._most_ahead(ray):
+                    shared = ray.put(ray.cloudpickle.dumps(task)) if shared is None else shared
                     key = left.pop()
                     waiting[compute.remote(shared, key)] = key
                 takes_part = self._beside is not None and bool(left)
@@ -113,15 +116,21 @@ class OnRay:
         return _AHEAD * self._beside.spare(_cores(ray))
 
 
-def _attempt(task: Callable[[str], PartialSums], key: str) -> PartialSums | Exception:
+def _attempt(packed: bytes, key: str) -> PartialSums | Exception:
     """Return the partial sums of a block, or the error that it raised: Ray would write one that is raised to a log."""
     import torch
 
     torch.set_num_threads(1)
     try:
-        return dict(task(key))
+        return dict(_unpacked(packed)(key))
     except Exception as error:  # it is raised where it is taken
         return error.with_traceback(None)
+
+
+# A worker keeps the task of a pass: a new copy opens all files of its source, which may take as long as a block.
+@functools.lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> Callable[[str], PartialSums]:
+    return pickle.loads(packed)
 
 
 def _result(ray: Any, reference: Any, address: str) -> PartialSums:

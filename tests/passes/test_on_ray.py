@@ -1,6 +1,7 @@
 """Partial sums by a Ray cluster: those of one process to the last bit, also where a worker is killed."""
 
 import os
+import pickle
 import signal
 import sys
 import time
@@ -109,17 +110,39 @@ def test_workers_share_the_cores_that_none_of_them_holds():
         assert sum(shares) == max(0, cores - held) and max(shares) - min(shares) <= 1
 
 
+def _refuse(key):
+    raise BadRecords(f"{key}: column 'income': 'x' is no number")
+
+
+class Unpacked:
+    copies = 0
+
+    def __init__(self, number):
+        self.number = number
+
+    def __setstate__(self, state):
+        Unpacked.copies += 1
+        self.__dict__ = state
+
+    def __call__(self, key):
+        return {"sum": torch.tensor(self.number + len(key))}
+
+
+def test_a_worker_unpacks_a_task_once_for_all_blocks_of_a_pass(monkeypatch):
+    monkeypatch.setattr(Unpacked, "copies", 0)
+    for _ in range(2):
+        packed = [pickle.dumps(Unpacked(number)) for number in (1, 2)]
+        assert [int(_attempt(one, key)["sum"]) for one in packed for key in ("a", "bc")] == [2, 3, 3, 4]
+    assert Unpacked.copies == 4
+
+
 def _die(key):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_an_error_of_a_task_is_a_value():
     """Ray would write one that is raised, with all that its message tells, to a log of the cluster."""
-
-    def task(key):
-        raise BadRecords(f"{key}: column 'income': 'x' is no number")
-
-    found = _attempt(task, "block 1")
+    found = _attempt(pickle.dumps(_refuse), "block 1")
     assert isinstance(found, BadRecords) and "income" in str(found) and found.__traceback__ is None
 
 
