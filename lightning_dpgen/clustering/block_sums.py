@@ -12,7 +12,9 @@ from lightning_dpgen.clustering.directions import feature_moments
 from lightning_dpgen.clustering.features import BLOCK, FEATURE_NORM, FeatureBlock, KeptFeatures
 from lightning_dpgen.clustering.fixed_point import Nearest
 from lightning_dpgen.clustering.means import clipped_sums
-from lightning_dpgen.passes.stretches import Stretch, stretches
+from lightning_dpgen.passes.block_files import BlockFiles
+from lightning_dpgen.passes.kept_records import DamagedBlocks
+from lightning_dpgen.passes.stretches import Stretch
 from lightning_dpgen.privacy.precision import full_precision
 from lightning_dpgen.sampling.stores import Store
 
@@ -78,36 +80,72 @@ class RecordSums:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClusteredRecords:
-    """Records in blocks, each with its cluster (N,); private."""
+    """Records in blocks, each with its cluster. Private.
+
+    Args:
+        blocks: the positions of each block, by its key.
+        clusters: (N,), or the files that `NearestCentres` has written; None where all are of the cluster 0.
+    """
 
     store: Store
-    clusters: Tensor
+    blocks: Mapping[str, slice]
+    clusters: Tensor | BlockFiles | None
 
     @property
     def keys(self) -> list[str]:
         """The names of the blocks."""
-        return list(stretches(len(self)))
+        return list(self.blocks)
 
     def __len__(self) -> int:
         return len(self.store)
 
     def read(self, key: str) -> tuple[Store, Tensor]:
-        """Return the records of a block, and their clusters."""
-        rows = stretches(len(self))[key]
-        return Stretch(self.store, rows), self.clusters[rows]
+        """Return the records of a block, and their clusters.
+
+        Raises:
+            DamagedBlocks: if the file of the clusters was damaged or removed.
+        """
+        rows = self.blocks[key]
+        if self.clusters is None:
+            clusters = torch.zeros(rows.stop - rows.start, dtype=torch.int64)
+        else:
+            clusters = self.clusters[rows] if isinstance(self.clusters, Tensor) else read_clusters(self.clusters, rows)
+        return Stretch(self.store, rows), clusters
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NearestCentres:
-    """A function from the key of a block to the nearest of (k, d) centres of each of its records."""
+    """A function from the key of a block to the nearest of (k, d) centres of each of its records.
+
+    Args:
+        files: the place of what it finds; None to return it.
+    """
 
     kept: KeptFeatures
     centres: Tensor
+    files: BlockFiles | None = None
 
     def __call__(self, key: str) -> dict[str, Tensor]:
-        """Return the clusters."""
+        """Return the clusters, or nothing where they go into files."""
+        block = self.kept.read(key)
         with full_precision(torch.device("cpu")):
-            return {"clusters": lloyd(self.kept.read(key), self.centres, sums=False)[0]}
+            clusters = lloyd(block, self.centres, sums=False)[0]
+        if self.files is None:
+            return {"clusters": clusters}
+        self.files.write(block.rows.start, clusters.to(torch.int16).numpy())
+        return {}
+
+
+def read_clusters(files: BlockFiles, rows: slice) -> Tensor:
+    """Return the clusters of a block that `NearestCentres` has written.
+
+    Raises:
+        DamagedBlocks: if the file was damaged or removed.
+    """
+    found = files.read(rows.start)
+    if found is None:
+        raise DamagedBlocks.at(files.path(rows.start))
+    return torch.from_numpy(found).to(torch.int64)
 
 
 def feature_sums(kept: KeptFeatures | FeatureBlock) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.clustering.fixed_point import DOUBLE, SINGLE, Grid, Rows, lengths, product
+from lightning_dpgen.passes.block_files import BlockFiles
 from lightning_dpgen.passes.stretches import ROWS, stretches
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.stores import Store
@@ -200,21 +201,28 @@ class KeptFeatures:
     """The features of records: kept where there is room, made anew for each pass where not.
 
     They are `Keyed` blocks of `FeatureBlock`. The choice changes the time that it takes, and no number: multiples of the
-    unit are kept exactly. A copy in another process keeps none.
+    unit are kept exactly. What is kept in memory stays in its process, and what is kept in files is for all processes.
 
     Args:
         store: the records, those of this rank where there are several. Private.
         room: bytes that may be used.
         rows: of a block, a multiple of `BLOCK`.
+        files: keep them instead of memory; None for memory.
+
+    Attributes:
+        blocks: the positions of each block, by its key.
     """
 
-    def __init__(self, features: Features, store: Store, room: float, rows: int = ROWS) -> None:
+    def __init__(
+        self, features: Features, store: Store, room: float, rows: int = ROWS, files: BlockFiles | None = None
+    ) -> None:
         self.features, self._store = features, store
         self.d, self.unit = features.d, features.unit
-        self._stretches = stretches(len(store), rows)
+        self.blocks = stretches(len(store), rows)
         numbers = len(store) * features.d
         kind = torch.float32 if 4 * numbers <= room else torch.int16 if 2 * numbers <= room else None
-        self._kept = None if kind is None else torch.empty(len(store), features.d, dtype=kind)
+        self._files = None if kind is None else files
+        self._kept = None if kind is None or files else torch.empty(len(store), features.d, dtype=kind)
         self._filled: set[int] = set()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -228,18 +236,18 @@ class KeptFeatures:
     @property
     def keys(self) -> list[str]:
         """The names of the blocks."""
-        return list(self._stretches)
+        return list(self.blocks)
 
     def read(self, key: str) -> FeatureBlock:
         """Return the features of a block."""
-        return FeatureBlock(self, self._stretches[key])
+        return FeatureBlock(self, self.blocks[key])
 
     def __len__(self) -> int:
         return len(self._store)
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         """Give the place of each few records, and their multiples (B, d) of the unit, not to be changed."""
-        for within in self._stretches.values():
+        for within in self.blocks.values():
             yield from self.within(within)
 
     def within(self, block: slice) -> Iterator[tuple[slice, Tensor]]:
@@ -248,12 +256,26 @@ class KeptFeatures:
             for rows in _cut(block):
                 yield rows, self._kept[rows].to(torch.float32)
             return
+        if self._files is not None:
+            yield from self._of_file(block, self._files)
+            return
         for rows, some in self.features.multiples(self._store, block):
             if self._kept is not None:
                 self._kept[rows] = some
             yield rows, some
         if self._kept is not None:
             self._filled.add(block.start)
+
+    def _of_file(self, block: slice, files: BlockFiles) -> Iterator[tuple[slice, Tensor]]:
+        """Give the same, and write the file of the block where it is not there."""
+        found = files.read(block.start)
+        if found is None:
+            parts = [some.to(torch.int16) for _, some in self.features.multiples(self._store, block)]
+            found = torch.cat(parts).numpy()
+            files.write(block.start, found)
+        whole = torch.from_numpy(found)
+        for rows in _cut(block):
+            yield rows, whole[rows.start - block.start : rows.stop - block.start].to(torch.float32)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.block_sums import ClusteredRecords, ClusterSums, FeatureSums, NearestCentres, RecordSums
+from lightning_dpgen.clustering.block_sums import (
+    ClusteredRecords,
+    ClusterSums,
+    FeatureSums,
+    NearestCentres,
+    RecordSums,
+    read_clusters,
+)
 from lightning_dpgen.clustering.directions import Directions, leading
 from lightning_dpgen.clustering.features import (
     FEATURE_NORM,
@@ -24,6 +33,7 @@ from lightning_dpgen.clustering.features import (
 from lightning_dpgen.clustering.means import clipped_sums, shrunk_means
 from lightning_dpgen.clustering.settings import FINAL, LLOYD, MOMENTS, SplitSettings
 from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.passes.block_files import BlockFiles
 from lightning_dpgen.passes.executor import InProcess, PassExecutor
 from lightning_dpgen.passes.over_ranks import reduce_over_ranks
 from lightning_dpgen.passes.stretches import Stretch, part_of_rank
@@ -105,6 +115,7 @@ def private_split(
     state: SplitState | None = None,
     save: Callable[[SplitState], None] = lambda _: None,
     executor: PassExecutor | None = None,
+    folder: Path | None = None,
 ) -> Split:
     """Run kernel k-means on Fourier features with noisy counts and sums (DPGM, TKDE, Algorithm 2, corrected).
 
@@ -129,7 +140,11 @@ def private_split(
             computed again, with the same result.
         state: the state from which an interrupted split goes on; None to begin.
         save: called after each access, with the state from which the split could go on; by rank 0 alone.
-        executor: where the sums are computed; None for this process. Others are sent the records with each pass.
+        executor: where the sums are computed; None for this process. Others are sent a store with each pass: `KeptRecords`
+            is the places of files, and records in memory are sent whole.
+        folder: a private one that the processes of an executor all see, where they keep features in files, up to
+            `memory_gib`, and the cluster of each record. None to keep no features between passes, and to return the
+            clusters to this process.
 
     Where several ranks share the account (`Account.join`), all of them call this with the same records. Each computes the
     sums of its own part, which are added up exactly. Rank 0 alone draws noise.
@@ -162,8 +177,10 @@ def private_split(
         state = SplitState(iterations=settings.iterations, centres=torch.zeros(1, settings.space, dtype=torch.float32))
     features = _features(settings, scale, generator)
     centres = _starts(settings, centres, len(scale))
-    own = part_of_rank(store, ranks.rank, ranks.size)
-    kept = KeptFeatures(features, own, memory_gib * 2**30)
+    own = part_of_rank(store.in_tasks(), ranks.rank, ranks.size)
+    files = functools.partial(_files, folder, ranks, asked)
+    # Features of which directions are taken are needed once more, and are longer than what a file of records holds.
+    kept = _kept_features(features, own, memory_gib, None if settings.projects else files("features"), folder)
     spread = torch.randn(settings.k, settings.space, generator=generator, dtype=torch.float32)
     spread /= spread.norm(dim=1, keepdim=True)
     # Each rank computes the sums of its own records, and gets those of all.
@@ -221,7 +238,8 @@ def private_split(
         _check_noise(account, MOMENTS, steps)
         state = account.on_rank_zero(release_moments)
     if settings.projects and settings.k > 1:
-        kept = KeptFeatures(Directions(kept, state.directions), own, memory_gib * 2**30)
+        seen = Directions(kept, state.directions)
+        kept = _kept_features(seen, own, memory_gib, files("features", state.directions), folder)
     if state.iterations < 0:
         starts = spread if settings.start == "random" else kept.features(centres)
         state = account.on_rank_zero(lambda: reached(iterations=0, centres=starts))
@@ -230,14 +248,14 @@ def private_split(
         exact = add_up(kept, ClusterSums(state.centres))
         _check_noise(account, LLOYD, {"sums": longest})
         state = account.on_rank_zero(release_clusters)
-    clusters = _nearest(kept, state.centres, executor)
+    clusters, of_blocks = _nearest(kept, state.centres, executor, files("clusters", state.directions, state.centres))
     # The standard deviation of the noise in the sums of records.
     radius, multipliers = settings.radius, account.plan.stage(FINAL).access.multipliers
     deviation, with_means = multipliers.get("means", 0.0) * radius * account.plan.max_rows, "means" in multipliers
     if not len(state.counts):
         unit = clipped_sums(Stretch(store, slice(0, 0)), radius, clusters[:0], settings.k)[1]
         sums_of = RecordSums(settings.k, len(scale), radius if with_means else None)
-        exact = add_up(ClusteredRecords(own, clusters), sums_of)
+        exact = add_up(ClusteredRecords(own, kept.blocks, of_blocks), sums_of)
         _check_noise(account, FINAL, {"means": radius / unit})
         state = account.on_rank_zero(release_means)
     return Split(_of_all(ranks, clusters, own), state.counts, state.means, deviation / state.counts)
@@ -289,13 +307,33 @@ def _check_noise(account: Account, stage: str, steps: Mapping[str, float]) -> No
         check_steps(name, multiplier * steps.get(name, 1.0) * account.plan.max_rows)
 
 
-def _nearest(kept: KeptFeatures, centres: Tensor, executor: PassExecutor | None) -> Tensor:
-    """Return the place of the nearest centre of each record of this rank."""
+def _kept_features(
+    features: Features, store: Store, memory_gib: float, files: BlockFiles | None, folder: Path | None
+) -> KeptFeatures:
+    """Return features that are kept in files, or in memory where there is no folder."""
+    room = memory_gib * 2**30 if files is not None or folder is None else 0.0
+    return KeptFeatures(features, store, room, files=files)
+
+
+def _files(folder: Path | None, ranks: Ranks, asked: Any, name: str, *follow: Tensor) -> BlockFiles | None:
+    """Return the files of arrays that follow from the settings of a split and from these tensors; None without a folder."""
+    if folder is None:
+        return None
+    about = repr((asked, ranks.rank, ranks.size, [tensor.tolist() for tensor in follow]))
+    return BlockFiles(folder, f"{name}-{ranks.rank}", hashlib.blake2b(about.encode(), digest_size=16).digest())
+
+
+def _nearest(
+    kept: KeptFeatures, centres: Tensor, executor: PassExecutor | None, files: BlockFiles | None
+) -> tuple[Tensor, Tensor | BlockFiles | None]:
+    """Return the place of the nearest centre of each record of this rank, and the same as `ClusteredRecords` takes it."""
     clusters = torch.zeros(len(kept), dtype=torch.int64)
-    if len(centres) > 1:
-        for key, found in (executor or InProcess()).map(NearestCentres(kept, centres), kept.keys):
-            clusters[kept.read(key).rows] = found["clusters"]
-    return clusters
+    if len(centres) == 1:
+        return clusters, None
+    for key, found in (executor or InProcess()).map(NearestCentres(kept, centres, files), kept.keys):
+        rows = kept.blocks[key]
+        clusters[rows] = found["clusters"] if files is None else read_clusters(files, rows)
+    return clusters, clusters if files is None else files
 
 
 def _of_all(ranks: Ranks, clusters: Tensor, own: Stretch) -> Tensor:

@@ -15,6 +15,8 @@ from lightning_dpgen.measure.statistics import Statistic
 
 # Bits of the bound. The sums of 2^32 baskets stay below the end of int64.
 _BITS = 30
+# Baskets that are taken at a time. Only their entries take memory, and a table of all pairs is made for each such part.
+_AT_ONCE = 1 << 14
 
 
 class _BySize(Statistic):
@@ -25,7 +27,7 @@ class _BySize(Statistic):
         strata: the stratum of each bin.
     """
 
-    bound, unit = 1.0, 2.0**-_BITS
+    bound, unit, at_once = 1.0, 2.0**-_BITS, _AT_ONCE
 
     def __init__(self, layout: Layout, strata: Sequence[int]) -> None:
         if not layout.sizes:
@@ -76,14 +78,15 @@ class PairsBySize(_BySize):
         self.shape = (self.strata, len(self.of) * (len(self.of) - 1) // 2)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        above, rows = np.triu_indices(len(self.of), 1), []
+        rows = []
         stratum, units = self._strata[records.codes[:, -1]], scipy.sparse.csr_array(records.units).astype(np.int64)
         for own in range(self.strata):
             held = units[stratum == own]
             sizes = held.sum(axis=1)
             weights = _inverse_roots(sizes * (sizes - 1) // 2)
             some = held[:, self.of]
-            rows.append((some.T @ (scipy.sparse.diags_array(weights, dtype=np.int64) @ some)).toarray()[above])
+            pairs = (some.T @ (scipy.sparse.diags_array(weights, dtype=np.int64) @ some)).toarray()
+            rows.append(np.concatenate([row[place:] for place, row in enumerate(pairs, start=1)]))
         return torch.from_numpy(np.stack(rows))
 
 

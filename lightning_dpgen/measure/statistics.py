@@ -39,6 +39,7 @@ class Statistic(ABC):
         unit: the number that a multiple of 1 stands for; public.
         layout: the layout of the records for which the bound holds; None if it holds for any.
         k: number of components that it tells apart; None if it does not look at them.
+        at_once: records that are taken at a time; None for as many as have a million columns.
     """
 
     shape: tuple[int, ...]
@@ -46,6 +47,7 @@ class Statistic(ABC):
     unit: float = 1.0
     layout: Layout | None = None
     k: int | None = None
+    at_once: int | None = None
 
     @abstractmethod
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
@@ -59,7 +61,7 @@ class Statistic(ABC):
     def of_all(self, records: Records, component: Tensor) -> Tensor:
         """Sum over all records, a few at a time."""
         total = torch.zeros(self.shape, dtype=torch.int64)
-        step = max(1, _AT_ONCE // max(1, records.schema.layout.width))
+        step = self.at_once or max(1, _AT_ONCE // max(1, records.schema.layout.width))
         for rows, encoded in records.parts(step):
             part = self.sums(encoded, component[rows])
             if (part.shape, part.dtype) != (total.shape, total.dtype):

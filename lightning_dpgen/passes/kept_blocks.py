@@ -78,6 +78,7 @@ class KeptBlocks:
 
     def __init__(self, source: SourceBlocks, folder: Path, max_rows: int = 1, *, by_rows: bool = False) -> None:
         self.schema, self._source, self._folder, self._by_rows = source.schema, source, folder, by_rows
+        self._values = source.values
         self._parts: dict[str, Path] = {}
         self.counted: dict[str, int] = {}
         self._rows: dict[str, int] = {}
@@ -86,8 +87,9 @@ class KeptBlocks:
         self._lock: filelock.FileLock | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process reads for the one that holds the folder.
-        return self.__dict__ | {"_lock": None}
+        # A copy in another process reads what is encoded, for the one that holds the folder. A copy of the source would
+        # open all its files.
+        return self.__dict__ | {"_lock": None, "_source": None}
 
     @property
     def keys(self) -> list[str]:
@@ -175,7 +177,7 @@ class KeptBlocks:
         file = io.BytesIO(content)
         arrays = [np.load(file, allow_pickle=False) for _ in range(1 if self._by_rows else 2)]
         encoded = of_rows(arrays[0]) if self._by_rows else Encoded(arrays[1], arrays[0])
-        values = [np.load(file, allow_pickle=False) for _ in range(2 if self._source.values else 0)]
+        values = [np.load(file, allow_pickle=False) for _ in range(2 if self._values else 0)]
         by_values = TableValues(self.schema, *values) if values else None
         if self._shuffle is None:
             return Records(self.schema, encoded, values=by_values)
@@ -207,9 +209,8 @@ class KeptBlocks:
             new = new[numbers[new] < 0]
             numbers[new] = np.arange(met, met + len(new))
             met += len(new)
-            kept = np.flatnonzero(found.kept)
-            parts.append(Part(path, len(found.kept), kept.astype(np.int32)))
-            persons.append(numbers[found.numbers[kept]])
+            parts.append(Part(path, len(found.kept), self._shuffle, int(found.kept.sum())))
+            persons.append(numbers[found.numbers[found.kept]])
         return KeptRecords(self.schema, parts, np.concatenate(persons))
 
     def _persons(self, path: Path) -> BlockPersons:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -18,6 +19,8 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.reading import no_records
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.passes.person_shuffle import PersonShuffle
+from lightning_dpgen.privacy.errors import DamagedState
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.stores import Steps, Store
 
@@ -79,15 +82,31 @@ class Part:
     Args:
         path: an array of NumPy, as `to_rows` returns one, and anything after it.
         rows: how many there are.
-        kept: (n,) the rows that take part, from 0, in their order; None for all.
+        shuffle: has chosen the rows that take part; None where all do.
+        taking_part: how many do; None for all.
     """
 
     path: Path
     rows: int
-    kept: np.ndarray | None = None
+    shuffle: PersonShuffle | None = None
+    taking_part: int | None = None
 
     def __len__(self) -> int:
-        return self.rows if self.kept is None else len(self.kept)
+        return self.rows if self.taking_part is None else self.taking_part
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process says nothing of a single record, and reads again which take part.
+        return {name: value for name, value in self.__dict__.items() if name != "kept"}
+
+    @cached_property
+    def kept(self) -> np.ndarray | None:
+        """The rows (n,) that take part, from 0, in their order; None for all."""
+        if self.shuffle is None:
+            return None
+        try:
+            return np.flatnonzero(self.shuffle.of(self.path.stem).kept).astype(np.int32)
+        except DamagedState:
+            raise DamagedBlocks.at(self.path.parent) from None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,6 +145,9 @@ class KeptRecords(Store):
 
     def multi_hot(self) -> None:
         """Return None: records of a table are never handed over as the places of their ones."""
+
+    def in_tasks(self) -> KeptRecords:
+        return replace(self, persons=None)
 
     def is_there(self) -> bool:
         """Tell whether this process sees all files."""

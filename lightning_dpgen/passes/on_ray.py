@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lightning_dpgen.passes.executor import PartialSums
@@ -16,6 +19,31 @@ _AHEAD = 2
 _RETRIES = 5
 # Seconds without a result after which the cluster is asked if it still has cores, and for which it may have none.
 _ASKED, _PATIENCE = 10.0, 60.0
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The workers of a training on a Ray cluster, as one of them sees them.
+
+    Args:
+        held: the cores that all of them hold.
+        rank: of this one among those that make the pass together.
+        size: how many make the pass together.
+    """
+
+    held: int
+    rank: int = 0
+    size: int = 1
+
+    def spare(self, cores: int) -> int:
+        """Return the share of this one in the cores of a cluster that no worker holds.
+
+        Example:
+            >>> [Workers(held=2, rank=rank, size=2).spare(5) for rank in range(2)]
+            [1, 2]
+        """
+        free = max(0, cores - self.held)
+        return free * (self.rank + 1) // self.size - free * self.rank // self.size
 
 
 class OnRay:
@@ -30,6 +58,8 @@ class OnRay:
         address: of a running cluster, ``auto`` for the one of this machine or of ``RAY_ADDRESS``; ``local`` to start one on
             this machine, which ends with this process.
         cores: of a ``local`` one; None for all of this machine.
+        beside: the workers of a training, of which this process is one; None where it is none. It computes blocks, too,
+            and hands others to its share of the cores that no worker of the training holds.
 
     Raises:
         ValueError: for cores of a cluster that runs already, or fewer than 1.
@@ -39,10 +69,10 @@ class OnRay:
         'local'
     """
 
-    def __init__(self, address: str = "auto", *, cores: int | None = None) -> None:
+    def __init__(self, address: str = "auto", *, cores: int | None = None, beside: Workers | None = None) -> None:
         if cores is not None and (address != "local" or type(cores) is not int or cores < 1):
             raise ValueError(f"cores={cores!r}: expected None, or a whole number from 1 where address='local'")
-        self.address, self.cores = address, cores
+        self.address, self.cores, self._beside = address, cores, beside
 
     def map(self, task: Callable[[str], PartialSums], keys: Sequence[str]) -> Iterator[tuple[str, PartialSums]]:
         """Yield each key with what the task returns for it, as results come.
@@ -53,35 +83,54 @@ class OnRay:
             BadRecords, ValueError: as the task raises them.
         """
         ray = connect(self.address, self.cores)
-        compute = ray.remote(_attempt).options(num_cpus=1, max_retries=_RETRIES)
-        shared, waiting, left = ray.put(task), dict[Any, str](), list(reversed(keys))
+        # Tasks of a worker of a training would wait for the cores that the training holds, which is for ever.
+        options = {"num_cpus": 1, "max_retries": _RETRIES, "scheduling_strategy": "DEFAULT"}
+        compute, left, waiting = ray.remote(_attempt).options(**options), list(reversed(keys)), dict[Any, str]()
+        shared = None
         heard = time.monotonic()
         try:
             while left or waiting:
-                while left and len(waiting) < _AHEAD * max(1, _cores(ray)):
+                while left and len(waiting) < self._most_ahead(ray):
+                    shared = ray.put(ray.cloudpickle.dumps(task)) if shared is None else shared
                     key = left.pop()
                     waiting[compute.remote(shared, key)] = key
-                done, _ = ray.wait(list(waiting), num_returns=1, timeout=_ASKED)
-                if done or _cores(ray) > 0:
+                takes_part = self._beside is not None and bool(left)
+                done = ray.wait(list(waiting), num_returns=1, timeout=0 if takes_part else _ASKED)[0] if waiting else []
+                if done or takes_part or _cores(ray) > 0:
                     heard = time.monotonic()
                 elif time.monotonic() - heard > _PATIENCE:
                     raise OSError(f"address={self.address}: the Ray cluster has had no worker for {_PATIENCE:.0f} s")
                 for reference in done:
                     yield waiting.pop(reference), _result(ray, reference, self.address)
+                if takes_part and not done:
+                    key = left.pop()
+                    yield key, task(key)
         finally:
             for reference in waiting:
                 ray.cancel(reference, force=True)
 
+    def _most_ahead(self, ray: Any) -> int:
+        """Return how many tasks may wait or run at a time."""
+        if self._beside is None:
+            return _AHEAD * max(1, _cores(ray))
+        return _AHEAD * self._beside.spare(_cores(ray))
 
-def _attempt(task: Callable[[str], PartialSums], key: str) -> PartialSums | Exception:
+
+def _attempt(packed: bytes, key: str) -> PartialSums | Exception:
     """Return the partial sums of a block, or the error that it raised: Ray would write one that is raised to a log."""
     import torch
 
     torch.set_num_threads(1)
     try:
-        return dict(task(key))
+        return dict(_unpacked(packed)(key))
     except Exception as error:  # it is raised where it is taken
         return error.with_traceback(None)
+
+
+# A worker keeps the task of a pass: a new copy opens all files of its source, which may take as long as a block.
+@functools.lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> Callable[[str], PartialSums]:
+    return pickle.loads(packed)
 
 
 def _result(ray: Any, reference: Any, address: str) -> PartialSums:

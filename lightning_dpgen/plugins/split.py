@@ -15,6 +15,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from lightning_dpgen.clustering.kmeans import MEMORY_GIB, Split, SplitState, check_split, private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.passes.executor import PassExecutor
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy import durable
@@ -41,6 +42,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         block: lots in a batch; None takes `block_of` the steps.
         keep: a file for the released parts of the split, from which an interrupted one goes on; None keeps them in memory.
         after_access: called when an access of the split is done and kept: a place to stop.
+        executor, folder: where the sums of the split are computed; see `private_split`.
 
     Raises:
         ValueError: for n or block below 1, an n that is not the plan's, or a folder of `keep` that is not there.
@@ -60,6 +62,8 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         block: int | None = None,
         keep: str | Path | None = None,
         after_access: Callable[[], None] = lambda: None,
+        executor: PassExecutor | None = None,
+        folder: Path | None = None,
     ) -> None:
         if block is not None and (type(block) is not int or block < 1):
             raise ValueError(f"block={block!r}: expected a whole number of lots, 1 or more, or None")
@@ -76,7 +80,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         self.settings = settings.fitted(records.schema.layout)
         n = declared_records(account.plan, n)
         check_split(self.settings, n, account)
-        self._centres, self._memory_gib = centres, memory_gib
+        self._centres, self._memory_gib, self._executor, self._folder = centres, memory_gib, executor, folder
         self.n, self.seed, self.block = n, seed, block
         self.split: Split | None = None
 
@@ -120,6 +124,8 @@ class PrivateSplitDataModule(pl.LightningDataModule):
             memory_gib=self._memory_gib,
             state=self.state,
             save=self._save,
+            executor=self._executor,
+            folder=self._folder,
         )
 
     def _save(self, state: SplitState) -> None:

@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.passes.executor import PassExecutor
 from lightning_dpgen.passes.kept_records import KeptRecords
+from lightning_dpgen.passes.on_ray import Workers
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter
+from lightning_dpgen.specs.compute import RaySpec, make_executor
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings
@@ -45,6 +48,8 @@ class Context:
         from lightning_dpgen.plugins.split import PrivateSplitDataModule
 
         settings = self.settings
+        # Records in memory would go through the object store of the cluster.
+        on_cluster = isinstance(settings.spec.compute, RaySpec) and isinstance(records, KeptRecords)
         return PrivateSplitDataModule(
             records,
             settings.split,
@@ -55,7 +60,21 @@ class Context:
             seed=settings.spec.seed,
             keep=self.folder.split if self.keeps else None,
             after_access=self.interrupts.stop_here,
+            executor=training_executor(settings.spec, self.ranks) if on_cluster else None,
+            folder=self.folder.blocks if on_cluster else None,
         )
+
+
+def training_executor(spec: RunSpec, ranks: Ranks | None = None) -> PassExecutor:
+    """Return what computes passes of a run that trains a network, none of which waits for a core that training holds.
+
+    Args:
+        ranks: those that make the passes together; None for this process alone.
+    """
+    if not isinstance(spec.compute, RaySpec):
+        return make_executor(spec.compute)
+    rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
+    return make_executor(spec.compute, Workers(spec.trainer.devices * (spec.trainer.threads or 1), rank, size))
 
 
 def private_stream(spec: RunSpec | ProjectSpec) -> PrivateStream:

@@ -14,6 +14,7 @@ from lightning_dpgen.passes.kept_look import KeptLook
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs.context import training_executor
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.sampling.errors import BadRecords
@@ -46,8 +47,11 @@ def check_memory(settings: Settings, source: Source) -> None:
         needs("ray", "ray", "compute=ray")
 
 
-def look_in_blocks(spec: RunSpec, source: Source, folder: RunFolder) -> KeptLook:
+def look_in_blocks(spec: RunSpec, source: Source, folder: RunFolder, *, trained: bool) -> KeptLook:
     """Return what a first pass sees of records in blocks, counted in the folder; no other run uses it until it is closed.
+
+    Args:
+        trained: whether a network is learned, whose workers hold cores of a cluster.
 
     Raises:
         UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were counted stay.
@@ -56,7 +60,7 @@ def look_in_blocks(spec: RunSpec, source: Source, folder: RunFolder) -> KeptLook
     with ExitStack() as undo:
         undo.callback(kept.close)
         with _reading(folder, kept):
-            kept.fill(make_executor(spec.compute))
+            kept.fill(training_executor(spec) if trained else make_executor(spec.compute))
         _check_some(source, kept.n)
         undo.pop_all()
     return kept
@@ -75,7 +79,7 @@ def read_in_blocks(
     Raises:
         UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were encoded stay.
     """
-    executor = make_executor(settings.spec.compute)
+    executor = training_executor(settings.spec) if settings.trained else make_executor(settings.spec.compute)
     kept = source.blocks(settings.schema, folder.blocks, values=values, by_rows=settings.trained)
     with ExitStack() as undo:
         undo.callback(kept.close)

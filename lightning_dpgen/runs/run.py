@@ -157,13 +157,13 @@ class _Run:
             known = discover.for_any_find(self.spec, self.source) if settings is None else settings
             rehearse(known.module(Account(plan)), self.spec.model.target)
         if settings is None:
-            if self.source.in_blocks and self.source.open_parts:
-                seen = look_in_blocks(self.spec, self.source, self.folder)
-                self.exits.callback(seen.close)
-                return seen
             if self.source.in_blocks:
-                # The records are told of later, with the number that is bought.
                 any_find = discover.for_any_find(self.spec, self.source)
+                if self.source.open_parts:
+                    seen = look_in_blocks(self.spec, self.source, self.folder, trained=any_find.trained)
+                    self.exits.callback(seen.close)
+                    return seen
+                # The records are told of later, with the number that is bought.
                 records, _ = open_records(any_find, self.source, self.folder, self.interrupts)
                 return discover.Look(len(self._held(records)), {}, None)
             return discover.look(self.spec, self.source)

@@ -53,6 +53,8 @@ def trained_mixture(run: Context, records: Records | InBlocks) -> Mixture:
     """Return the mixture of networks that DP-SGD has trained; by all ranks, of which this one leads."""
     account, store = run.account, store_of(records)
     data = run.split_module(store)
+    if isinstance(run.settings.spec.compute, RaySpec) and data.settings.k > 1 and not isinstance(store, KeptRecords):
+        run.reporter.say("split: records are in memory, so the workers that train make it, and no other core does")
     module = run.settings.module(account)
     checkpoint = restore(run, data, module) if account.resumed else None
     if account.remaining("training"):

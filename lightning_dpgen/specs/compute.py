@@ -14,6 +14,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
     from lightning_dpgen.passes.executor import PartialSums, PassExecutor
+    from lightning_dpgen.passes.on_ray import Workers
 
 
 class InProcessSpec(Spec):
@@ -25,8 +26,9 @@ class InProcessSpec(Spec):
 class RaySpec(Spec):
     """The workers of a Ray cluster train a network, or read and sum up records in blocks (extra `ray`).
 
-    A network has as many workers as `trainer.devices` says, the first of which writes the ledger. Noise and ledger of
-    passes stay with the command.
+    A network has as many workers as `trainer.devices` says, the first of which writes the ledger. They share the sums of
+    the private split; where records are in blocks, the other cores of the cluster read and sum up blocks, too. Noise and
+    ledger of passes stay with the command.
     """
 
     name: Literal["ray"] = "ray"
@@ -58,12 +60,16 @@ class _Named:
             raise OSError(as_settings(error, "compute", self.spec)) from None
 
 
-def make_executor(spec: InProcessSpec | RaySpec) -> PassExecutor:
-    """Return what computes passes; nothing is connected or started yet."""
+def make_executor(spec: InProcessSpec | RaySpec, beside: Workers | None = None) -> PassExecutor:
+    """Return what computes passes; nothing is connected or started yet.
+
+    Args:
+        beside: the workers of a training on the cluster, of which this process is one; None where it is none.
+    """
     if isinstance(spec, RaySpec):
         from lightning_dpgen.passes.on_ray import OnRay
 
-        return _Named(OnRay(spec.address, cores=spec.cores), spec)
+        return _Named(OnRay(spec.address, cores=spec.cores, beside=beside), spec)
     from lightning_dpgen.passes.executor import InProcess
 
     return InProcess()

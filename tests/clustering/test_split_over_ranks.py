@@ -1,8 +1,17 @@
 """The split is the same to the last bit for any number of ranks and blocks, and a rank that is missed is noticed."""
 
+import os
 import pickle
+import signal
+import sys
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from contracts.threads import ThreadRanks, together
@@ -12,9 +21,14 @@ from lightning_dpgen.clustering.features import BLOCK
 from lightning_dpgen.clustering.kmeans import SplitState, private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.passes.executor import InProcess
+from lightning_dpgen.passes.kept_blocks import KeptBlocks
+from lightning_dpgen.passes.kept_records import DamagedBlocks
+from lightning_dpgen.passes.on_ray import OnRay
 from lightning_dpgen.passes.over_ranks import reduce_over_ranks
 from lightning_dpgen.passes.stretches import stretches
+from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import RankLost
 from lightning_dpgen.privacy.ledger import Ledger
@@ -34,17 +48,16 @@ class ByPickle(InProcess):
         return super().map(lambda key: pickle.loads(pickle.dumps(task))(key), keys[::-1])
 
 
-def _account(ranks):
-    stages = tuple(Stage(spec.access(1.0), spec.count, spec.share) for spec in SETTINGS.specs(6000))
+def _account(ranks, settings=SETTINGS):
+    stages = tuple(Stage(spec.access(1.0), spec.count, spec.share) for spec in settings.specs(6000))
     account = Account(Plan(stages, 1.0, 1e-5), stream=PrivateStream(seed=0))
     account.join(ranks)
     return account
 
 
-def _split(ranks, records=RECORDS, *, account=None, executor=None, save=lambda _: None, state=None):
-    account, public = account or _account(ranks), torch.Generator().manual_seed(0)
-    made = private_split(records, torch.ones(6), SETTINGS, 6000, account, public, executor=executor, save=save, state=state)
-    return made, account
+def _split(ranks, records=RECORDS, *, account=None, settings=SETTINGS, **more):
+    account, public = account or _account(ranks, settings), torch.Generator().manual_seed(0)
+    return private_split(records, torch.ones(6), settings, 6000, account, public, **more), account
 
 
 def _same(first, second):
@@ -197,3 +210,110 @@ def test_sums_that_leave_no_room_for_other_ranks_are_refused():
 def test_numpy_records_are_divided_as_tensors_are(alone):
     made = together(2, lambda ranks: _split(ranks, np.asarray(RECORDS))[0])
     assert all(_same(split, alone) for split in made)
+
+
+class SentOnly(ByPickle):
+    """Tasks are computed by copies, and the bytes of each are kept."""
+
+    def __init__(self):
+        self.sent = []
+
+    def map(self, task, keys):
+        self.sent.append(pickle.dumps(task))
+        return super().map(task, keys)
+
+
+@pytest.mark.parametrize("rows", [BLOCK, 3 * BLOCK])
+@pytest.mark.parametrize("dimensions", [3, None], ids=["directions", "all features"])
+def test_files_in_the_place_of_memory_make_the_same_split(rows, dimensions, tmp_path, monkeypatch):
+    monkeypatch.setattr(features, "stretches", lambda n, _: stretches(n, rows))
+    settings = replace(SETTINGS, dimensions=dimensions)
+    expected = _split(Ranks(), settings=settings)[0]
+    for size in (1, 2):
+        place = tmp_path / str(size)
+        place.mkdir()
+        made = together(size, lambda ranks, f=place: _split(ranks, settings=settings, executor=ByPickle(), folder=f)[0])
+        assert all(_same(split, expected) for split in made)
+        names = {path.name.partition("-")[0] for path in place.iterdir()}
+        assert names == {"features", "clusters"} and all(path.stat().st_mode & 0o077 == 0 for path in place.iterdir())
+
+
+def test_files_of_another_split_or_damaged_ones_are_made_anew(alone, tmp_path):
+    _split(Ranks(), RECORDS.flip(0), executor=ByPickle(), folder=tmp_path, settings=replace(SETTINGS, gamma=0.3))
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert _same(_split(Ranks(), executor=ByPickle(), folder=tmp_path)[0], alone)
+    assert all(path.read_bytes() != kept[path.name] for path in tmp_path.iterdir())
+    for path in tmp_path.glob("features-*"):
+        path.write_bytes(path.read_bytes()[:-40])
+    assert _same(_split(Ranks(), executor=ByPickle(), folder=tmp_path)[0], alone)
+
+
+def test_clusters_that_are_gone_end_the_split_in_one_line(tmp_path):
+    class Losing(ByPickle):
+        def map(self, task, keys):
+            for found in super().map(task, keys):
+                for path in tmp_path.glob("clusters-*"):
+                    path.unlink()
+                yield found
+
+    with pytest.raises(DamagedBlocks, match="was damaged or removed while the run read it"):
+        _split(Ranks(), executor=Losing(), folder=tmp_path)
+
+
+def test_a_task_tells_no_record_where_the_records_are_in_files(tmp_path):
+    """What is sent does not grow with the records, and what comes back is sums."""
+    lengths = []
+    for n in (4_000, 9_000):
+        random, folder = np.random.default_rng(0), tmp_path / str(n)
+        (folder / "kept").mkdir(parents=True)
+        frame = pd.DataFrame({"age": random.integers(0, 100, n), "who": random.integers(0, n // 2, n)})
+        frame.to_parquet(folder / "in.parquet")
+        schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 6}}")
+        source = TableBlocks(str(folder / "in.parquet"), schema, person="who")
+        with closing(KeptBlocks(source, folder / "kept", by_rows=True)) as kept:
+            kept.fill()
+            store = kept.store()
+            assert store.persons is not None and len(store) < n
+            executor, expected = SentOnly(), _split(Ranks(), store.take(np.arange(len(store))))[0]
+            assert _same(_split(Ranks(), store, executor=executor, folder=folder / "kept")[0], expected)
+        assert len(executor.sent) == 5
+        lengths.append([len(sent) for sent in executor.sent])
+    assert np.abs(np.subtract(*lengths)).max() < 300, lengths
+
+
+@dataclass
+class Killing:
+    """A cluster on which the first worker of each pass is killed."""
+
+    cluster: OnRay
+    victims: Path
+    numbers: count = field(default_factory=count)
+
+    def map(self, task, keys):
+        return self.cluster.map(partial(_once_killed, self.victims / str(next(self.numbers)), task), keys)
+
+
+def _once_killed(victim, task, key):
+    if not victim.exists():
+        victim.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task(key)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_worker_of_a_cluster_that_is_killed_in_each_pass_changes_no_bit(alone, tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    # Workers import this file by its name.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setattr(features, "stretches", lambda n, _: stretches(n, BLOCK))
+    places = [tmp_path / name for name in ("kept", "victims")]
+    for place in places:
+        place.mkdir()
+    try:
+        made, account = _split(Ranks(), executor=Killing(OnRay("local", cores=2), places[1]), folder=places[0])
+    finally:
+        ray.shutdown()
+    assert _same(made, alone) and account.finished
+    # Moments, two iterations, clusters, and the final pass.
+    assert len(list(places[1].iterdir())) == 5

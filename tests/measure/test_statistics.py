@@ -173,6 +173,17 @@ def test_all_records_are_gone_through_in_parts(monkeypatch):
     torch.testing.assert_close(statistic.of_all(Records(PICTURE, encoded), own), whole, rtol=1e-12, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["items", "pairs", "pairs of some"])
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+def test_baskets_are_taken_so_many_at_a_time_and_sums_are_the_same_bits(name, at_once, monkeypatch):
+    statistic, draw = STATISTICS[name]
+    monkeypatch.setattr(type(statistic), "at_once", at_once)
+    random = np.random.default_rng(4)
+    encoded = Encoded.joined([draw(random) for _ in range(40)])
+    own, none = Records(BASKETS, encoded), torch.zeros(len(encoded), dtype=torch.int64)
+    assert torch.equal(statistic.of_all(own, none), statistic.sums(encoded, none))
+
+
 BASES = {
     "pictures": (cosines(Layout(784, levels=255), (28, 28, 1), 113), np.uint8, 256),
     "readings": (cosines(Layout(336), (336, 1), 100), np.float32, None),

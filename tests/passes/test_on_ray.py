@@ -1,8 +1,10 @@
 """Partial sums by a Ray cluster: those of one process to the last bit, also where a worker is killed."""
 
 import os
+import pickle
 import signal
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.blocks import Slices
-from lightning_dpgen.passes.on_ray import OnRay, _attempt
+from lightning_dpgen.passes.on_ray import OnRay, Workers, _attempt, connect
 from lightning_dpgen.passes.reduce import reduce
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -78,17 +80,69 @@ def test_a_block_whose_workers_all_die_ends_in_one_line(cluster):
     assert "\n" not in str(raised.value)
 
 
+class Holder:
+    """A worker of a training, which holds cores of the cluster."""
+
+    def pids(self, held):
+        return {int(found["pid"]) for _, found in OnRay("auto", beside=Workers(held)).map(_where, list("abcdefghij"))}
+
+
+def _where(key):
+    time.sleep(0.3)
+    return {"pid": torch.tensor(os.getpid())}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("held", "computing"), [(2, 1), (1, 2)])
+def test_a_worker_of_a_training_computes_too_and_waits_for_no_core_that_is_held(cluster, held, computing):
+    ray = connect(cluster.address, cluster.cores)
+    holder = ray.remote(Holder).options(num_cpus=held).remote()
+    try:
+        assert len(ray.get(holder.pids.remote(held), timeout=240)) == computing
+    finally:
+        ray.kill(holder)
+
+
+def test_workers_share_the_cores_that_none_of_them_holds():
+    for cores, held, size in ((5, 2, 2), (2, 2, 2), (1, 2, 2), (64, 8, 8), (9, 1, 1), (12, 5, 5)):
+        shares = [Workers(held, rank, size).spare(cores) for rank in range(size)]
+        assert sum(shares) == max(0, cores - held) and max(shares) - min(shares) <= 1
+
+
+def _refuse(key):
+    raise BadRecords(f"{key}: column 'income': 'x' is no number")
+
+
+class Unpacked:
+    copies = 0
+
+    def __init__(self, number):
+        self.number = number
+
+    def __setstate__(self, state):
+        Unpacked.copies += 1
+        self.__dict__ = state
+
+    def __call__(self, key):
+        return {"sum": torch.tensor(self.number + len(key))}
+
+
+def test_a_worker_unpacks_a_task_once_for_all_blocks_of_a_pass(monkeypatch):
+    monkeypatch.setattr(Unpacked, "copies", 0)
+    for _ in range(2):
+        packed = [pickle.dumps(Unpacked(number)) for number in (1, 2)]
+        assert [int(_attempt(one, key)["sum"]) for one in packed for key in ("a", "bc")] == [2, 3, 3, 4]
+    assert Unpacked.copies == 4
+
+
 def _die(key):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_an_error_of_a_task_is_a_value():
     """Ray would write one that is raised, with all that its message tells, to a log of the cluster."""
-
-    def task(key):
-        raise BadRecords(f"{key}: column 'income': 'x' is no number")
-
-    found = _attempt(task, "block 1")
+    found = _attempt(pickle.dumps(_refuse), "block 1")
     assert isinstance(found, BadRecords) and "income" in str(found) and found.__traceback__ is None
 
 
