@@ -261,7 +261,7 @@ def test_clusters_that_are_gone_end_the_split_in_one_line(tmp_path):
 
 
 def test_a_task_tells_no_record_where_the_records_are_in_files(tmp_path):
-    """What is sent does not grow with the records, and what comes back is sums."""
+    """Messages to the workers do not grow with the records, and sums come back."""
     lengths = []
     for n in (4_000, 9_000):
         random, folder = np.random.default_rng(0), tmp_path / str(n)
