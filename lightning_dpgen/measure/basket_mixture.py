@@ -226,9 +226,10 @@ class _Sums:
 
     def squared_errors(self, items: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums of squared errors of items and of pairs, in deviations of the noise."""
-        beside = 1.0 - torch.eye(pairs.shape[1])
-        of_pairs = ((pairs - self.together) * beside / self.by_pair).square().sum()
-        return ((items - self.target) / self.deviation).square().sum(), 0.5 * of_pairs
+        of_pairs = (pairs - self.together) / self.by_pair
+        # An item is no pair with itself.
+        of_pairs.diagonal(dim1=1, dim2=2).zero_()
+        return ((items - self.target) / self.deviation).square().sum(), 0.5 * of_pairs.square().sum()
 
 
 def _chosen(seen: _Sums, held_out: _Sums, k: int, seed: int, steps: int) -> float:
