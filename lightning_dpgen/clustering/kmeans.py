@@ -104,6 +104,7 @@ def private_split(
     memory_gib: float = MEMORY_GIB,
     state: SplitState | None = None,
     save: Callable[[SplitState], None] = lambda _: None,
+    reserve: Callable[[SplitState], None] = lambda _: None,
     executor: PassExecutor | None = None,
 ) -> Split:
     """Run kernel k-means on Fourier features with noisy counts and sums (DPGM, TKDE, Algorithm 2, corrected).
@@ -129,6 +130,8 @@ def private_split(
             computed again, with the same result.
         state: the state from which an interrupted split goes on; None to begin.
         save: called after each access, with the state from which the split could go on; by rank 0 alone.
+        reserve: called before each access with a state as large as the one that `save` is called with, so that room can be
+            made for it; by rank 0 alone. It may raise to end the split, and nothing is spent on the access then.
         executor: where the sums are computed; None for this process. Others are sent the records with each pass.
 
     Where several ranks share the account (`Account.join`), all of them call this with the same records. Each computes the
@@ -175,6 +178,8 @@ def private_split(
         return reached
 
     def release_moments() -> SplitState:
+        found = torch.zeros(1 + settings.dimensions, kept.d) if settings.projects else state.directions
+        reserve(replace(state, directions=found, centres=torch.zeros(settings.k, settings.space)))
         with account.open(MOMENTS) as access:
             mean = rounded_gaussian(access, "sum", exact["sum"], unit=kept.unit, sensitivity=FEATURE_NORM) / n
             directions = state.directions
@@ -191,6 +196,7 @@ def private_split(
         return reached(iterations=0, directions=directions, centres=centres)
 
     def release_clusters() -> SplitState:
+        reserve(state)
         with account.open(LLOYD) as access:
             counts = rounded_gaussian(access, "counts", exact["counts"], sensitivity=1.0)
             sums = rounded_gaussian(access, "sums", exact["sums"], unit=kept.unit, sensitivity=FEATURE_NORM)
@@ -205,7 +211,8 @@ def private_split(
         return reached(iterations=state.iterations + 1, centres=centres)
 
     def release_means() -> SplitState:
-        means = torch.zeros(0)
+        means = torch.zeros(settings.k, len(scale)) if with_means else torch.zeros(0)
+        reserve(replace(state, counts=torch.zeros(settings.k), means=means))
         with account.open(FINAL) as access:
             counts = rounded_gaussian(access, "counts", exact["counts"], sensitivity=1.0).float().clamp(min=1.0)
             if with_means:

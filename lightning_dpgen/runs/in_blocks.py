@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import filelock
 
@@ -11,9 +11,11 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.kept_blocks import SUMS, KeptBlocks
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.reduce import InBlocks
+from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.run_dir import remove_blocks
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compute import RaySpec, make_executor
 from lightning_dpgen.specs.settings import Settings
@@ -90,6 +92,13 @@ def read_in_blocks(
         undo.pop_all()
     sums = folder.blocks / f"{SUMS}.pt"
     return InBlocks(kept, executor, keep=sums, after_block=interrupts.stop_here, close=kept.close), kept.counted
+
+
+def remove_unused(folder: RunFolder) -> None:
+    """Remove the encoded records of a run that goes on in memory, unless another command uses them."""
+    if folder.blocks.is_dir():
+        with suppress(filelock.Timeout), hold(folder.blocks):
+            remove_blocks(folder.root)
 
 
 def store_of(records: Records | InBlocks) -> Records | KeptRecords:
