@@ -108,6 +108,34 @@ def test_one_large_file_of_text_is_many_blocks_with_the_same_rows(tmp_path, monk
         kept.fill()
 
 
+FAULTS = {
+    "another value": "5,F,q,1,1", "a field more": "5,F,a,1,1,8", "fields too few": "5,F", "an open quote": '5,F,"a,1,1',
+    "no UTF-8": "5,F,\udcff,1,1", "nothing": "5,F,,1,1", "out of bounds": "500,F,a,1,1", "a word": "x,F,a,1,1",
+    "two lines": '5,F,"a\nb",1,1', "another line end": "5,F,a,1,1\r5,F,q,1,1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("end", "head"), [("\n", ""), ("\r\n", "\r\n\r\n")])
+def test_a_fault_in_a_range_is_told_as_in_the_whole_file(tmp_path, monkeypatch, fault, end, head):
+    """The line is that of the file, wherever the file is cut."""
+    path, lines = tmp_path / "in.csv", _frame(60).to_csv(index=False).splitlines()
+    for at in (2, 31, 60):
+        text = end.join([*lines[:at], FAULTS[fault], *lines[at + 1 :], ""])
+        path.write_bytes((head + text).encode(errors="surrogateescape"))
+        with pytest.raises(BadRecords) as whole:
+            read_table(path, SCHEMA)
+        with monkeypatch.context() as patch:
+            patch.setattr(text_ranges, "_BYTES_OF_RANGE", 200)
+            ranges = table_files(path, SCHEMA)[path.name].ranges(_frame(1).columns) if at > 31 else ()
+            with pytest.raises(BadRecords) as ranged:
+                blocks = TableBlocks(str(path), SCHEMA)
+                [list(blocks.encoded(key, Counter())) for key in blocks.keys]
+        line = at + 1 + len(head) // 2 + (fault == "another line end")
+        assert str(ranged.value) == str(whole.value) and f"in.csv, line {line}" in str(whole.value)
+    assert len(ranges) > 3
+
+
 def test_sums_over_blocks_are_those_in_memory(tmp_path):
     for files, name in ((1, "one"), (2, "two"), (8, "eight")):
         _write(tmp_path / name, _frame(), files=files)
