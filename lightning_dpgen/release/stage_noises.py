@@ -116,7 +116,7 @@ def _stages(names: set[str], declared: Mapping[str, Any], model: Mapping[str, An
         kind = f"{kind} of baskets"
     needed, others = MODELS.get(kind, NETWORK)
     if kind != PROJECTION:
-        needed = needed | ({FIRST_PASS} if _bought(declared) else set())
+        others = others | ({FIRST_PASS} if _bought(declared) else set())
         others = others | ({FIDELITY} if declared.get("fidelity_share") is not None else set())
     for name in sorted(needed - names):
         yield f"noise: a model of kind {kind[:80]!r} by these settings is made with a stage {name!r}, and there is none"

@@ -75,9 +75,11 @@ def test_stages_are_those_of_the_model(release):
     for kind in MODELS:
         other = {"model": kind.partition(" ")[0], "schema": {"kind": "baskets" if "baskets" in kind else "table"}}
         assert (check_stages(certificate, other)[0] == []) == (kind == model["model"])
-    for more in ({"n_share": 0.1}, {"discovered": ["bounds of age"]}):
-        bought = certificate | {"declared": certificate["declared"] | more}
-        assert any(f"made with a stage {FIRST_PASS!r}" in problem for problem in check_stages(bought, model)[0])
+    for name, more in ((FIRST_PASS, {"n_share": 0.1}), (FIDELITY, {"fidelity_share": 0.1})):
+        another = certificate | {"stages": [*certificate["stages"], certificate["stages"][0] | {"name": name}]}
+        assert [problem for problem in check_stages(another, model)[0] if "made without such a stage" in problem]
+        settings = another | {"declared": certificate["declared"] | more}
+        assert not [problem for problem in check_stages(settings, model)[0] if "made without such a stage" in problem]
 
 
 TABLE = ["data=table", "data.path=t.csv", "data.schema=t.schema.yaml", "data.n=5000"]
