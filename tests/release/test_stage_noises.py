@@ -57,7 +57,7 @@ def test_noises_are_those_of_what_is_released(release):
     by_settings, refused = "model" in certificate["declared"] or "projection" in certificate["declared"], 0
     for noise in _forgeries(certificate["noise"]):
         forged = certificate | {"noise": noise}
-        # That is why names and mechanisms are looked at.
+        # Numbers alone do not tell.
         assert check_noises(forged)[0] == []
         (release / CERTIFICATE).write_text(json.dumps(forged | {"digest": digest(forged)}))
         problems = verify(release).problems
