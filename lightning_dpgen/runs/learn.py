@@ -120,7 +120,8 @@ def _fidelity(run: Context, mixture: Mixture, records: Records | InBlocks | None
                 "the figure that privacy.fidelity_share has bought was lost in an interrupt: released without it"
             )
         return figure
-    # A figure is a few numbers, beside which there is room enough.
+    assert records is not None, "a run with a figure left to measure has read them"
+    # A figure is a few numbers, which the room that is spare holds.
     make_room(run.folder.fidelity, {"head": account.ledger.head, "figure": {}}, account, "the figure of fidelity")
     release, n, seed = Release(mixture), min(settings.n, ROWS), settings.spec.seed
     # Those in blocks are kept by their values; a table that comes encoded has none.
