@@ -114,6 +114,7 @@ def private_split(
     memory_gib: float = MEMORY_GIB,
     state: SplitState | None = None,
     save: Callable[[SplitState], None] = lambda _: None,
+    reserve: Callable[[SplitState], None] = lambda _: None,
     executor: PassExecutor | None = None,
     folder: Path | None = None,
 ) -> Split:
@@ -140,6 +141,8 @@ def private_split(
             computed again, with the same result.
         state: the state from which an interrupted split goes on; None to begin.
         save: called after each access, with the state from which the split could go on; by rank 0 alone.
+        reserve: called before each access with a state as large as the one that `save` is called with, so that room can be
+            made for it; by rank 0 alone. It may raise to end the split, and nothing is spent on the access then.
         executor: where the sums are computed; None for this process. Others are sent a store with each pass: `KeptRecords`
             is the places of files, and records in memory are sent whole.
         folder: a private one that the processes of an executor all see, where they keep features in files, up to
@@ -192,6 +195,8 @@ def private_split(
         return reached
 
     def release_moments() -> SplitState:
+        found = torch.zeros(1 + settings.dimensions, kept.d) if settings.projects else state.directions
+        reserve(replace(state, directions=found, centres=torch.zeros(settings.k, settings.space)))
         with account.open(MOMENTS) as access:
             mean = rounded_gaussian(access, "sum", exact["sum"], unit=kept.unit, sensitivity=FEATURE_NORM) / n
             directions = state.directions
@@ -208,6 +213,7 @@ def private_split(
         return reached(iterations=0, directions=directions, centres=centres)
 
     def release_clusters() -> SplitState:
+        reserve(state)
         with account.open(LLOYD) as access:
             counts = rounded_gaussian(access, "counts", exact["counts"], sensitivity=1.0)
             sums = rounded_gaussian(access, "sums", exact["sums"], unit=kept.unit, sensitivity=FEATURE_NORM)
@@ -222,7 +228,8 @@ def private_split(
         return reached(iterations=state.iterations + 1, centres=centres)
 
     def release_means() -> SplitState:
-        means = torch.zeros(0)
+        means = torch.zeros(settings.k, len(scale)) if with_means else torch.zeros(0)
+        reserve(replace(state, counts=torch.zeros(settings.k), means=means))
         with account.open(FINAL) as access:
             counts = rounded_gaussian(access, "counts", exact["counts"], sensitivity=1.0).float().clamp(min=1.0)
             if with_means:

@@ -20,7 +20,7 @@ from lightning_dpgen.privacy.pld import REPLACE_ONE
 # The most nodes of a level that are looked at more closely have so many children together, or there are a few.
 _MOST_CHILDREN, _FEW = 2**14, 8
 # The most pieces of a distribution: a schema holds twice as many.
-_MOST_PIECES = 5_000
+MOST_PIECES = 5_000
 # A node is looked at more closely if it holds more than this many deviations of the noise.
 _CERTAIN = 4.0
 # By the rank of a level: from how many deviations of the noise a count is beyond doubt, and from how many of the noise of
@@ -161,7 +161,7 @@ def _with_sum(counts: np.ndarray, total: float) -> np.ndarray:
 def _merged(nodes: list[tuple[int, int, float]], sigma: float) -> list[tuple[int, int, float]]:
     """Merge neighbours whose densities differ least beside their chance errors, until there are not too many."""
     apart = 1.0
-    while len(nodes) > _MOST_PIECES:
+    while len(nodes) > MOST_PIECES:
         found = [(*nodes[0], 1)]
         for first, end, mass in nodes[1:]:
             before, start, sum_of, count = found[-1]

@@ -61,7 +61,8 @@ class KeptBlocks:
     A block of the source is read, checked and encoded once, and is kept in parts of so many records that a few of them
     take little memory. A part is there whole or not at all, and so is the list of the parts of a block, so an interrupted
     pass goes on with the blocks that it lacks. A block is known again by the size and the time of its file, and by all that
-    decides how it is read. Each file ends with its checksum: what is damaged or missing is encoded anew.
+    decides how it is read. Each file ends with a checksum of its name and content: what is damaged or missing is encoded
+    anew.
 
     One process at a time uses the folder, from `hold` or `fill` until `close`. The lock lies beside the folder, so that it
     outlasts it.
@@ -149,20 +150,35 @@ class KeptBlocks:
             buckets = buckets_for(self._source.source_bytes)
             self._shuffle = PersonShuffle(self._folder / PERSONS, self._max_rows, buckets)
         left = [key for key, name in names.items() if not self._is_whole(name)]
-        if self._shuffle is not None and (left or not self._shuffle.is_done(self._stems(names.values()))):
-            # The persons of a block are removed once the rows have been chosen, and this is another choice.
-            left = [
-                key
-                for key, name in names.items()
-                if key in left or not all(map(self._shuffle.is_routed, self._stems([name])))
-            ]
-        if left:
+        if self._shuffle is not None:
+            if left and self._are_chosen(names):
+                # The rows that take part were chosen, and stay so: a block is what it was.
+                self._encode(left, names, None, executor)
+                left = []
+            if left or not self._are_chosen(names):
+                # The persons of a block are removed once the rows have been chosen, and this is another choice.
+                left = [
+                    key
+                    for key, name in names.items()
+                    if key in left or not all(map(self._shuffle.is_routed, self._stems([name])))
+                ]
+        self._encode(left, names, self._shuffle, executor)
+        self._list_parts(names)
+
+    def _are_chosen(self, names: Mapping[str, str]) -> bool:
+        """Tell whether the rows that take part have been chosen among just the parts that the lists of the blocks name."""
+        assert self._shuffle is not None
+        return all(map(self._listed, names.values())) and self._shuffle.is_done(self._stems(names.values()))
+
+    def _encode(
+        self, keys: list[str], names: Mapping[str, str], shuffle: PersonShuffle | None, executor: PassExecutor | None
+    ) -> None:
+        if keys:
             # Sums that were kept of other records are of no use.
             (self._folder / f"{SUMS}.pt").unlink(missing_ok=True)
-        keep = functools.partial(_keep, self._source, self._folder, names, self._shuffle, self._by_rows)
-        for _ in (executor or InProcess()).map(keep, left):
+        keep = functools.partial(_keep, self._source, self._folder, names, shuffle, self._by_rows)
+        for _ in (executor or InProcess()).map(keep, keys):
             pass
-        self._list_parts(names)
 
     def read(self, key: str) -> Records:
         """Return the records of a part.
@@ -276,7 +292,8 @@ def _keep(
                 owners = pa.concat_arrays([part.owners for part in waiting])
                 hashes = np.concatenate([row_hashes(part.encoded) for part in waiting])
                 shuffle.route(_part(folder, names[key], len(rows)).stem, owners, hashes)
-            seals.append(sealed.write(_part(folder, names[key], len(rows)), [_bytes(source.schema, waiting, by_rows)]))
+            path = _part(folder, names[key], len(rows))
+            seals.append(sealed.write(path, [_bytes(source.schema, waiting, path.name if by_rows else None)]))
             rows.append(sum(len(part.encoded) for part in waiting))
             waiting.clear()
 
@@ -291,12 +308,16 @@ def _keep(
     return {"records": torch.tensor(sum(rows))}
 
 
-def _bytes(schema: TableSchema, parts: list[Reading], by_rows: bool) -> memoryview:
-    """Return records as arrays one after the other: by column, which tables of counts read one by one, or by row."""
+def _bytes(schema: TableSchema, parts: list[Reading], by_rows_in: str | None) -> memoryview:
+    """Return records as arrays one after the other: by column, which tables of counts read one by one, or by row.
+
+    Args:
+        by_rows_in: the name of their file, for rows; None for columns.
+    """
     encoded, content = Encoded.joined([part.encoded for part in parts]), io.BytesIO()
-    if by_rows:
+    if by_rows_in is not None:
         # Numbers out of range are found here, before lots are drawn.
-        np.save(content, to_rows(Records(schema, encoded).encoded))
+        np.save(content, to_rows(Records(schema, encoded).encoded, by_rows_in))
     else:
         np.save(content, np.asfortranarray(encoded.codes))
         np.save(content, encoded.units)

@@ -146,6 +146,10 @@ class KeptLook:
         self.n = sum(one["n"] for one in listed)
         self._keys = {name: self._all_keys(name) for name, part in self._parts.items() if part.find == KEYS}
 
+    def held(self, name: str) -> np.ndarray:
+        """Return the different categories of a column of all records; private."""
+        return self._keys[name].names
+
     def find_bounds(self, access: OpenAccess, name: str, part: Part) -> tuple[int | float, int | float] | None:
         """Find the bounds of a column; see `discovery.find_bounds_in`."""
         buckets = WHOLE if part.whole else REAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -45,17 +46,23 @@ def row_type(encoded: Encoded) -> np.dtype:
     return np.dtype([("codes", codes.dtype, codes.shape[1:]), ("units", units.dtype, units.shape[1:]), ("check", _CHECK)])
 
 
-def to_rows(encoded: Encoded) -> np.ndarray:
+def to_rows(encoded: Encoded, name: str) -> np.ndarray:
     """Return records as rows (N,) of `row_type`, whose bytes stand side by side.
 
+    Args:
+        name: of their file, which their checks cover.
+
     Example:
-        >>> rows = to_rows(Encoded(np.zeros((2, 0), np.float32), np.array([[3, 1], [4, 0]], np.uint8)))
-        >>> rows.itemsize, of_rows(rows).codes.tolist(), is_whole(rows, np.arange(2)), is_whole(rows[::-1], np.arange(2))
-        (6, [[3, 1], [4, 0]], True, False)
+        >>> rows = to_rows(Encoded(np.zeros((2, 0), np.float32), np.array([[3, 1], [4, 0]], np.uint8)), "a.npy")
+        >>> rows.itemsize, of_rows(rows).codes.tolist()
+        (6, [[3, 1], [4, 0]])
+        >>> places = np.arange(2)
+        >>> is_whole(rows, places, "a.npy"), is_whole(rows[::-1], places, "a.npy"), is_whole(rows, places, "b.npy")
+        (True, False, False)
     """
     rows = np.empty(len(encoded), row_type(encoded))
     rows["codes"], rows["units"] = encoded.codes, encoded.units
-    rows["check"] = _checks(encoded, np.arange(len(encoded)))
+    rows["check"] = _checks(encoded, np.arange(len(encoded)), name)
     return rows
 
 
@@ -65,14 +72,15 @@ def of_rows(rows: np.ndarray) -> Encoded:
     return Encoded(rows["units"].copy(order="C"), rows["codes"].copy(order="C"))
 
 
-def is_whole(rows: np.ndarray, places: np.ndarray) -> bool:
-    """Tell whether rows are those that were written at these places (N,) of their file."""
-    return bool((rows["check"] == _checks(Encoded(rows["units"], rows["codes"]), places)).all())
+def is_whole(rows: np.ndarray, places: np.ndarray, name: str) -> bool:
+    """Tell whether rows are those that were written at these places (N,) of the file of this name."""
+    return bool((rows["check"] == _checks(Encoded(rows["units"], rows["codes"]), places, name)).all())
 
 
-def _checks(encoded: Encoded, places: np.ndarray) -> np.ndarray:
-    # A row of another place is another one.
-    return (mixed(row_hashes(encoded) + places.astype(np.uint64)) >> np.uint64(32)).astype(_CHECK)
+def _checks(encoded: Encoded, places: np.ndarray, name: str) -> np.ndarray:
+    # A row of another place, or of another file, is another one.
+    file = np.frombuffer(hashlib.blake2b(name.encode(), digest_size=8).digest(), np.uint64)
+    return (mixed(row_hashes(encoded) + places.astype(np.uint64) + file) >> np.uint64(32)).astype(_CHECK)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -190,6 +198,6 @@ class KeptRecords(Store):
         if len(content) < start + part.rows * kind.itemsize:
             raise DamagedBlocks.at(part.path)
         rows = np.frombuffer(content, kind, part.rows, start)[places]
-        if not is_whole(rows, places):
+        if not is_whole(rows, places, part.path.name):
             raise DamagedBlocks.at(part.path)
         return rows

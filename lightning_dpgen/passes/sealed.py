@@ -1,4 +1,7 @@
-"""Files that end with a checksum of all before it, so that a bit that was changed is noticed when they are read."""
+"""Files that end with a checksum of their name and of all before it.
+
+A bit that was changed is noticed when they are read, and so is a file that was put in the place of another one.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ def write(path: Path, parts: Iterable[bytes | memoryview], key: bytes = b"") -> 
         (b'some bytes', True, None, None)
     """
     content = b"".join(parts)
-    seal = _digest(content, key)
+    digest = _begun(path, key)
+    digest.update(content)
+    seal = digest.hexdigest()
     try:
         durable.write(path, content + _ending(seal))
     except OSError as error:
@@ -43,7 +48,7 @@ def write(path: Path, parts: Iterable[bytes | memoryview], key: bytes = b"") -> 
 
 
 def read(path: Path, key: bytes = b"") -> bytes | None:
-    """Return the content of a file; None where it is missing, not what was written, or of another key.
+    """Return the content of a file; None where it is missing, not what was written there, or of another key.
 
     Raises:
         OSError: from the disk.
@@ -52,13 +57,14 @@ def read(path: Path, key: bytes = b"") -> bytes | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    own = content[:-LENGTH]
-    return own if content[len(own) :] == _ending(_digest(own, key)) else None
+    own, digest = content[:-LENGTH], _begun(path, key)
+    digest.update(own)
+    return own if content[len(own) :] == _ending(digest.hexdigest()) else None
 
 
 def find(path: Path, key: bytes = b"") -> str | None:
     """Return the checksum of a file, with a piece of it in memory at a time; None where `read` returns None."""
-    digest = hashlib.blake2b(digest_size=_DIGEST, key=key)
+    digest = _begun(path, key)
     try:
         with open(path, "rb") as file:
             left = os.fstat(file.fileno()).st_size - LENGTH
@@ -71,8 +77,9 @@ def find(path: Path, key: bytes = b"") -> str | None:
     return digest.hexdigest() if whole else None
 
 
-def _digest(content: bytes, key: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=_DIGEST, key=key).hexdigest()
+def _begun(path: Path, key: bytes) -> hashlib.blake2b:
+    # No name holds a byte of zero.
+    return hashlib.blake2b(path.name.encode() + b"\0", digest_size=_DIGEST, key=key)
 
 
 def _ending(seal: str) -> bytes:

@@ -22,6 +22,7 @@ from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.sampling.lots import LotBlocks, PoissonLots, block_of
 
 
@@ -126,13 +127,21 @@ class PrivateSplitDataModule(pl.LightningDataModule):
             save=self._save,
             executor=self._executor,
             folder=self._folder,
+            reserve=self._reserve,
         )
 
     def _save(self, state: SplitState) -> None:
         self.state = state
         if self._keep is not None:
-            durable.save(self._keep, {"head": self.account.ledger.head, "state": self.state_dict()})
+            durable.save(self._keep, self._content(state))
         self._after_access()
+
+    def _reserve(self, state: SplitState) -> None:
+        if self._keep is not None:
+            make_room(self._keep, self._content(state), self.account, "what is released next of the split")
+
+    def _content(self, state: SplitState) -> dict[str, Any]:
+        return {"head": self.account.ledger.head, "state": _fields(state)}
 
     def load(self) -> dict[str, int]:
         """Take up the state that `keep` holds, if there is one, and return its `done`, for `Account.go_on`.
@@ -152,7 +161,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the released parts of the split, which go into every checkpoint of the Trainer."""
-        return {} if self.state is None else {f.name: getattr(self.state, f.name) for f in fields(SplitState)}
+        return {} if self.state is None else _fields(self.state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.state, self.split = (SplitState(**state_dict) if state_dict else None), None
@@ -179,3 +188,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         lots = PoissonLots(records, self.account, clusters=clusters, k=self.settings.k)
         steps = self.account.remaining("training")
         return LotBlocks(lots, steps, self.block or block_of(steps))
+
+
+def _fields(state: SplitState) -> dict[str, Any]:
+    return {field.name: getattr(state, field.name) for field in fields(SplitState)}

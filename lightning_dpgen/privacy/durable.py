@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from lightning_dpgen.privacy.folders import owner_only, sync_folder
 
 # Bytes beyond those of a state that is like the one to come: how long its names and numbers are in a file differs a little.
 _SPARE = 4096
+_AT_ONCE = 2**22
 
 
 def save(path: Path, value: Any) -> None:
@@ -31,7 +32,7 @@ def save(path: Path, value: Any) -> None:
 def write(path: Path, content: bytes | memoryview) -> None:
     """Write bytes as `save` writes values."""
     part = partial_path(path)
-    _overwrite(part, content)
+    _overwrite(part, [content])
     with _removed_where_it_fails(part):
         os.replace(part, path)
     sync_folder(path.parent)
@@ -46,8 +47,14 @@ def reserve(path: Path, value: Any) -> None:
     Raises:
         OSError: if there is not so much room; none is taken then.
     """
+    size = room_for(value)
     # A file system that compresses gives random bytes the room that they say.
-    _overwrite(partial_path(path), secrets.token_bytes(len(_packed(value)) + _SPARE))
+    _overwrite(partial_path(path), (secrets.token_bytes(min(_AT_ONCE, size - at)) for at in range(0, size, _AT_ONCE)))
+
+
+def room_for(value: Any) -> int:
+    """Return the bytes that `reserve` takes."""
+    return len(_packed(value)) + _SPARE
 
 
 def _packed(value: Any) -> memoryview:
@@ -56,10 +63,10 @@ def _packed(value: Any) -> memoryview:
     return content.getbuffer()
 
 
-def _overwrite(part: Path, content: bytes | memoryview) -> None:
+def _overwrite(part: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """Write over what is there, whose room on the disk stays taken meanwhile."""
     with open(part, "r+b", opener=_own_or_new) as file, _removed_where_it_fails(part):
-        file.write(content)
+        file.writelines(pieces)
         file.truncate()
         file.flush()
         os.fsync(file.fileno())

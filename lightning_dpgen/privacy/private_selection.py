@@ -124,6 +124,21 @@ def _find_number(digits: int, bits: int, law: str, mean: float, places: int) -> 
     raise AssertionError("a law has no end")
 
 
+def most_trials(law: str, mean: float, chance: float = 1e-12) -> int:
+    """Return a number of trials that is exceeded with a probability of at most `chance`.
+
+    Under the truncated negative binomial laws the probability of more than k trials is at most ``mean r^k``, with r the
+    ratio of their tails. Under the Poisson law, from ``e^2 mean`` on, it is at most ``exp(-k)`` by Chernoff's bound.
+
+    Example:
+        >>> most_trials("geometric", 2.0), most_trials("poisson", 100.0)
+        (41, 739)
+    """
+    if law == "poisson":
+        return math.ceil(max(math.e**2 * mean, -math.log(chance)))
+    return math.ceil(math.log(mean / chance) / -math.log1p(-_gamma(mean, SHAPES[law])))
+
+
 def probability_of_none(law: str, mean: float) -> float:
     """Return the probability that there is no trial at all."""
     return math.exp(-mean) if law == "poisson" else 0.0

@@ -1,7 +1,7 @@
 """The check of the noises that a certificate states: units, bounds and sizes agree with each other and with the event.
 
 No unit or bound is computed again here: they follow from settings and from earlier results, in ways that the release does
-not hold. Projected rows are an exception (`verify`).
+not hold. Projected rows are an exception (`verify`). Names and mechanisms are held against the release by `stage_noises`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from lightning_dpgen.privacy.access import GAUSSIAN, PURE, dominating_laplace
 from lightning_dpgen.privacy.drawn_noise import CORRELATED, OTHERS, SUMS, scale_in_units
 from lightning_dpgen.privacy.exact_unit import read_unit
-from lightning_dpgen.release.stated_noises import NOT_DRAWN, RELATIVE_GRID
+from lightning_dpgen.release.stated_noises import MOST_ALIKE, NOT_DRAWN, RELATIVE_GRID
 
 # Relative tolerance of numbers that are products of a few others, or a root of a sum of their squares.
 _ROUNDING = 1e-9
@@ -34,7 +34,7 @@ def check_noises(certificate: dict[str, Any]) -> tuple[list[str], list[str], lis
         return [], [], []
     sums, others = certificate["noise"]["sums"], certificate["noise"]["others"]
     records = {1, certificate["declared"].get("max_rows", 1)}
-    problems = [*_sums(sums, certificate["relation"], records), *_others(others)]
+    problems = [*_sums(sums, certificate["relation"], records), *_others(others), *_unlisted(sums)]
     stages = {stage["name"]: stage["event"] for stage in certificate["stages"]}
     problems += [f"noise of stage {name!r}: there is no such stage" for name in _strangers(sums + others, set(stages))]
     chosen = []
@@ -55,6 +55,8 @@ def check_noises(certificate: dict[str, Any]) -> tuple[list[str], list[str], lis
         notes.append(
             "units and bounds of sums are as the run's ledger states them: this release does not show what a record adds"
         )
+    if unlisted := sum(len(entry["names"]) * entry.get("unlisted", 0) for entry in sums):
+        notes.append(f"bounds of noises that are not listed, none of a larger noise than those that are: {unlisted:,}")
     if lost := sum(len(entry["names"]) for entry in others if entry["mechanism"] == NOT_DRAWN):
         notes.append(f"noises that were planned and never drawn, as the run's ledger states: {lost:,}")
     if chosen:
@@ -82,6 +84,21 @@ def _sums(entries: list[dict[str, Any]], relation: str, records: set[int]) -> It
             yield (
                 f"{what}: scale={entry['scale']:.9g}, but scale_in_units and the unit make "
                 f"{entry['scale_in_units'] * unit:.9g}"
+            )
+
+
+def _unlisted(entries: list[dict[str, Any]]) -> Iterator[str]:
+    """Give a noise some of whose bounds are not listed, unless it is the largest of all that are."""
+    alike: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for entry in entries:
+        for noise in entry["names"]:
+            alike.setdefault((entry["stage"], entry["access"], noise), []).append(entry)
+    for (stage, _, noise), own in alike.items():
+        more = [entry for entry in own if "unlisted" in entry]
+        if more and (len(more) > 1 or len(own) != MOST_ALIKE or more[0]["scale"] < max(entry["scale"] for entry in own)):
+            yield (
+                f"noise.sums: {noise[:80]!r} of stage {stage[:80]!r}: bounds may be left out beside {MOST_ALIKE} others, "
+                "and the largest of these says how many"
             )
 
 

@@ -14,7 +14,8 @@ from lightning_dpgen.privacy.drawn_noise import CORRELATED, REAL_GAUSSIAN, SUMS,
 from lightning_dpgen.privacy.exact_unit import read_unit
 from lightning_dpgen.privacy.noise_grid import GRID_POWERS
 
-# The most different sums of one noise of an access that are listed: an adaptive one could have another bound in each step.
+# The most different sums of one noise of an access that are listed, the largest among them: an adaptive one could have
+# another bound in each step.
 MOST_ALIKE = 8
 NOT_DRAWN = "none"
 # The grid of noisy sums of real numbers, beside the standard deviation of their noise.
@@ -29,7 +30,8 @@ def state_noises(
     """Return the fields ``sums`` and ``others`` of a certificate: every noise of every access, equal ones together.
 
     The accesses of a stage that differ are counted from 0 (``access``). Noises of one access that are alike in all but
-    their names stand in one entry. A noise whose access was planned and never made has the mechanism ``none``. A selection,
+    their names stand in one entry. Of a noise with many bounds a few are listed, and the largest, which tells how many more
+    there were (``unlisted``). A noise whose access was planned and never made has the mechanism ``none``. A selection,
     whose trials keep ledgers of their own, has no entry.
 
     Args:
@@ -68,10 +70,11 @@ def state_noises(
 
 def _drawn_as(drawn: Iterable[DrawnNoise], multiplier: float, relation: str) -> list[dict[str, Any]]:
     """Return the ways in which a noise with this multiplier was drawn, or that it was not."""
-    found = []
-    for noise in drawn:
-        if math.isclose(noise.multiplier, multiplier, rel_tol=_ROUNDING) and len(found) < MOST_ALIKE:
-            found.append(_fields(noise, relation))
+    found = [_fields(noise, relation) for noise in drawn if math.isclose(noise.multiplier, multiplier, rel_tol=_ROUNDING)]
+    if len(found) > MOST_ALIKE:
+        largest = max(found, key=lambda fields: fields.get("scale", 0.0))
+        others = [fields for fields in found if fields is not largest][: MOST_ALIKE - 1]
+        found = [*others, largest | {"unlisted": len(found) - MOST_ALIKE}]
     return found or [{"mechanism": NOT_DRAWN}]
 
 

@@ -65,6 +65,7 @@ from lightning_dpgen.release.noise_check import check_noises
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
 from lightning_dpgen.release.projected import load_projected
 from lightning_dpgen.release.signature import fingerprint, is_signed_by, read_public, read_signature
+from lightning_dpgen.release.stage_noises import check_stages
 from lightning_dpgen.release.stated_noises import sums_of
 
 # Relative tolerance of numbers that are recomputed by the same rule; written numbers are rounded up.
@@ -150,6 +151,11 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     _check_privacy(certificate, verdict)
     if verdict.good:
         for found, said in zip(check_noises(certificate), (verdict.problems, verdict.checks, verdict.notes), strict=True):
+            said += found
+    if MODEL in certificate["files"] and verdict.good:
+        for found, said in zip(
+            check_stages(certificate, read_json_file(folder / MODEL)), (verdict.problems, verdict.notes), strict=True
+        ):
             said += found
     if PROJECTED in certificate["released"] and verdict.good:
         _check_projection(folder, certificate, verdict)

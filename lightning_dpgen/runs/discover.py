@@ -17,7 +17,7 @@ from lightning_dpgen.data.person_keys import number_persons
 from lightning_dpgen.data.tables.open_columns import BOUNDS
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.value_grid import Leaves
-from lightning_dpgen.data.value_tree import find_values
+from lightning_dpgen.data.value_tree import MOST_PIECES, find_values
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant_names import PLD
@@ -26,6 +26,7 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.specs.defaults import MOST_STEPS
 from lightning_dpgen.specs.model import MeasuredSpec
@@ -34,6 +35,9 @@ from lightning_dpgen.specs.run import RunSpec, check_privacy
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, first_stage, make_schema
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
+
+# A number of a find that takes as much room as any.
+_LARGEST = 2**63
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,15 @@ class Bought:
 
     n: int | None
     parts: dict[str, Any]
+
+
+def keep(bought: Bought, account: Account, folder: RunFolder) -> None:
+    """Keep what was bought first, for `load_bought`."""
+    durable.save(folder.bought, _content(bought, account))
+
+
+def _content(bought: Bought, account: Account) -> dict[str, Any]:
+    return {"head": account.ledger.head, "n": bought.n, "parts": bought.parts}
 
 
 def load_bought(account: Account, folder: RunFolder) -> Bought:
@@ -148,6 +161,9 @@ class Seen(Protocol):
 
     n: int
 
+    def held(self, name: str) -> np.ndarray:
+        """Return the different categories of a column, or the items of sets, of all records; private."""
+
     def find_bounds(self, access: OpenAccess, name: str, part: Part) -> tuple[int | float, int | float] | None:
         """Find the bounds of a column; see `discovery.find_bounds_in`."""
 
@@ -173,6 +189,12 @@ class Look:
     parts: dict[str, np.ndarray | KeyOwners]
     persons: np.ndarray | None
     salts: np.ndarray | None = None
+
+    def held(self, name: str) -> np.ndarray:
+        """Return the different categories of a column, or the items of sets, of all records; private."""
+        keys = self.parts[name]
+        assert isinstance(keys, KeyOwners)
+        return keys.names
 
     def find_bounds(self, access: OpenAccess, name: str, part: Part) -> tuple[int | float, int | float] | None:
         """Find the bounds of a column; see `discovery.find_bounds`."""
@@ -209,6 +231,25 @@ def look(spec: RunSpec, source: Source) -> Look:
         else:
             parts[name] = values if isinstance(values, np.ndarray) else KeyOwners.of_column(values, numbers, salts)
     return Look(n, parts, numbers, salts)
+
+
+def make_room_for(source: Source, seen: Seen, account: Account, folder: RunFolder) -> None:
+    """Make room on the disk for all that `buy` may find.
+
+    Raises:
+        OSError: in one line, where there is too little; nothing has been spent.
+    """
+    parts: dict[str, Any] = {}
+    for name, part in source.open_parts.items():
+        if part.grid is None and part.find != BOUNDS:
+            # Noise may keep any of them.
+            parts[name] = seen.held(name).tolist()
+        else:
+            parts[name] = {"bounds": [-_LARGEST] * 2, "pieces": [[-_LARGEST, math.pi] for _ in range(MOST_PIECES)]}
+    keys = any(isinstance(found, list) for found in parts.values())
+    size = "as much room as all categories and items in the records" if keys else ""
+    largest = _content(Bought(_LARGEST, parts), account)
+    make_room(folder.bought, largest, account, "what is bought first", size=size)
 
 
 def buy(spec: RunSpec, source: Source, seen: Seen, account: Account) -> Bought:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import filelock
 
@@ -13,10 +13,12 @@ from lightning_dpgen.passes.kept_blocks import SUMS, KeptBlocks
 from lightning_dpgen.passes.kept_look import KeptLook
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.reduce import InBlocks
+from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.context import training_executor
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.run_dir import remove_blocks
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compute import RaySpec, make_executor
 from lightning_dpgen.specs.run import RunSpec
@@ -119,6 +121,13 @@ def _check_some(source: Source, n: int) -> None:
         raise BadRecords(
             f"data={source.spec.source}: there are no records: expected at least one; see what data.path holds"
         )
+
+
+def remove_unused(folder: RunFolder) -> None:
+    """Remove the encoded records of a run that goes on in memory, unless another command uses them."""
+    if folder.blocks.is_dir():
+        with suppress(filelock.Timeout), hold(folder.blocks):
+            remove_blocks(folder.root)
 
 
 def store_of(records: Records | InBlocks) -> Records | KeptRecords:

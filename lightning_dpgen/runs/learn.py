@@ -14,12 +14,13 @@ from lightning_dpgen.metrics.train_on_synthetic import ROWS
 from lightning_dpgen.models.mixture import Diverged, Mixture
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import resume
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.folder import RunFolder
-from lightning_dpgen.runs.in_blocks import check_memory, read_in_blocks
+from lightning_dpgen.runs.in_blocks import check_memory, read_in_blocks, remove_unused
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.measure import labelled_mixture, measured_mixture
 from lightning_dpgen.runs.reporter import Reporter
@@ -57,6 +58,7 @@ def open_records(
     by_values = isinstance(settings.schema, TableSchema) and settings.spec.privacy.fidelity_share is not None
     if source.in_blocks:
         return read_in_blocks(settings, source, folder, interrupts, values=by_values)
+    remove_unused(folder)
     return source.records(settings.schema, values=by_values)
 
 
@@ -66,14 +68,18 @@ def keep_warnings(folder: RunFolder, settings: Settings, records: Records | InBl
         durable.write(folder.warnings, json.dumps([text]).encode())
 
 
-def learn(run: Context, records: Records | InBlocks) -> SyntheticContent:
+def learn(run: Context, records: Records | InBlocks | None) -> SyntheticContent:
     """Learn from the records, or go on with that, in the folder of the run; nothing is released yet.
+
+    Args:
+        records: None where the run goes on and has measured all that it measures.
 
     Raises:
         UsageError: if the training diverges; what was drawn until then is spent.
     """
     settings, spec = run.settings, run.settings.spec
-    keep_warnings(run.folder, settings, records)
+    if records is not None:
+        keep_warnings(run.folder, settings, records)
     if spec.trainer.threads is not None:
         torch.set_num_threads(spec.trainer.threads)
     if settings.trained:
@@ -102,7 +108,7 @@ def learn(run: Context, records: Records | InBlocks) -> SyntheticContent:
     return SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records), limits)
 
 
-def _fidelity(run: Context, mixture: Mixture, records: Records | InBlocks) -> dict[str, float] | None:
+def _fidelity(run: Context, mixture: Mixture, records: Records | InBlocks | None) -> dict[str, float] | None:
     """Return the public figure that a share of the budget buys; None if none was asked for, or it was bought and lost."""
     settings, account = run.settings, run.account
     if settings.spec.privacy.fidelity_share is None:
@@ -115,6 +121,9 @@ def _fidelity(run: Context, mixture: Mixture, records: Records | InBlocks) -> di
                 "figure"
             )
         return figure
+    assert records is not None, "a run with a figure left to measure has read them"
+    # A figure is a few numbers, which the room that is spare holds.
+    make_room(run.folder.fidelity, {"head": account.ledger.head, "figure": {}}, account, "the figure of fidelity")
     release, n, seed = Release(mixture), min(settings.n, ROWS), settings.spec.seed
     # Those in blocks are kept by their values; a table that comes encoded has none.
     if isinstance(records, InBlocks) or records.values is not None:

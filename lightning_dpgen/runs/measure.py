@@ -16,18 +16,22 @@ from lightning_dpgen.measure.gaussians import label_components
 from lightning_dpgen.measure.network_labels import LabelRecipe
 from lightning_dpgen.measure.recipe import MostlyNoise, Recipe
 from lightning_dpgen.measure.workload import Measured, State
+from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState
+from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.resume import load_state, paid_once, say_plan
 from lightning_dpgen.runs.run_dir import remove_blocks
-from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 
-def measured_mixture(run: Context, records: Records | InBlocks) -> Mixture:
+def measured_mixture(run: Context, records: Records | InBlocks | None) -> Mixture:
     """Return the mixture that is fitted to what has been measured.
+
+    Args:
+        records: None where the run goes on and `needs_records` no more.
 
     Raises:
         BudgetTooSmall: if something was paid for and lost before it was kept.
@@ -43,11 +47,14 @@ def measured_mixture(run: Context, records: Records | InBlocks) -> Mixture:
         account.go_on(accesses | paid_once(account))
         say_plan(run)
     with run.interrupts.patient():
-        component = label_components if isinstance(records, InBlocks) else label_components(records)
-        _refuse_lost(run, recipe, state)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MostlyNoise)  # it was said with the plan
-            mixture = recipe.measure(records, component, account, state=state, **_kept_by(run))
+        if records is None:
+            mixture = recipe.fitted(state)
+        else:
+            component = label_components if isinstance(records, InBlocks) else label_components(records)
+            _refuse_lost(run, recipe, state)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", MostlyNoise)  # it was said with the plan
+                mixture = recipe.measure(records, component, account, state=state, **_kept_by(run))
     run.interrupts.stop_here()
     if account.finished:
         account.verify_complete()
@@ -77,14 +84,19 @@ def _one_component(records: Records) -> torch.Tensor:
     return torch.zeros(len(records), dtype=torch.int64)
 
 
-def refuse_lost(run: Context) -> None:
-    """Refuse to go on with a run of `measured_mixture` that can release nothing, before its records are read.
+def needs_records(run: Context) -> bool:
+    """Tell whether a run of `measured_mixture` that goes on has something left to measure, before its records are read.
 
     Raises:
-        BudgetTooSmall: if something was paid for and lost before it was kept.
+        BudgetTooSmall: if something was paid for and lost before it was kept, so that nothing can be released.
         LedgerError, DamagedState: for what was kept and does not fit.
     """
-    _refuse_lost(run, run.settings.recipe, _kept(run, run.settings.recipe))
+    recipe, figure = run.settings.recipe, run.settings.spec.privacy.fidelity_share is not None
+    state = _kept(run, recipe)
+    _refuse_lost(run, recipe, state)
+    lacking = any(len(state.get(workload.stage, ())) < workload.rounds for workload in recipe.workloads)
+    # A figure that was paid for is not bought again.
+    return lacking or (figure and not run.account.ledger.count(FIDELITY))
 
 
 def _kept_by(run: Context) -> dict[str, Callable[[State], None]]:
@@ -93,14 +105,7 @@ def _kept_by(run: Context) -> dict[str, Callable[[State], None]]:
 
 
 def _reserve(run: Context, state: State) -> None:
-    try:
-        durable.reserve(run.folder.measured, _content(run, state))
-    except OSError as error:
-        spent = "nothing more was spent" if run.account.ledger.accesses else "nothing was spent"
-        raise UsageError(
-            f"run_dir={run.folder.root}: {describe_os_error(error)}, so what is measured next could not be kept; {spent}, "
-            "and the same command goes on once there is room"
-        ) from None
+    make_room(run.folder.measured, _content(run, state), run.account, "what is measured next")
 
 
 def _save(run: Context, state: State) -> None:

@@ -14,6 +14,7 @@ from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.epsilon_range import caution
+from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.limits import sentence
@@ -118,14 +119,20 @@ def _draw(
             kept = load_state(folder.projected, account, "done", "rows", "count")
         account.go_on(kept["done"] if kept else {})
     if kept is None:
+        none = {"rows": torch.zeros(rows.shape[0], projection.k, dtype=torch.float64), "count": 0}
+        make_room(folder.projected, _kept(none, account), account, "the projected rows")
         # A first interrupt waits until what was drawn is saved.
         with interrupts.patient():
             noisy, count = projection.release(rows, account)
             kept = {"rows": torch.from_numpy(noisy), "count": count}
-            durable.save(folder.projected, kept | {"head": account.ledger.head, "done": account.done})
+            durable.save(folder.projected, _kept(kept, account))
         interrupts.stop_here()
     scale = projection.scale(account.plan)
     return ProjectedRows(kept["rows"].numpy(), projection, settings.chosen.matrix, scale, kept["count"])
+
+
+def _kept(drawn: dict[str, Any], account: Account) -> dict[str, Any]:
+    return drawn | {"head": account.ledger.head, "done": account.done}
 
 
 def _warn(settings: ProjectionSettings, reporter: Reporter) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.reduce import InBlocks
-from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.plan import Plan
@@ -23,7 +22,7 @@ from lightning_dpgen.runs.in_blocks import check_memory, look_in_blocks
 from lightning_dpgen.runs.initial import check_other_records, keep_initial, with_kept_initial
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import learn, open_records, read_records
-from lightning_dpgen.runs.measure import refuse_lost
+from lightning_dpgen.runs.measure import needs_records
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.run_dir import remove_blocks
 from lightning_dpgen.runs.studies import check_study, mark, study_of
@@ -191,11 +190,11 @@ class _Run:
 
     def _discover(self, seen: discover.Seen, account: Account) -> Settings:
         """Buy what is not declared, keep it before anything else can go wrong, and plan the rest."""
+        discover.make_room_for(self.source, seen, account, self.folder)
         try:
             with self.interrupts.patient():
                 bought = discover.buy(self.spec, self.source, seen, account)
-                kept = {"head": account.ledger.head, "n": bought.n, "parts": bought.parts}
-                durable.save(self.folder.bought, kept)
+                discover.keep(bought, account, self.folder)
             self.interrupts.stop_here()
         except KeyboardInterrupt:
             try:
@@ -247,9 +246,7 @@ class _Run:
 
     def _finish(self, settings: Settings, account: Account, records: Records | InBlocks | None = None) -> dict[str, Any]:
         run = Context(settings, account, self.folder, self.interrupts, self.reporter, self.ranks)
-        if records is None:
-            if not settings.trained:
-                refuse_lost(run)
+        if records is None and (settings.trained or needs_records(run)):
             records = self._read(settings)
         _LOG.debug("learning, by the stages %s", ", ".join(stage.name for stage in account.plan.stages))
         content = learn(run, records)

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import number_of_trials
+from lightning_dpgen.privacy.private_selection import most_trials
+from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
@@ -196,14 +199,21 @@ class _Trials:
         return content or self._learn(kept["best"]), winner
 
     def _drawn(self) -> dict[str, Any]:
+        planned = self._account.plan.stage(STAGE).access
+        most = most_trials(planned.kind(NUMBER), planned.multipliers[NUMBER])
+        largest = self._content(self._begun([len(self._candidates.settings) - 1] * most))
+        make_room(self._folder.selection, largest, self._account, "the secret number of trials")
         with self._interrupts.patient():
             with self._account.open(STAGE) as access:
                 number = number_of_trials(access, NUMBER)
                 # With replacement, each from all.
                 drawn = access.stream.integers(number, len(self._candidates.settings)).tolist()
-            self._save({"drawn": drawn, "begun": 0, "done": 0, "best": None, "score": _WORST, "error": ""})
+            self._save(self._begun(drawn))
         self._interrupts.stop_here()
         return self._kept
+
+    def _begun(self, drawn: list[int]) -> dict[str, Any]:
+        return {"drawn": drawn, "begun": 0, "done": 0, "best": None, "score": _WORST, "error": ""}
 
     def _load(self) -> dict[str, Any]:
         if not self._folder.selection.is_file():
@@ -214,8 +224,11 @@ class _Trials:
         return load_state(self._folder.selection, self._account, "kept")["kept"]
 
     def _save(self, kept: dict[str, Any]) -> None:
-        durable.save(self._folder.selection, {"head": self._account.ledger.head, "kept": kept})
+        durable.save(self._folder.selection, self._content(kept))
         self._kept = kept
+
+    def _content(self, kept: dict[str, Any]) -> dict[str, Any]:
+        return {"head": self._account.ledger.head, "kept": kept}
 
     def _tried(self, position: int) -> tuple[SyntheticContent | None, float, str]:
         """Return what a trial has learned, its score, and why it has none; one that fails is the worst."""
@@ -223,6 +236,12 @@ class _Trials:
             content = self._learn(position)
         except Exception as error:
             # The machine is at fault, and not the trial: the selection stops, and can go on.
+            if isinstance(error, OSError) and Path(error.filename or "").is_relative_to(self._folder.trials):
+                # Neither the place of a trial nor its size is told, which say how many there were and of what.
+                raise UsageError(
+                    f"run_dir={self._folder.root}: {os.strerror(error.errno)}, so what a trial makes could not be kept; "
+                    "nothing more was spent, and the same command goes on once there is room"
+                ) from None
             if isinstance(error, OSError | DamagedBlocks) or is_out_of_memory(error):
                 raise
             return None, _WORST, said(error)

@@ -1,5 +1,6 @@
 """A table larger than `data.memory_gib` is trained on in blocks: the same release, and a stopped run goes on with them."""
 
+import contextlib
 import errno
 import json
 import re
@@ -17,6 +18,7 @@ from lightning_dpgen.passes import kept_look
 from lightning_dpgen.passes import reduce as reducing
 from lightning_dpgen.passes.kept_blocks import KeptBlocks
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.runs import measure as measuring
 from lightning_dpgen.runs import run as running
 from lightning_dpgen.specs import sources
@@ -309,6 +311,40 @@ def test_encoded_records_do_not_outlive_a_run_that_has_ended(dpgen, words, tmp_p
         status, _, err = dpgen(*words)
         said = (3, "had been measured and were lost") if lost else (2, "holds a finished release already")
         assert status == said[0] and said[1] in _line(err) and not blocks.exists()
+
+
+def test_a_run_that_has_measured_reads_no_record_again(dpgen, words, tmp_path, monkeypatch):
+    assert dpgen(*words, f"run_dir={tmp_path / 'whole'}")[0] == 0
+    words = [*words, f"run_dir={tmp_path / 'run'}"]
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "write_release", killed)
+        assert dpgen(*words)[0] == 130
+    next((tmp_path / "run" / "private" / "blocks").glob("*.npy")).unlink()
+    monkeypatch.setattr(KeptBlocks, "fill", None)
+    assert dpgen(*words)[0] == 0
+    assert _release(tmp_path / "run")[0] == _release(tmp_path / "whole")[0] and len(_accesses(tmp_path / "run")) == 1
+    assert not (tmp_path / "run" / "private" / "blocks").exists()
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["left", "in use"])
+def test_blocks_of_a_run_that_goes_on_in_memory_are_removed_before_it_reads(dpgen, words, tmp_path, monkeypatch, used):
+    words, blocks = [*words, f"run_dir={tmp_path / 'run'}"], tmp_path / "run" / "private" / "blocks"
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reducing._Total, "sums", killed)
+        assert dpgen(*words)[0] == 130
+    assert list(blocks.glob("*.npy"))
+    monkeypatch.setattr(measuring.Recipe, "measure", killed)
+    with hold(blocks) if used else contextlib.nullcontext():
+        assert dpgen(*words, "data.memory_gib=1")[0] == 130
+    assert blocks.exists() == used
 
 
 def test_a_number_that_is_bought_is_not_said_before(dpgen, words, tmp_path):

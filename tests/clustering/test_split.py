@@ -1,13 +1,14 @@
 """The private split: its releases are in range and enough to find clear groups, and it costs what was planned."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import scipy.sparse
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.means import shrunk_means
@@ -232,3 +233,31 @@ def test_rare_items_are_not_drowned():
     assert abs(float(found.sum(dim=1).mean() - shares.sum())) < 4 * 0.018
     clamped = (sums / counts[:, None]).clamp(min=0.0)
     assert (found - shares).abs().sum() < 0.4 * (clamped - shares).abs().sum()
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("dimensions", [None, 2])
+@pytest.mark.parametrize("start", ["mean", "random"])
+@pytest.mark.parametrize("means", [False, True])
+def test_room_is_asked_for_before_each_access_and_is_enough_for_what_is_kept(k, dimensions, start, means):
+    settings = SplitSettings(k=k, iterations=2, features=6, dimensions=dimensions, start=start)
+    specs = settings.specs(900, means=means)
+    account = Account(Plan(tuple(Stage(spec.access(1.0), spec.count, spec.share) for spec in specs), 1.0, 1e-5))
+    events, opened = [], account.open
+    account.open = lambda *words, **named: events.append("opened") or opened(*words, **named)
+
+    def sizes(state):
+        return {f.name: getattr(state, f.name).numel() for f in fields(state) if isinstance(getattr(state, f.name), Tensor)}
+
+    records = torch.rand(60, 5, generator=torch.Generator().manual_seed(0))
+    private_split(
+        records, torch.ones(5), settings, 900, account, torch.Generator().manual_seed(0),
+        reserve=lambda state: events.append(state), save=lambda state: events.append((state,)),
+    )  # fmt: skip
+    assert events.count("opened") == sum(spec.count for spec in specs)
+    for i, event in enumerate(events):
+        if event == "opened":
+            room, ((kept, *_), *_) = events[i - 1], [own for own in events[i:] if isinstance(own, tuple)]
+            assert all(sizes(room)[name] >= size for name, size in sizes(kept).items())
+            own = (getattr(state, name) for state in (room, kept) for name in sizes(kept))
+            assert {tensor.dtype for tensor in own} == {torch.float32}

@@ -20,7 +20,7 @@ from lightning_dpgen.data.tables.density import Density
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.value_grid import FOUND_LEVELS, ValueGrid, values_of
-from lightning_dpgen.data.value_tree import _MOST_PIECES, _likely, _with_sum, find_values
+from lightning_dpgen.data.value_tree import MOST_PIECES, _likely, _with_sum, find_values
 
 GRIDS = {
     "one value": ValueGrid(5, 5, True),
@@ -136,7 +136,7 @@ def test_very_many_records_have_no_more_pieces_than_a_schema_holds():
     numbers = np.concatenate([random.integers(0, 10**6, 200_000), np.full(5_000, 123_456)])
     pieces = _found(numbers, ValueGrid(0, 10**6, True), 0.2)["pieces"]
     starts = [start for start, _ in pieces]
-    assert 100 < len(pieces) <= _MOST_PIECES and abs(pieces[starts.index(123_456)][1] - 5_000) < 200
+    assert 100 < len(pieces) <= MOST_PIECES and abs(pieces[starts.index(123_456)][1] - 5_000) < 200
     assert abs(sum(mass for start, mass in pieces if start < 500_000) - 105_000) < 1_000
     column = Numeric(name="x", type="integer", low=0, high=10**6).with_density(pieces, 0.2).with_bins(50)
     assert 123_456 in column.edges and 123_457 in column.edges

@@ -108,6 +108,37 @@ def test_one_large_file_of_text_is_many_blocks_with_the_same_rows(tmp_path, monk
         kept.fill()
 
 
+FAULTS = {
+    "another value": "5,F,q,1,1", "a field more": "5,F,a,1,1,8", "fields too few": "5,F", "an open quote": '5,F,"a,1,1',
+    "no UTF-8": "5,F,\udcff,1,1", "nothing": "5,F,,1,1", "out of bounds": "500,F,a,1,1", "a word": "x,F,a,1,1",
+    "two lines": '5,F,"a\nb",1,1', "another line end": "5,F,a,1,1\r5,F,q,1,1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("end", "head"), [("\n", ""), ("\r\n", "\r\n\r\n")])
+def test_a_fault_in_a_range_is_told_as_in_the_whole_file(tmp_path, monkeypatch, fault, end, head):
+    """The line is that of the file, wherever the file is cut."""
+    path, lines = tmp_path / "in.csv", _frame(60).to_csv(index=False).splitlines()
+    for at in (2, 31, 60):
+        text = end.join([*lines[:at], FAULTS[fault], *lines[at + 1 :], ""])
+        path.write_bytes((head + text).encode(errors="surrogateescape"))
+        with pytest.raises(BadRecords) as whole:
+            read_table(path, SCHEMA)
+        with monkeypatch.context() as patch:
+            patch.setattr(text_ranges, "_BYTES_OF_RANGE", 200)
+            with pytest.raises(BadRecords) as ranged:
+                blocks = TableBlocks(str(path), SCHEMA)
+                [list(blocks.encoded(key, Counter())) for key in blocks.keys]
+        # The lines before it are in ranges of their own.
+        line = at + 1 + len(head) // 2 + (fault == "another line end")
+        assert str(ranged.value) == str(whole.value) and f"in.csv, line {line}" in str(whole.value)
+    with monkeypatch.context() as patch:
+        patch.setattr(text_ranges, "_BYTES_OF_RANGE", 200)
+        path.write_bytes((head + end.join([*lines, ""])).encode())
+        assert len(TableBlocks(str(path), SCHEMA).keys) > 3
+
+
 def test_sums_over_blocks_are_those_in_memory(tmp_path):
     for files, name in ((1, "one"), (2, "two"), (8, "eight")):
         _write(tmp_path / name, _frame(), files=files)
@@ -252,7 +283,14 @@ def _out_of_range(path):
         file.write(rest)
 
 
+def _of_another(path):
+    """Put the file of another block in the place of this one."""
+    other = next((other for other in sorted(path.parent.glob(f"*{path.suffix}")) if other != path), path)
+    path.write_bytes(other.read_bytes() if other != path else b"of another program")
+
+
 DAMAGES = {"a bit": _flip, "cut": _cut, "empty": lambda path: path.write_bytes(b""), "gone": lambda path: path.unlink()}
+DAMAGES["of another"] = _of_another
 FILES = [(name, kind) for name in ("*.npy", "*.json", "sums.pt") for kind in DAMAGES]
 
 

@@ -99,7 +99,16 @@ def _swap(path):
     np.save(path, rows)
 
 
-DAMAGES = {"cut": _cut, "empty": lambda path: path.write_bytes(b""), "gone": lambda path: path.unlink(), "swapped": _swap}
+def _of_another(path):
+    """Put the file of another block in the place of this one, with as many rows."""
+    other = next(other for other in path.parent.glob("*.npy") if other != path)
+    path.write_bytes(other.read_bytes())
+
+
+DAMAGES = {
+    "cut": _cut, "empty": lambda path: path.write_bytes(b""), "gone": lambda path: path.unlink(), "swapped": _swap,
+    "of another block": _of_another,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -128,15 +137,15 @@ def test_a_damaged_file_is_noticed_in_a_lot_and_made_anew(tmp_path, damage):
 def test_every_bit_of_a_row_is_checked():
     schema = parse_schema(f"columns: {{{SCHEMAS['both']}}}")
     frame = pd.DataFrame({"age": [7, 8, 7], "pay": [0.0, 1.5, 0.0], "sex": ["F", None, "F"]})
-    rows = to_rows(read_table(frame, schema).encoded)
+    rows = to_rows(read_table(frame, schema).encoded, "a.npy")
     places = np.arange(3)
-    assert is_whole(rows, places) and row_type(read_table(frame, schema).encoded) == rows.dtype
+    assert is_whole(rows, places, "a.npy") and row_type(read_table(frame, schema).encoded) == rows.dtype
     for bit in range(8 * rows.nbytes):
         changed = bytearray(rows.tobytes())
         changed[bit // 8] ^= 1 << bit % 8
-        assert not is_whole(np.frombuffer(changed, rows.dtype), places)
-    # Equal records of two places are two rows.
-    assert not is_whole(rows[[2, 1, 0]], places)
+        assert not is_whole(np.frombuffer(changed, rows.dtype), places, "a.npy")
+    # Equal records of two places, or of two files, are two rows.
+    assert not is_whole(rows[[2, 1, 0]], places, "a.npy") and not is_whole(rows, places, "b.npy")
 
 
 def test_blocks_of_columns_are_no_store(tmp_path):

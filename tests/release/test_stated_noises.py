@@ -200,7 +200,14 @@ def test_an_adaptive_bound_is_stated_a_few_times(tmp_path):
             mechanisms.rounded_gaussian(access, "x", torch.zeros(1, dtype=torch.int64), sensitivity=1.0 + place)
     certificate = make_certificate(account, unit="one row", declared={"n": 90}, released=[], folder=tmp_path)
     assert len(account.ledger.noises) == 20 and check_noises(certificate)[0] == []
-    assert [entry["bound_in_units"] for entry in certificate["noise"]["sums"]] == [1.0 + i for i in range(MOST_ALIKE)]
+    sums = certificate["noise"]["sums"]
+    # The largest is never left out.
+    assert [entry["bound_in_units"] for entry in sums] == [*(1.0 + i for i in range(MOST_ALIKE - 1)), 20.0]
+    assert [entry.get("unlisted") for entry in sums] == [None] * (MOST_ALIKE - 1) + [20 - MOST_ALIKE]
+    assert any("bounds of noises that are not listed" in note for note in check_noises(certificate)[2])
+    for listed in (sums[1:], [sums[0] | {"unlisted": 12}, *sums[1:]], [sums[0] | {"unlisted": 12}, *sums[1:-1]]):
+        problems = check_noises(certificate | {"noise": certificate["noise"] | {"sums": listed}})[0]
+        assert any("the largest of these says how many" in problem for problem in problems)
 
 
 def test_what_was_planned_and_not_drawn_is_stated_so(tmp_path):

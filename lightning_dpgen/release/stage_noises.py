@@ -1,0 +1,177 @@
+"""The noises that each stage of a run of this software draws, and the check of a certificate against them.
+
+Names of stages and noises follow from the kind of the model and from settings, which a release holds. So noises cannot be
+left out, restated as ones in real numbers, or called by other names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from lightning_dpgen.data.value_grid import without_level
+from lightning_dpgen.measure.labels import LABELS
+from lightning_dpgen.privacy.drawn_noise import (
+    CORRELATED,
+    DISCRETE_LAPLACE,
+    REAL_GAUSSIAN,
+    ROUNDED_GAUSSIAN,
+    ROUNDED_LAPLACE,
+    ROUNDED_SPHERICAL,
+)
+from lightning_dpgen.projection.project import CLIPPED, ROWS
+from lightning_dpgen.release.description import PROJECTION
+from lightning_dpgen.release.stated_noises import NOT_DRAWN
+
+FIRST_PASS, FIDELITY, TRAINING = "first pass", "fidelity", "training"
+# The noises of a step on real numbers; the second is that of a loss with mean embeddings.
+GRADIENT, EMBEDDING = "gradient", "embedding"
+_WHOLE = frozenset({ROUNDED_GAUSSIAN})
+_REAL = frozenset({REAL_GAUSSIAN, CORRELATED})
+# Distributions may be found by a share of 0.
+_VALUES = "values of "
+_MOST_NAMED = 4
+
+
+class Drawn(NamedTuple):
+    """The noises of an access of a stage.
+
+    Args:
+        always, at_times: their names.
+        mechanisms: the functions that draw them.
+    """
+
+    always: frozenset[str]
+    at_times: frozenset[str] = frozenset()
+    mechanisms: frozenset[str] = _WHOLE
+
+
+def _drawn(always: str, at_times: str = "", mechanisms: Collection[str] = _WHOLE) -> Drawn:
+    return Drawn(frozenset(always.split()), frozenset(at_times.split()), frozenset(mechanisms))
+
+
+# They are written out, since what draws them takes seconds to import.
+STAGES: Mapping[str, Drawn] = {
+    "feature moments": _drawn("sum", "moments"),
+    "clustering": _drawn("counts sums"),
+    "final pass": _drawn("counts", "means"),
+    "tables": _drawn("singles", "pairs"),
+    "items": _drawn("sizes items"),
+    "pairs": _drawn("pairs"),
+    "poses": _drawn("counts plain posed lengths"),
+    "means": _drawn("counts means", "values"),
+    "squares": _drawn("squares"),
+    "cell means": _drawn("counts means"),
+    "cell squares": _drawn("squares"),
+    "values": _drawn("values"),
+    "scales": _drawn("scales"),
+    "moments": _drawn("counts means squares"),
+    "shapes": _drawn("shapes"),
+    "spreads": _drawn("squares"),
+    LABELS: _drawn("gradient", "agreement"),
+    FIDELITY: _drawn("records means", "answers"),
+    ROWS: _drawn("rows", mechanisms=(ROUNDED_GAUSSIAN, ROUNDED_LAPLACE, ROUNDED_SPHERICAL)),
+    CLIPPED: _drawn("count", mechanisms=(ROUNDED_GAUSSIAN, DISCRETE_LAPLACE)),
+}
+_LABEL = frozenset({"spreads", LABELS})
+# For each kind of model, and of records where that matters, the stages without which it is not made, and others.
+MODELS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
+    "product_mixture": (frozenset({"tables"}), _LABEL),
+    "product_mixture of baskets": (frozenset({"items", "pairs"}), frozenset()),
+    "gaussian_mixture": (frozenset({"means", "squares"}), frozenset({"poses", "cell means", "cell squares"}) | _LABEL),
+    "series_mixture": (frozenset({"values", "scales", "moments", "shapes"}), _LABEL),
+    PROJECTION: (frozenset({ROWS}), frozenset({CLIPPED})),
+}
+# Any other kind is a network.
+NETWORK = frozenset({TRAINING}), frozenset({"feature moments", "clustering", "final pass", LABELS})
+
+
+def check_stages(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Check the noises of a certificate, whose numbers agree with each other, against what the release is.
+
+    Args:
+        certificate: of a shape that was checked.
+        model: the description of the model as the release holds it; empty where it holds none.
+
+    Returns:
+        What is wrong, and what is worth knowing, a line each.
+    """
+    private = certificate["private"] and certificate["epsilon"] is not None
+    if not private or isinstance(certificate["selection"], dict) or not model:
+        return [], []
+    entries = certificate["noise"]["sums"] + certificate["noise"]["others"]
+    if all(entry["mechanism"] == NOT_DRAWN for entry in entries):
+        return ["noise: all of it is stated to have been planned and never drawn, and a model is released"], []
+    declared = certificate["declared"]
+    by_settings = isinstance(declared.get("model"), dict) and "schema" in declared
+    if not by_settings and model.get("model") != PROJECTION:
+        return [], ["names of stages and noises are as the program states them that made it"]
+    names = {stage["name"] for stage in certificate["stages"]}
+    return [*_stages(names, declared, model), *_noises(names, entries, declared)], []
+
+
+def _stages(names: set[str], declared: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[str]:
+    kind, schema = str(model.get("model")), model.get("schema")
+    if isinstance(schema, dict) and schema.get("kind") == "baskets" and f"{kind} of baskets" in MODELS:
+        kind = f"{kind} of baskets"
+    needed, others = MODELS.get(kind, NETWORK)
+    if kind != PROJECTION:
+        others = others | ({FIRST_PASS} if _bought(declared) else set())
+        others = others | ({FIDELITY} if declared.get("fidelity_share") is not None else set())
+    for name in sorted(needed - names):
+        yield f"noise: a model of kind {kind[:80]!r} by these settings is made with a stage {name!r}, and there is none"
+    for name in sorted(names - needed - others)[:_MOST_NAMED]:
+        yield f"noise of stage {name[:80]!r}: a model of kind {kind[:80]!r} by these settings is made without such a stage"
+
+
+def _noises(names: set[str], entries: list[dict[str, Any]], declared: Mapping[str, Any]) -> Iterator[str]:
+    of_stages: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for entry in entries:
+        of_stages.setdefault(entry["stage"], {}).setdefault(entry["access"], []).append(entry)
+    for name in sorted(names):
+        accesses = of_stages.get(name, {})
+        if name == FIRST_PASS:
+            bought = frozenset(_bought(declared))
+            values = frozenset(noise for noise in bought if noise.startswith(_VALUES))
+            expected = Drawn(bought - values, values)
+        else:
+            expected = STAGES.get(name) or Drawn(frozenset({GRADIENT, *_counted(declared)}), frozenset({EMBEDDING}), _REAL)
+        for own in accesses.values():
+            yield from _access(name, own, expected, declared)
+        # A figure that was paid for and lost is not bought again.
+        if name != FIDELITY and not any(all(e["mechanism"] != NOT_DRAWN for e in own) for own in accesses.values()):
+            yield f"noise of stage {name[:80]!r}: it is stated to have been planned and never drawn, and the model needs it"
+
+
+def _access(stage: str, own: list[dict[str, Any]], expected: Drawn, declared: Mapping[str, Any]) -> Iterator[str]:
+    """Give what is wrong with the noises of one access, the first of it."""
+    mechanisms = {noise: entry["mechanism"] for entry in own for noise in entry["names"]}
+    found = {without_level(noise) if stage == FIRST_PASS else noise for noise in mechanisms}
+    if not expected.always <= found <= expected.always | expected.at_times:
+        stated, due = (", ".join(sorted(repr(noise[:80]) for noise in own)) for own in (found, expected.always))
+        yield f"noise of stage {stage[:80]!r}: it is stated for {stated[:400]}; such a stage draws it for {due[:400]}"
+        return
+    for noise, mechanism in mechanisms.items():
+        allowed = _WHOLE if stage == TRAINING and noise in _counted(declared) else expected.mechanisms
+        if mechanism not in {*allowed, NOT_DRAWN}:
+            yield (
+                f"noise of stage {stage[:80]!r}: {noise[:80]!r} is stated to be drawn by {mechanism}, and such a stage "
+                f"draws it by {' or '.join(sorted(allowed))}"
+            )
+            return
+
+
+def _counted(declared: Mapping[str, Any]) -> Iterator[str]:
+    """Give the names of the noises by which a rule counts norms, and so finds a bound, in each step."""
+    rule = declared.get("clipping")
+    while isinstance(rule, dict):
+        if isinstance(noise := rule.get("noise"), str):
+            yield noise
+        rule = rule.get("of")
+
+
+def _bought(declared: Mapping[str, Any]) -> set[str]:
+    """Return the names of what a run has bought first, as its settings tell."""
+    found = declared.get("discovered")
+    names = {name for name in found if isinstance(name, str)} if isinstance(found, list) else set()
+    return names | ({"n"} if declared.get("n_share") is not None else set())

@@ -1,0 +1,130 @@
+"""The noises that a certificate may state are those that the software draws: a forger can neither drop nor rename one."""
+
+import copy
+import json
+import zipfile
+
+import pytest
+from keep_releases import KEPT, KINDS
+
+from lightning_dpgen.clustering.settings import SplitSettings
+from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.measure.labels import LABELS
+from lightning_dpgen.metrics.fidelity import FIDELITY, fidelity_stage
+from lightning_dpgen.release.certificate import FORMAT_VERSION, digest
+from lightning_dpgen.release.files import CERTIFICATE, MODEL
+from lightning_dpgen.release.noise_check import check_noises
+from lightning_dpgen.release.stage_noises import FIRST_PASS, MODELS, NETWORK, STAGES, TRAINING, check_stages
+from lightning_dpgen.release.stated_noises import RELATIVE_GRID
+from lightning_dpgen.release.verify import verify
+from lightning_dpgen.specs.settings import FIRST_PASS as FIRST
+from lightning_dpgen.specs.settings import read_settings
+
+
+@pytest.fixture(params=KINDS)
+def release(request, tmp_path):
+    """Return the folder of a kept release of today's format."""
+    with zipfile.ZipFile(KEPT / f"format_{FORMAT_VERSION}" / f"{request.param}.zip") as archive:
+        archive.extractall(tmp_path)
+    return tmp_path
+
+
+def _other(entry, mechanism):
+    """Return an entry of noise in real numbers, or of one that was never drawn, in the place of another one."""
+    kept = {name: entry[name] for name in ("stage", "access", "names", "law", "multiplier")} | {"mechanism": mechanism}
+    return kept | ({"grid": RELATIVE_GRID} if mechanism == "gaussian" else {})
+
+
+def _forgeries(noise):
+    """Yield noises whose numbers still agree with each other and with the event."""
+    for mechanism in ("none", "gaussian"):
+        for i, entry in enumerate(noise["sums"]):
+            if mechanism == "none" or entry["law"] == "gaussian":
+                rest = noise["sums"][:i] + noise["sums"][i + 1 :]
+                yield noise | {"sums": rest, "others": [*noise["others"], _other(entry, mechanism)]}
+    every = [_other(entry, "none") for entry in noise["sums"] + noise["others"]]
+    yield noise | {"sums": [], "others": every}
+    for name in ("sums", "others"):
+        for i in range(len(noise[name])):
+            renamed = copy.deepcopy(noise)
+            renamed[name][i]["names"] = ["another"]
+            yield renamed
+
+
+def test_noises_are_those_of_what_is_released(release):
+    certificate = json.loads((release / CERTIFICATE).read_text())
+    assert verify(release).problems == []
+    by_settings, refused = "model" in certificate["declared"] or "projection" in certificate["declared"], 0
+    for noise in _forgeries(certificate["noise"]):
+        forged = certificate | {"noise": noise}
+        # Numbers alone do not tell.
+        assert check_noises(forged)[0] == []
+        (release / CERTIFICATE).write_text(json.dumps(forged | {"digest": digest(forged)}))
+        problems = verify(release).problems
+        assert all("\n" not in problem and "noise" in problem for problem in problems)
+        refused += bool(problems)
+        assert problems or not by_settings
+    # Weights of a program of one's own are made by stages of any name; that nothing was drawn is refused there, too.
+    assert refused >= (len(certificate["noise"]["sums"] + certificate["noise"]["others"]) if by_settings else 1)
+
+
+def test_stages_are_those_of_the_model(release):
+    certificate, model = (json.loads((release / name).read_text()) for name in (CERTIFICATE, MODEL))
+    if "model" not in certificate["declared"]:
+        return
+    for kind in MODELS:
+        other = {"model": kind.partition(" ")[0], "schema": {"kind": "baskets" if "baskets" in kind else "table"}}
+        assert (check_stages(certificate, other)[0] == []) == (kind == model["model"])
+    for name, more in ((FIRST_PASS, {"n_share": 0.1}), (FIDELITY, {"fidelity_share": 0.1})):
+        another = certificate | {"stages": [*certificate["stages"], certificate["stages"][0] | {"name": name}]}
+        assert [problem for problem in check_stages(another, model)[0] if "made without such a stage" in problem]
+        settings = another | {"declared": certificate["declared"] | more}
+        assert not [problem for problem in check_stages(settings, model)[0] if "made without such a stage" in problem]
+
+
+TABLE = ["data=table", "data.path=t.csv", "data.schema=t.schema.yaml", "data.n=5000"]
+COLUMNS = "  a: {type: category, values: [x, y, z]}\n  b: {type: category, values: [x, y]}\n  c: {type: boolean}\n"
+SETTINGS = {
+    "table": [*TABLE, "model=measured", "model.label_share=0.2", "privacy.fidelity_share=0.1"],
+    "network": ["data=digits", "model=vae", "privacy.fidelity_share=0.1"],
+    "features": ["data=digits", "model=vae", "split.start=mean", "split.dimensions=null"],
+    "labels of a network": [*TABLE, "model=vae", "model.label_share=0.2"],
+    "pictures": ["data=digits", "model=measured"],
+    "labels of pictures": ["data=digits", "model=measured", "model.label_share=0.2"],
+    "cells": ["data=digits", "model=measured", "model.cells=4", "model.poses=measured"],
+}
+
+
+@pytest.mark.parametrize("words", SETTINGS.values(), ids=SETTINGS)
+def test_the_stages_of_settings_are_those_that_are_known(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.schema.yaml").write_text(f"label: c\ncolumns:\n{COLUMNS}")
+    (tmp_path / "t.csv").write_text("a,b,c\nx,y,true\n")
+    _check(read_settings(words).specs())
+
+
+def _check(specs):
+    known = {frozenset(needed | others) for needed, others in (*MODELS.values(), NETWORK)}
+    stages = {spec.stage for spec in specs} - {FIDELITY}
+    assert any(stages <= own for own in known)
+    for spec in specs:
+        if spec.stage != TRAINING:
+            drawn, names = STAGES[spec.stage], set(spec.noise_shares)
+            assert drawn.always <= names <= drawn.always | drawn.at_times, spec.stage
+            assert {"gaussian"} >= {spec.kinds.get(name, "gaussian") for name in names}
+
+
+def test_each_stage_is_drawn_somewhere():
+    from lightning_dpgen.measure import basket_mixture, classifier, gaussians, posed, products, series
+    from lightning_dpgen.projection import project
+
+    stages = {getattr(module, name) for module, names in (
+        (basket_mixture, ["ITEMS", "PAIRS"]), (classifier, ["SPREADS"]), (products, ["TABLES"]),
+        (gaussians, ["POSES", "MEANS", "SQUARES", "CELL_MEANS", "CELL_SQUARES"]),
+        (series, ["VALUES", "SCALES", "MOMENTS", "SHAPES"]), (project, ["ROWS", "CLIPPED"]),
+    ) for name in names}  # fmt: skip
+    split = {spec.stage for spec in SplitSettings(k=4, iterations=2).fitted(Layout(units=9)).specs(900)}
+    assert STAGES.keys() == stages | split | {LABELS, FIDELITY} and FIRST == FIRST_PASS
+    assert STAGES["poses"].always == posed.TRIAL.keys() and STAGES["moments"].always == series._PARTS.keys()
+    for layout in (Layout(units=3), Layout(units=3, groups=(2,), label=0)):
+        _check([fidelity_stage(layout, 900, 0.1)])
