@@ -29,7 +29,7 @@ def public_names(argument: str, names: Sequence[Name], least: int, most: int) ->
         ('day', 'night')
         >>> public_names("classes", ["day", "day"], 2, 10)
         Traceback (most recent call last):
-        ValueError: classes: 'day' stands twice (places 1 and 2): expected each name once
+        ValueError: classes: 'day' appears twice (places 1 and 2): expected each name once
     """
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ValueError(f"{argument}={shown(names)}: expected a list of names")

@@ -269,7 +269,7 @@ def test_keys_of_a_file(tmp_path):
     (tmp_path / "y.dat").write_text("a 3 10\nb")
     assert basket_keys(tmp_path / "y.dat", form=BasketForm(label=True)).names.to_pylist() == ["10", "3"]
     (tmp_path / "x.dat").write_text("3 x")
-    with pytest.raises(BadRecords, match=r"line 1: the item 'x' is no whole number"):
+    with pytest.raises(BadRecords, match=r"line 1: the item 'x' is not a whole number"):
         basket_keys(tmp_path / "x.dat", integers=True)
 
 
@@ -328,7 +328,7 @@ def test_universes(tmp_path):
         "0:0": "smallest first",
         "0..999999999": "100,000",
         "stock": "16470",
-        write("b.txt", "tea\nmilk\ntea"): r"b.txt: .*'tea' stands twice \(lines 1 and 3\)",
+        write("b.txt", "tea\nmilk\ntea"): r"b.txt: .*'tea' appears twice \(lines 1 and 3\)",
         write("c.txt", "tea\n\nmilk"): r"\(line 2\)",
         write("d.txt", ""): "line 1",
         write("e.csv", "tea,3\n"): "line 1: found 2 fields",
@@ -364,7 +364,7 @@ FILES = {
     "a cut gzip": ("x.dat.gz", gzip.compress(b"tea\n" * 1000)[:-9], "cannot be read"),
     "no gzip": ("x.csv.gz", b"basket,item\n", "cannot be read"),
     "no Parquet": ("x.parquet", b"PAR1", "cannot be read"),
-    "another ending": ("x.xls", "tea", r"lines \(one basket a line\)"),
+    "another ending": ("x.xls", "tea", r"lines \(one basket in each line\)"),
     "three columns": ("x.csv", "basket,item,price\n1,tea,3\n", r"expected two.*columns="),
     "one column": ("x.csv", "item\ntea\n", "expected two"),
     "a column twice": (
@@ -396,10 +396,10 @@ FILES |= {
     "a matrix of no items": ("x.npz", _saved(seven[:0]), "no baskets"),
     "a matrix of another width": ("x.npz", _saved(seven[:, :5]), r"x.npz has shape \(7, 5\): expected \(N, 7\)"),
     "a matrix by columns": ("x.npz", _saved(seven.tocsc()), r"x.npz holds a 'csc' matrix: expected csr.*tocsr"),
-    "a matrix of negative numbers": ("x.npz", _saved(-1.0 * seven), "x.npz holds negative"),
-    "a matrix of missing numbers": ("x.npz", _saved(seven * np.nan), "x.npz holds negative"),
-    "a matrix of infinite numbers": ("x.npz", _saved(seven * np.inf), "x.npz holds negative"),
-    "a matrix of complex numbers": ("x.npz", _saved(seven * 1j), "x.npz holds negative"),
+    "a matrix of negative numbers": ("x.npz", _saved(-1.0 * seven), "x.npz holds numbers that are negative"),
+    "a matrix of missing numbers": ("x.npz", _saved(seven * np.nan), "x.npz holds numbers that are negative"),
+    "a matrix of infinite numbers": ("x.npz", _saved(seven * np.inf), "x.npz holds numbers that are negative"),
+    "a matrix of complex numbers": ("x.npz", _saved(seven * 1j), "x.npz holds numbers that are negative"),
     "arrays of something else": ("x.npz", _npz(images=np.ones((2, 2))), "expected an array named format.*save_npz"),
     "an item beyond the last": ("x.npz", _npz(**WHOLE | {"indices": np.array([0, 7])}), "damaged csr.*indices must"),
     "an item before the first": ("x.npz", _npz(**WHOLE | {"indices": np.array([0, -1])}), "damaged csr.*indices must"),
