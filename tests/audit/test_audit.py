@@ -133,7 +133,7 @@ REFUSED = {
     "audit.draws=1": ["audit.draws=1"],
     "audit.confidence=2": ["audit.confidence=2"],
     "claims nothing": ["privacy=off"],
-    "says itself": ["debug.private_seed=1"],
+    "makes a run that is not private": ["debug.private_seed=1"],
     "one process": ["trainer.devices=2"],
     "one component": ["split.k=5"],
     "leave them out": ["privacy.study=census"],

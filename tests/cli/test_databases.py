@@ -77,7 +77,7 @@ def test_a_query_that_may_join_records_needs_the_curators_word(dpgen, database, 
     for held_out in (tmp_path / "held.csv", tmp_path / "held.parquet", others):
         status, out, err = dpgen("evaluate", tmp_path / "run", *words, held_out)
         assert status == 0 and "columns:" in out, err
-    refused = {database: "is a URL: expected a query of data.url (select ...), or a file", query: "is data.query",
+    refused = {database: "is a URL: expected a query of data.url (select ...), or a file", query: "is the data.query",
                f"{tmp_path}/hold.csv": f"there is no such file; did you mean {tmp_path}/held.csv?"}  # fmt: skip
     for held_out, said in refused.items():
         status, out, err = dpgen("evaluate", tmp_path / "run", *words, held_out)

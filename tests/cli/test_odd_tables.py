@@ -41,7 +41,7 @@ TABLES = {
         [],
         None,
     ),
-    "lstm": ({}, "sex", ["model.network=lstm"], r"model\.network=lstm: is for series, and (data=table|frame) is none"),
+    "lstm": ({}, "sex", ["model.network=lstm"], r"model\.network=lstm: is for series, and (data=table|frame) has none"),
     "a bound of 0": ({}, "sex", ["clipping=fixed", "clipping.c=0"], r"clipping\.c=0: expected a number from"),
     "a largest bound of 0": ({}, "sex", ["clipping=dpnorm", "clipping.c_max=0"], r"clipping\.c_max=0: expected a number"),
     "weights of 0": (
@@ -68,14 +68,14 @@ TABLES = {
     "bounds to be found": ({"share": PRIVATE}, "sex", FOUND, None),
     **{f"bounds to be found of {name}": ({name: PRIVATE}, "sex", FOUND, None) for name in ("flat", "nil", "far")},
     "bounds to be found of one whole number": ({"year": {**PRIVATE, "type": "integer"}}, "sex", FOUND, None),
-    "random weights of public data": ({}, "sex", ["model.init_public=census"], r"model\.init_public=census: is of"),
+    "random weights of public data": ({}, "sex", ["model.init_public=census"], r"model\.init_public=census: applies only"),
     "a start that is not there": (
         {},
         "sex",
         ["model.init=nowhere", "model.init_public=census"],
         r"model\.init=.*nowhere: .* is not a folder: expected a release",
     ),
-    "a start without a declaration": ({}, "sex", ["model.init=nowhere"], r"model\.init=.*nowhere: a training starts from"),
+    "a start without a declaration": ({}, "sex", ["model.init=nowhere"], r"model\.init=.*nowhere: training starts only"),
 }  # fmt: skip
 QUICK = ["model=wgan", "model.steps=2", "model.hidden=4", "model.made=2", "model.rate=0.1", "split.k=1", "rows=5"]
 

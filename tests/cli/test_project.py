@@ -164,7 +164,7 @@ def _coarser(certificate):
         (lambda c: c["also"].update(replace_one_epsilon=2.0), "'also'"),
         (lambda c: c.update(epsilon=2.0, target_epsilon=2.0), "costs"),
         (lambda c: c["stages"][1].update(name="something"), "noise of stage 'rows': there is no such stage"),
-        (_renamed, "expected 'rows'"),
+        (_renamed, "is made with a stage 'rows', and there is none"),
         (_coarser, "moves rows by at most"),
     ],
 )
@@ -223,7 +223,7 @@ def test_what_is_not_a_projection_cannot_claim_replacement(dpgen, trained, tmp_p
         (["data=array", f"data.path={__file__}"], "expected a name that ends in"),
         (["seed=-1"], "seed=-1"),
         (["project.nothing=1"], "no setting"),
-        (["-m"], "train alone"),
+        (["-m"], "only with dpgen train"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

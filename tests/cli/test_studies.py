@@ -105,7 +105,7 @@ MISTAKES = {
     "half a total": (["privacy.study_epsilon=3"], "begin it with the total"),
     "no total": (["privacy.study_epsilon=-3", "privacy.study_delta=1e-5"], "expected a number above 0"),
     "no name": ([*TOTAL, "privacy.study=a/b"], "expected a name of letters"),
-    "a total of nothing": (["privacy.study=null", *TOTAL], "of no study"),
+    "a total of nothing": (["privacy.study=null", *TOTAL], "to no study"),
     "the twin": (["privacy=off", *TOTAL], "there is no setting|privacy=off"),
     "noise from a seed": (["debug.private_seed=3", *TOTAL], r"debug\.private_seed=3: .* privacy\.study=census"),
     "a selection from a seed": (

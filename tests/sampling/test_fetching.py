@@ -110,7 +110,7 @@ class Unformatted(Face):
 
 
 def test_data_sets_of_hugging_face_that_are_none_of_records_are_told_what_to_do():
-    with pytest.raises(BadRecords, match=r"a Splits of several data sets: expected one; hand over records\['train'\]"):
+    with pytest.raises(BadRecords, match=r"a Splits of several data sets: expected one; pass records\['train'\]"):
         store_of(Splits(train=Face()))
     with pytest.raises(BadRecords, match=r"items hold lists.*records.with_format\('torch'\), or .*with_transform\("):
         store_of(Unformatted())
