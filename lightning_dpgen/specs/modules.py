@@ -48,7 +48,7 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
         if getattr(spec, name, None) != "conv":
             continue
         if not isinstance(schema, kind):
-            raise UsageError(f"model.{name}=conv: is for {words}, and data={source} is none; use model.{name}=dense")
+            raise UsageError(f"model.{name}=conv: is for {words}, and data={source} has none; use model.{name}=dense")
         if isinstance(schema, ImageSchema) and (schema.height % 4 or schema.width % 4):
             raise UsageError(
                 f"model.{name}=conv: pictures of {schema.height} by {schema.width} do not go through it, which needs "

@@ -41,7 +41,7 @@ TABLES = {
         [],
         None,
     ),
-    "lstm": ({}, "sex", ["model.network=lstm"], r"model\.network=lstm: is for series, and (data=table|frame) is none"),
+    "lstm": ({}, "sex", ["model.network=lstm"], r"model\.network=lstm: is for series, and (data=table|frame) has none"),
     "a bound of 0": ({}, "sex", ["clipping=fixed", "clipping.c=0"], r"clipping\.c=0: expected a number from"),
     "a largest bound of 0": ({}, "sex", ["clipping=dpnorm", "clipping.c_max=0"], r"clipping\.c_max=0: expected a number"),
     "weights of 0": (
@@ -75,7 +75,7 @@ TABLES = {
         ["model.init=nowhere", "model.init_public=census"],
         r"model\.init=.*nowhere: .* is not a folder: expected a release",
     ),
-    "a start without a declaration": ({}, "sex", ["model.init=nowhere"], r"model\.init=.*nowhere: a training starts from"),
+    "a start without a declaration": ({}, "sex", ["model.init=nowhere"], r"model\.init=.*nowhere: training starts only from"),
 }  # fmt: skip
 QUICK = ["model=wgan", "model.steps=2", "model.hidden=4", "model.made=2", "model.rate=0.1", "split.k=1", "rows=5"]
 

@@ -257,7 +257,7 @@ MISTAKES = {
     "a table of a file": (["-o", "{}/a.csv", "--table", "t"], "--table t: names a table of a database, or the sheet"),
     "a sheet": (["-o", "{}/a.xlsx", "--table", "a/b"], "--table a/b: 'a/b': expected a name of a sheet"),
     "a folder with other files": (["-o", "{}/model/"], "/model: holds 'b.db': expected a new folder, or one"),
-    "a kind of no folder": (["-o", "{}/a.csv", "--format", "csv"], "--format csv: is about the files in a folder"),
+    "a kind of no folder": (["-o", "{}/a.csv", "--format", "csv"], "--format csv: applies to the files of a folder"),
     "processes for a file": (["-o", "{}/a.csv", "--processes", "2"], "--processes 2: one file is written by one process"),
     "no process": (["-o", "{}/a/", "--processes", "0"], "--processes 0: expected 1 to 1024"),
     "long": (["--form", "long"], "--form long: applies to series, and this release is of kind table"),

@@ -130,7 +130,7 @@ MISTAKES = {
     "empty": (["empty.csv"], "is empty"),
     "no Parquet": (["bad.parquet"], "cannot be read as Parquet"),
     "no metadata": (["--from", "sdv", "bad.json"], "is not JSON"),
-    "a header of metadata": (["--from", "sdv", "bad.json", "--no-header"], "--no-header is about"),
+    "a header of metadata": (["--from", "sdv", "bad.json", "--no-header"], "--no-header applies to"),
     "no folder": (["good.csv", "-o", "nowhere/a.yaml"], "cannot be written"),
     "there already": (["good.csv", "-o", "a.txt"], "exists already"),
 }

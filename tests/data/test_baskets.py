@@ -269,7 +269,7 @@ def test_keys_of_a_file(tmp_path):
     (tmp_path / "y.dat").write_text("a 3 10\nb")
     assert basket_keys(tmp_path / "y.dat", form=BasketForm(label=True)).names.to_pylist() == ["10", "3"]
     (tmp_path / "x.dat").write_text("3 x")
-    with pytest.raises(BadRecords, match=r"line 1: the item 'x' is no whole number"):
+    with pytest.raises(BadRecords, match=r"line 1: the item 'x' is not a whole number"):
         basket_keys(tmp_path / "x.dat", integers=True)
 
 
@@ -396,10 +396,10 @@ FILES |= {
     "a matrix of no items": ("x.npz", _saved(seven[:0]), "no baskets"),
     "a matrix of another width": ("x.npz", _saved(seven[:, :5]), r"x.npz has shape \(7, 5\): expected \(N, 7\)"),
     "a matrix by columns": ("x.npz", _saved(seven.tocsc()), r"x.npz holds a 'csc' matrix: expected csr.*tocsr"),
-    "a matrix of negative numbers": ("x.npz", _saved(-1.0 * seven), "x.npz holds negative"),
-    "a matrix of missing numbers": ("x.npz", _saved(seven * np.nan), "x.npz holds negative"),
-    "a matrix of infinite numbers": ("x.npz", _saved(seven * np.inf), "x.npz holds negative"),
-    "a matrix of complex numbers": ("x.npz", _saved(seven * 1j), "x.npz holds negative"),
+    "a matrix of negative numbers": ("x.npz", _saved(-1.0 * seven), "x.npz holds numbers that are negative"),
+    "a matrix of missing numbers": ("x.npz", _saved(seven * np.nan), "x.npz holds numbers that are negative"),
+    "a matrix of infinite numbers": ("x.npz", _saved(seven * np.inf), "x.npz holds numbers that are negative"),
+    "a matrix of complex numbers": ("x.npz", _saved(seven * 1j), "x.npz holds numbers that are negative"),
     "arrays of something else": ("x.npz", _npz(images=np.ones((2, 2))), "expected an array named format.*save_npz"),
     "an item beyond the last": ("x.npz", _npz(**WHOLE | {"indices": np.array([0, 7])}), "damaged csr.*indices must"),
     "an item before the first": ("x.npz", _npz(**WHOLE | {"indices": np.array([0, -1])}), "damaged csr.*indices must"),

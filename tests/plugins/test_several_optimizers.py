@@ -206,8 +206,8 @@ def _with_second(second):
 
 REFUSED = {
     "losses": (_losses, 0, "training_step returned Tensor for 2 optimizers"),
-    "three entries": (lambda self, *_: [None] * 3, 0, "gave 3 entries for 2 optimizers"),
-    "bare losses": (_with_second(lambda self: self.generator_loss()), 0, "gave tuple for 2 optimizers"),
+    "three entries": (lambda self, *_: [None] * 3, 0, "returned 3 entries for 2 optimizers"),
+    "bare losses": (_with_second(lambda self: self.generator_loss()), 0, "returned tuple for 2 optimizers"),
     "no record": (_closed_over_the_batch, 0, "returned DataFree terms alone"),
     "several numbers": (_with_second(lambda self: DataFree(lambda: self.generator(CODES))), 0, r"one number.*\(5, 3\)"),
     "of another's": (_with_second(lambda self: DataFree(lambda: self.critic(RECORDS).sum())), 0, "no parameter that is"),

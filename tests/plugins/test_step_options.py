@@ -148,7 +148,7 @@ BAD = {
     "no views": ({"augment": lambda x: x, "multiplicity": 0}, Plain, ValueError, "multiplicity=0"),
     "memory unknown": ({"micro_batch": "auto"}, Odd, ValueError, "could not be tried on made-up records"),
     "groups in parts": ({"micro_batch": 9}, InGroups, ValueError, "reaches over all parts"),
-    "views of terms": ({"augment": lambda x: x}, InTerms, ValueError, "gives terms, which receive records as they are"),
+    "views of terms": ({"augment": lambda x: x}, InTerms, ValueError, "returns terms, which receive records as they are"),
     "views that are too few": ({"augment": lambda x: x[:1], "multiplicity": 2}, Plain, ValueError, "expected 2 views"),
 }
 

@@ -171,9 +171,9 @@ WGANS = {
     "labels": (["model.conditional=true", "model.bias=zero"], "model.conditional=true with model.bias=zero"),
     "no plane": (
         ["model.critic=conv", "data=mushroom"],
-        "model.critic=conv: is for pictures and series, and data=mushroom is none",
+        "model.critic=conv: is for pictures and series, and data=mushroom has none",
     ),
-    "no series": (["model.network=lstm"], "model.network=lstm: is for series, and data=digits is none"),
+    "no series": (["model.network=lstm"], "model.network=lstm: is for series, and data=digits has none"),
     "depth of none": (
         ["model.network=lstm", "model.critic=conv", "model.layers=3"],
         "model.layers=3 with model.network=lstm",
