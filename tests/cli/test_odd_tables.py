@@ -75,7 +75,7 @@ TABLES = {
         ["model.init=nowhere", "model.init_public=census"],
         r"model\.init=.*nowhere: .* is not a folder: expected a release",
     ),
-    "a start without a declaration": ({}, "sex", ["model.init=nowhere"], r"model\.init=.*nowhere: training starts only from"),
+    "a start without a declaration": ({}, "sex", ["model.init=nowhere"], r"model\.init=.*nowhere: training starts only"),
 }  # fmt: skip
 QUICK = ["model=wgan", "model.steps=2", "model.hidden=4", "model.made=2", "model.rate=0.1", "split.k=1", "rows=5"]
 

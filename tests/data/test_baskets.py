@@ -328,7 +328,7 @@ def test_universes(tmp_path):
         "0:0": "smallest first",
         "0..999999999": "100,000",
         "stock": "16470",
-        write("b.txt", "tea\nmilk\ntea"): r"b.txt: .*'tea' stands twice \(lines 1 and 3\)",
+        write("b.txt", "tea\nmilk\ntea"): r"b.txt: .*'tea' appears twice \(lines 1 and 3\)",
         write("c.txt", "tea\n\nmilk"): r"\(line 2\)",
         write("d.txt", ""): "line 1",
         write("e.csv", "tea,3\n"): "line 1: found 2 fields",
@@ -364,7 +364,7 @@ FILES = {
     "a cut gzip": ("x.dat.gz", gzip.compress(b"tea\n" * 1000)[:-9], "cannot be read"),
     "no gzip": ("x.csv.gz", b"basket,item\n", "cannot be read"),
     "no Parquet": ("x.parquet", b"PAR1", "cannot be read"),
-    "another ending": ("x.xls", "tea", r"lines \(one basket a line\)"),
+    "another ending": ("x.xls", "tea", r"lines \(one basket in each line\)"),
     "three columns": ("x.csv", "basket,item,price\n1,tea,3\n", r"expected two.*columns="),
     "one column": ("x.csv", "item\ntea\n", "expected two"),
     "a column twice": (
