@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_dpgen.privacy.drawn_noise import CORRELATED, REAL_GAUSSIAN
 from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
 from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT
@@ -300,6 +301,7 @@ def _of_deployment(certificate: dict[str, Any]) -> list[Hazard]:
             "Noise comes from a cipher (on a GPU, from torch's generator); the generator that samples records is "
             "statistically sound, and not cryptographic."
         )
+    inexact = any(entry["mechanism"] in (REAL_GAUSSIAN, CORRELATED) for entry in certificate["noise"]["others"])
     timing: tuple[str, tuple[str, ...]] = ("", ())
     if isinstance(certificate["selection"], dict):
         timing = ("The guarantee needs the number of trials, and the time that they took, to stay secret.", ("selection",))
@@ -326,8 +328,10 @@ def _of_deployment(certificate: dict[str, Any]) -> list[Hazard]:
             DEPLOYMENT,
             "4.3",
             "The last digits of floating-point numbers give the noise away",
-            "Noise on sums of whole numbers is exact; other noisy sums are rounded to a public grid.",
-            ("noise.source",),
+            "Noise on sums of whole numbers is exact; other noisy sums are rounded to a public grid."
+            + (" Their noise is computed in floating point, whose law no proof covers." if inexact else ""),
+            ("noise.source", "noise.others"),
+            "Who has judged the noise that is computed in floating point? Ask those who ran it." if inexact else "",
         ),
         Hazard(
             DEPLOYMENT,

@@ -140,7 +140,8 @@ def _releases(certificate: dict[str, Any]) -> str | None:
 
 def _composition(certificate: dict[str, Any]) -> str:
     accountant = certificate["accountant"]
-    return f"All stages together, by {markdown(accountant['name'])} {markdown(accountant['version'])}."
+    name, version = markdown(accountant["name"]), markdown(accountant["version"])
+    return f"All stages together, by the accountant named {name}, with dp-accounting {version}."
 
 
 def _tuning(certificate: dict[str, Any]) -> str:

@@ -202,7 +202,7 @@ def _check_digest(certificate: dict, verdict: Verdict) -> None:
     if isinstance(certificate["selection"], str) and certificate["selection"] != SELECTION:
         verdict.problems.append(f"selection: this format knows {SELECTION!r}, or a law, a score and a space")
     if len(verdict.problems) == before:
-        verdict.checks.append("the certificate is as it was written, and its statement follows from its fields")
+        verdict.checks.append("the certificate agrees with its own digest, and its statement follows from its fields")
 
 
 def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
