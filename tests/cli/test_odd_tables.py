@@ -68,7 +68,7 @@ TABLES = {
     "bounds to be found": ({"share": PRIVATE}, "sex", FOUND, None),
     **{f"bounds to be found of {name}": ({name: PRIVATE}, "sex", FOUND, None) for name in ("flat", "nil", "far")},
     "bounds to be found of one whole number": ({"year": {**PRIVATE, "type": "integer"}}, "sex", FOUND, None),
-    "random weights of public data": ({}, "sex", ["model.init_public=census"], r"model\.init_public=census: is of"),
+    "random weights of public data": ({}, "sex", ["model.init_public=census"], r"model\.init_public=census: applies only to"),
     "a start that is not there": (
         {},
         "sex",

@@ -281,7 +281,7 @@ REFUSED = {
     "rand_on_empty": {"rand_on_empty": True},
     "grad_sample_mode": {"grad_sample_mode": "ghost"},
     "target_unclipped_quantile": {"target_unclipped_quantile": 0.5},
-    "stands in no ledger": {"optimizer": _stock},
+    "is in no ledger": {"optimizer": _stock},
     "another account or stage": {
         "optimizer": lambda network: PrivateOptimizer(
             torch.optim.SGD(network.parameters(), lr=0.1), account=_account(), clipping=Fixed(1.0), expected_batch_size=4.0
