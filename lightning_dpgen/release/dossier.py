@@ -140,8 +140,9 @@ def _attacker(certificate: dict[str, Any]) -> list[str]:
     if isinstance(certificate["selection"], dict):
         secret.append("the number of trials, the time that they took, and everything about the trials that were not chosen")
     return [
-        f"The attacker has every file of the release{drawn}, knows the software and all that is declared below, has any "
-        "amount of computing power but none that breaks the cipher of the noise, and will read all that is published later.",
+        f"The attacker has every file of the release{drawn}, knows the software and all that is declared below, and will "
+        "read all that is published later.",
+        "The attacker has any amount of computing power, but none that breaks the cipher of the noise.",
         "The attacker may know every other record, and everything about the person but the one thing that is asked.",
         f"The attacker does not have: {'; '.join(secret)}.",
     ]
