@@ -22,7 +22,7 @@ _MOST_CHILDREN, _FEW = 2**14, 8
 # The most pieces of a distribution: a schema holds twice as many.
 MOST_PIECES = 5_000
 # A node is looked at more closely if it holds more than this many deviations of the noise.
-_CERTAIN = 4.0
+CERTAIN = 4.0
 # By the rank of a level: from how many deviations of the noise a count is beyond doubt, and from how many of the noise of
 # all others together these are.
 _SURE = {0: (3.5, 4.0), 1: (3.0, 1.75), 2: (2.5, 1.0)}
@@ -106,7 +106,7 @@ def find_values_in(
             for place, count in enumerate(_likely(row[: -(-(grid.span - first) // width)], mass, sigma, rank))
             if first + place * width < grid.span
         ]
-        close = sorted((node for node in nodes if node[2] > _CERTAIN * sigma), key=lambda node: -node[2])
+        close = sorted((node for node in nodes if node[2] > CERTAIN * sigma), key=lambda node: -node[2])
         chosen = set(close[: max(_MOST_CHILDREN // grid.branching, _FEW)]) if level < grid.levels else set()
         found = [node for node in nodes if node in chosen]
         done += [node for node in nodes if node not in chosen]

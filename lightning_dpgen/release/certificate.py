@@ -305,6 +305,9 @@ def _other_releases(certificate: dict[str, Any]) -> str:
     if not isinstance(study, dict):
         return "Study unknown: other releases from the same data, if there are any, add to this one."
     how = "replaced" if study["relation"] == REPLACE_ONE else "added or removed"
+    # A study does not know the units of its runs, and a record is a part of each.
+    if (_rows_of_a_person(certificate["declared"]) or 1) > 1:
+        how += " (and for the unit of this one, where each of them protects that unit)"
     return (
         f"In the study '{printable(study['name'], 80)}' this was run {study['runs']}; together its runs so far are "
         f"({study['epsilon']:g}, {study['delta']:g})-differentially private for one record {how}, of a total of "

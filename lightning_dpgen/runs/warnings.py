@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.unmodelled import Fake
+from lightning_dpgen.data.value_grid import without_level
+from lightning_dpgen.data.value_tree import CERTAIN
 from lightning_dpgen.gradients.clipping import Decay
 from lightning_dpgen.privacy.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan
@@ -16,6 +21,8 @@ from lightning_dpgen.specs.settings import Settings
 
 # A declared number that is so many times the true one, or one in so many, is worth a word.
 _FAR = 1.1
+# A distribution of fewer pieces than these that stand out from noise shows peaks of noise.
+_FEWEST_PIECES = 20
 
 
 def seed_warning(seed: int | None) -> str | None:
@@ -50,6 +57,36 @@ def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
         yield as_settings(warning, "split", settings.spec.split)
     if not settings.trained and (warning := settings.recipe.warning(plan)) is not None:
         yield warning
+    if (warning := _peaks_warning(settings, plan)) is not None:
+        yield warning
+
+
+def _peaks_warning(settings: Settings, plan: Plan) -> str | None:
+    """Return a warning of bins that follow the records, where noise alone can make a peak (`value_tree`)."""
+    first = plan.stages[0].access.multipliers
+    found = {without_level(noise): multiplier for noise, multiplier in first.items() if noise != without_level(noise)}
+    least = CERTAIN * max(found.values(), default=0.0) * plan.max_rows
+    if not plan.private or least * _FEWEST_PIECES <= settings.n:
+        return None
+    columns = ", ".join(noise.removeprefix("values of ") for noise in found)
+    return (
+        f"of numbers whose bins follow the records ({columns}) what fewer than {least:,.0f} of {settings.n:,} records "
+        "share is noise, so a peak may show that no record has; declare how many bins (bins: 10), leave out columns of "
+        "little use, lower data.max_rows, or raise epsilon"
+    )
+
+
+def persons_warning(spec: RunSpec, schema: Schema) -> str | None:
+    """Return a warning of a column that names what each row belongs to, where rows alone are protected."""
+    made_up = (
+        [column.name for column in schema.columns if isinstance(column, Fake)] if isinstance(schema, TableSchema) else []
+    )
+    if not made_up or not spec.privacy.private or spec.data.column_of_persons is not None:
+        return None
+    return (
+        f"{made_up[0]} is made up anew (type: fake), and no column names persons: a person with several rows is protected "
+        f"less than one row is; if it names persons, set data.person={made_up[0]} and data.max_rows"
+    )
 
 
 def plan_limits(settings: Settings, plan: Plan) -> tuple[str, ...]:
@@ -94,6 +131,7 @@ def plan_warnings(settings: Settings, plan: Plan) -> Iterator[str | None]:
     """Yield warnings of a plan: a large epsilon or delta, clusters and measurements that hold more noise than records."""
     yield caution(plan.epsilon if plan.private else None)
     yield delta_warning(settings.spec)
+    yield persons_warning(settings.spec, settings.schema)
     if isinstance(settings.clipping, Decay) and getattr(settings.spec.model, "optimizer", None) == "adam":
         yield (
             "clipping=decay with model.optimizer=adam: Adam divides gradients by their size, so the decay changes next to "

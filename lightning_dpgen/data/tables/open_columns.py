@@ -199,5 +199,8 @@ def open_column(name: str, fields: Mapping[str, Any]) -> Open | None:
             raise BadSchema("categories that are found are texts: expected a text, or none", name, "other")
         return Open(name=name, described=dict(fields), find=KEYS, **about)
     if set(where) & {"low", "high"}:
-        raise BadSchema(f"{PRIVATE}: low and high are found together, of type {', '.join(_REFERENCES)}", name, "low")
+        kinds = ", ".join(_REFERENCES)
+        raise BadSchema(
+            f"low and high are found together: write {PRIVATE} for both, of a column of type {kinds}", name, "low"
+        )
     return None
