@@ -77,7 +77,7 @@ def test_a_declared_number_may_be_a_tenth_off(found, warned):
 def test_limits_of_a_plan_follow_from_public_numbers_alone():
     """Each is one of the warnings, and none is there with a budget that is large."""
     words = ["data=adult", "model=measured"]
-    for epsilon, count in ((0.05, 1), (100.0, 0)):
+    for epsilon, count in ((0.05, 2), (100.0, 0)):
         settings = read_settings([*words, f"privacy.epsilon={epsilon}"])
         plan = settings.plan()
         found = plan_limits(settings, plan)
