@@ -27,10 +27,13 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import expected_lot_size
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.noise_grid import GRID_POWERS
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 # The probability that a rehearsal refuses sound noise, on either side and for each parameter.
 _FALSE_ALARM = 1e-11
+# Half of the widest step of the grid on which noise lies, in deviations of the noise.
+_HALF_A_STEP = 2.0 ** (GRID_POWERS[1] - 1)
 
 
 def _of_torch_optimizer(name: str) -> property:
@@ -233,6 +236,8 @@ class PrivateOptimizer(DPOptimizer):
                 continue
             ratio = float((views[p].double() / deviation).square().mean())
             low, high = chi2.ppf([_FALSE_ALARM, 1.0 - _FALSE_ALARM], size) / size
+            # Rounding to the grid moves a number by half a step at most: the noise of a single one may be 0.
+            low = max(0.0, math.sqrt(low) - _HALF_A_STEP) ** 2
             if not (low <= ratio <= high):
                 raise NoiseMissing(
                     f"noise of {math.sqrt(ratio):.3g} times the planned size reached a parameter of shape "

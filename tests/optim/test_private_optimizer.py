@@ -1,11 +1,13 @@
 """The optimizer in a bare loop, with stock Opacus modules and behind Lightning's wrapper: every step is one access."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from contracts.drawn import ChosenLots, draw_of, drawn, handed
 from contracts.laws import steps as laws
+from contracts.laws.accounts import account_of
 from contracts.laws.steps import network_of_two_layers
 from opacus import GradSampleModule
 from opacus.schedulers import ExponentialNoise
@@ -27,7 +29,7 @@ from lightning_dpgen.gradients.stacked import StackedLinear
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
+from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing, PlanMismatch
 from lightning_dpgen.sampling.lots import Lot
 
 
@@ -619,3 +621,16 @@ def test_a_trunk_is_no_part_of_one_component(account_of):
         assert gradients.by_component == (not trunk)
     with pytest.raises(ValueError, match="PerComponent"):
         PerComponent(Fixed(1.0)).scope.norms(gradients)
+
+
+@pytest.mark.parametrize(("size", "noticed"), [(1, False), (4, False), (8, True)])
+def test_noise_of_a_few_numbers_may_round_to_nothing(monkeypatch, size, noticed):
+    """One number in 700 is rounded to 0, which says nothing of it alone; eight of them are not all."""
+    account = account_of({"gradient": 1.3})
+    weight = nn.Parameter(torch.zeros(size))
+    optimizer = PrivateOptimizer(
+        torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(0.7), expected_batch_size=5.0
+    )
+    monkeypatch.setattr(account.stream, "add_normal_", lambda out, s: out.add_(1e-4 * s))
+    with pytest.raises(NoiseMissing) if noticed else nullcontext():
+        optimizer.rehearse()
