@@ -64,7 +64,7 @@ class PrivateTraining:
             IterableDataset, which is passed once; it begins anew, at its first item, when a fit goes on.
         n: the declared number of records, public; never ``len(records)``.
         epsilon: the budget; infinite for a fit without privacy, which no certificate calls private.
-        delta: in (0, 1).
+        delta: above 0 and below 1/n.
         sample_rate: the probability with which each record takes part in a step; or a schedule, pairs of a number of steps
             and their rate, ``[(100, 0.01), (200, 0.02)]``. The divisor of a step is that of its own rate.
         steps: the number of steps, which a schedule also says.
@@ -364,6 +364,11 @@ def _streamed(records: Any, plan: Plan) -> StreamedStore:
 def _warn(plan: Plan, records: int) -> None:
     """Warn of a delta and of a number of records that are allowed and rarely meant."""
     n = plan.n or 1
+    if plan.private and plan.delta >= 1.0 / n:
+        raise ValueError(
+            f"delta={plan.delta:g}: expected less than 1/n = {1.0 / n:.3g}, since publishing one record at random would "
+            "satisfy a delta of 1/n"
+        )
     if plan.private and plan.delta > 0.1 / n:
         warnings.warn(f"delta={plan.delta:g}: is above 1/(10 n) = {0.1 / n:.3g}; a smaller delta is usual", stacklevel=3)
     # The message leaves out the true number, which is private.

@@ -138,6 +138,7 @@ BAD = {
     "the name of a study": ({"study": "census"}, ValueError, "study='census': expected a Study"),
     "half a step": ({"steps": 1.5}, ValueError, "steps=1.5: expected"),
     "delta": ({"delta": 2.0}, ValueError, "delta"),
+    "a delta of 1/n": ({"delta": 0.005}, ValueError, "expected less than 1/n"),
     "epsilon": ({"epsilon": -1.0}, ValueError, "epsilon"),
     "tiny budget": ({"epsilon": 1e-4}, BudgetTooSmall, "too small"),
     "a loader": ({"records": DataLoader(TensorDataset(RECORDS))}, ValueError, "sampling"),
@@ -262,7 +263,7 @@ def test_a_block_that_makes_no_sense_is_refused(block):
         _private().loader(block)
 
 
-@pytest.mark.parametrize(("changes", "words"), [({"delta": 0.5}, "above 1/"), ({"n": 20}, "n=20: is far from")], ids=str)
+@pytest.mark.parametrize(("changes", "words"), [({"delta": 1e-3}, "above 1/"), ({"n": 20}, "n=20: is far from")], ids=str)
 def test_it_warns_of_a_large_delta_and_of_a_number_far_off_which_it_does_not_tell(changes, words):
     with pytest.warns(UserWarning, match=words) as found:
         _private(**changes)
