@@ -1,7 +1,7 @@
 """The noises that each stage of a run of this software draws, and the check of a certificate against them.
 
-Names of stages and noises follow from the kind of the model and from settings, which a release holds. So noises cannot be
-left out, restated as ones in real numbers, or called by other names.
+Names of stages and noises follow from the kind of the model and from settings, which a release holds. Stages that only some
+models of a kind have, and noises that a stage draws at times, may be left out unnoticed.
 """
 
 from __future__ import annotations
