@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import filelock
 import numpy as np
 import pyarrow as pa
 import torch
@@ -24,9 +23,9 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
+from lightning_dpgen.passes.held_folder import HeldFolder
 from lightning_dpgen.passes.kept_records import DamagedBlocks, KeptRecords, Part, of_rows, to_rows
 from lightning_dpgen.passes.person_shuffle import BlockPersons, PersonShuffle, buckets_for, check_most_rows
-from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.privacy.errors import DamagedState
 
 # Names in the folder besides those of blocks: of the sums so far of a pass over them, of the folder of their persons, and
@@ -55,7 +54,7 @@ class SourceBlocks(Protocol):
         """Yield the records of a block as `Reading`, some at a time, with their owners where there is a person."""
 
 
-class KeptBlocks:
+class KeptBlocks(HeldFolder):
     """Records as `Blocks`, in files that the owner alone may read. Private.
 
     A block of the source is read, checked and encoded once, and is kept in parts of so many records that a few of them
@@ -64,8 +63,7 @@ class KeptBlocks:
     decides how it is read. Each file ends with a checksum of its name and content: what is damaged or missing is encoded
     anew.
 
-    One process at a time uses the folder, from `hold` or `fill` until `close`. The lock lies beside the folder, so that it
-    outlasts it.
+    One process at a time uses the folder, from `hold` or `fill` until `close`.
 
     Where the source says whose the records are, those of a person over all blocks that take part are chosen by
     `PersonShuffle`, and the others are left out when a part is read.
@@ -78,19 +76,18 @@ class KeptBlocks:
     """
 
     def __init__(self, source: SourceBlocks, folder: Path, max_rows: int = 1, *, by_rows: bool = False) -> None:
-        self.schema, self._source, self._folder, self._by_rows = source.schema, source, folder, by_rows
+        super().__init__(folder)
+        self.schema, self._source, self._by_rows = source.schema, source, by_rows
         self._values = source.values
         self._parts: dict[str, Path] = {}
         self.counted: dict[str, int] = {}
         self._rows: dict[str, int] = {}
         self._max_rows = max_rows
         self._shuffle: PersonShuffle | None = None
-        self._lock: filelock.FileLock | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process reads what is encoded, for the one that holds the folder. A copy of the source would
-        # open all its files.
-        return self.__dict__ | {"_lock": None, "_source": None}
+        # A copy in another process reads what is encoded; a copy of the source would open all its files.
+        return super().__getstate__() | {"_source": None}
 
     @property
     def keys(self) -> list[str]:
@@ -111,23 +108,6 @@ class KeptBlocks:
                 )
         elif self._max_rows > max_rows:
             check_most_rows(lambda: (self.read(key).persons for key in self._parts), self._shuffle.persons, max_rows)
-
-    def hold(self) -> None:
-        """Keep other processes from the folder until `close`, or until this process ends.
-
-        Raises:
-            filelock.Timeout: if another one uses it.
-        """
-        if self._lock is None:
-            lock = hold(self._folder)
-            lock.acquire()
-            self._lock = lock
-
-    def close(self) -> None:
-        """Leave the folder to others."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
 
     def fill(self, executor: PassExecutor | None = None) -> None:
         """Read and encode the blocks that are not kept yet, or whose files are not what was written; see `hold`.

@@ -6,13 +6,13 @@ import functools
 import hashlib
 import json
 import secrets
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import filelock
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -29,11 +29,11 @@ from lightning_dpgen.data.value_grid import Leaves
 from lightning_dpgen.data.value_tree import find_values_in
 from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
+from lightning_dpgen.passes.held_folder import HeldFolder
 from lightning_dpgen.passes.kept_blocks import CUTS
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.person_shuffle import buckets_for
 from lightning_dpgen.passes.reduce import reduce
-from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.privacy.mechanisms import select_keys
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.sampling.errors import BadRecords
@@ -67,7 +67,7 @@ class OpenBlocks(Protocol):
         """Return the columns of a block that are looked at, and its persons, as `read_open_rows` does."""
 
 
-class KeptLook:
+class KeptLook(HeldFolder):
     """Records in blocks as a first pass sees them: counts, in files that the owner alone may read. Private.
 
     A block is read once, as it will be, so that what cannot be read costs nothing. Of each column the different values of
@@ -91,44 +91,25 @@ class KeptLook:
     def __init__(
         self, source: OpenBlocks, parts: Mapping[str, Part], folder: Path, max_rows: int = 1, *, private: bool = True
     ) -> None:
-        self._source, self._parts, self._folder, self._max_rows = source, dict(parts), folder, max_rows
-        self._private = private
-        self._executor: PassExecutor = InProcess()
-        self._lock: filelock.FileLock | None = None
+        super().__init__(folder)
+        self._source, self._parts, self._max_rows, self._private = source, dict(parts), max_rows, private
         self._units: list[str] = []
         self.n = 0
         self._keys: dict[str, KeyCounts] = {}
-
-    def hold(self) -> None:
-        """Keep other processes from the folder until `close`, or until this process ends.
-
-        Raises:
-            filelock.Timeout: if another one uses it.
-        """
-        if self._lock is None:
-            lock = hold(self._folder)
-            lock.acquire()
-            self._lock = lock
-
-    def close(self) -> None:
-        """Leave the folder to others."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._buckets: dict[str, np.ndarray] = {}
 
     def fill(self, executor: PassExecutor | None = None) -> None:
         """Read and count the blocks that are not kept yet; see `hold`.
 
         Args:
-            executor: where this is done, and the counts of trees later; other processes need the same files in the same
-                places. None for this process.
+            executor: where this is done; other processes need the same files in the same places. None for this process.
 
         Raises:
             BadRecords: for what cannot be read, and more categories than are held in memory; what was kept before stays.
             OSError: from the disk; likewise.
             filelock.Timeout: if another process uses the folder.
         """
-        self._executor = executor or self._executor
+        executor = executor or InProcess()
         self.hold()
         self._folder.mkdir(mode=0o700, exist_ok=True)
         about = json.dumps([[[name, *_about(part)] for name, part in self._parts.items()], self._max_rows, self._private])
@@ -136,15 +117,16 @@ class KeptLook:
         writer = _Writer(self._source, self._parts, self._folder, self._max_rows, self._private)
         if self._source.person is None:
             self._remove_all_but(blocks.values())
-            self._map(
-                functools.partial(writer.count_block, blocks), [key for key in blocks if not writer.is_whole(blocks[key])]
-            )
+            left = [key for key, name in blocks.items() if not writer.is_whole(name)]
+            _map(executor, functools.partial(writer.count_block, blocks), left)
             self._units = list(blocks.values())
         else:
-            self._units = self._count_persons(writer, blocks)
+            self._units = self._count_persons(writer, blocks, executor)
         listed = [writer.listed(name) for name in self._units]
         self.n = sum(one["n"] for one in listed)
+        # All but the numbers of trees is read before anything is spent.
         self._keys = {name: self._all_keys(name) for name, part in self._parts.items() if part.find == KEYS}
+        self._buckets = {name: self._all_buckets(name) for name, part in self._parts.items() if part.find == BOUNDS}
 
     def held(self, name: str) -> np.ndarray:
         """Return the different categories of a column of all records; private."""
@@ -152,9 +134,7 @@ class KeptLook:
 
     def find_bounds(self, access: OpenAccess, name: str, part: Part) -> tuple[int | float, int | float] | None:
         """Find the bounds of a column; see `discovery.find_bounds_in`."""
-        buckets = WHOLE if part.whole else REAL
-        counts = sum((self._read(unit, name, "buckets") for unit in self._units), np.zeros(len(buckets), np.int64))
-        return find_bounds_in(access, bounds_of(name), counts, most=part.most, whole=part.whole)
+        return find_bounds_in(access, bounds_of(name), self._buckets[name], most=part.most, whole=part.whole)
 
     def find_keys(self, access: OpenAccess, name: str, part: Part) -> list[Any]:
         """Find the categories of a column; see `mechanisms.select_keys`."""
@@ -162,17 +142,19 @@ class KeptLook:
         return select_keys(access, keys_of(name), held.names, held.counts, most=part.most)[0].tolist()
 
     def find_values(self, access: OpenAccess, name: str, part: Part, leaves: Leaves) -> dict[str, Any]:
-        """Find how a column is distributed; see `value_tree.find_values_in`."""
+        """Find how a column is distributed; see `value_tree.find_values_in`.
+
+        This process alone reads the numbers, since a cluster may be lost within the access.
+        """
         runs = _Runs({unit: _file(self._folder, unit, list(self._parts).index(name), "numbers") for unit in self._units})
 
         def count(firsts: Sequence[int], width: int, branching: int) -> np.ndarray:
-            sums = reduce(runs, _InChildren(leaves, tuple(firsts), width, branching), self._executor)
-            return sums["counts"].numpy()
+            return reduce(runs, _InChildren(leaves, tuple(firsts), width, branching))["counts"].numpy()
 
         most = 1 if self._source.person is None else part.most
         return find_values_in(access, name, count, leaves.grid, most=most)
 
-    def _count_persons(self, writer: _Writer, blocks: Mapping[str, str]) -> list[str]:
+    def _count_persons(self, writer: _Writer, blocks: Mapping[str, str], executor: PassExecutor) -> list[str]:
         """Return the names of buckets, each of which holds what counts of its persons."""
         state = self._read_state()
         routed = {key: f"{name}-{_name(state['secret'])}" for key, name in blocks.items()}
@@ -182,15 +164,11 @@ class KeptLook:
         self._remove_all_but([*routed.values(), *units.values()])
         if left := [key for key, name in units.items() if not writer.is_whole(name)]:
             route = functools.partial(writer.route, routed, state)
-            self._map(route, [key for key, name in routed.items() if not writer.is_routed(name)])
-            self._map(functools.partial(writer.count_bucket, list(routed.values()), units), left)
+            _map(executor, route, [key for key, name in routed.items() if not writer.is_routed(name)])
+            _map(executor, functools.partial(writer.count_bucket, list(routed.values()), units), left)
         # Names of persons are not kept.
         self._remove_all_but(units.values())
         return list(units.values())
-
-    def _map(self, task: Any, keys: Sequence[str]) -> None:
-        for _ in self._executor.map(task, keys):
-            pass
 
     def _read_state(self) -> dict[str, Any]:
         """Return the key of the hash that routes persons, and the number of buckets, which a run keeps."""
@@ -205,11 +183,17 @@ class KeptLook:
     def _remove_all_but(self, names: Iterable[str]) -> None:
         kept = tuple(f"{LOOK}-{name}" for name in names)
         for path in self._folder.iterdir():
-            if not path.name.startswith((*kept, _STATE, CUTS)):
-                path.unlink()
+            if path.name.startswith((*kept, _STATE, CUTS)):
+                continue
+            # Persons of records that were encoded by other settings have a folder.
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
-    def _read(self, unit: str, name: str, kind: str) -> np.ndarray:
-        return _read(_file(self._folder, unit, list(self._parts).index(name), kind)).column("count").to_numpy()
+    def _all_buckets(self, name: str) -> np.ndarray:
+        """Return the counts of the buckets of a column over all units."""
+        place, counts = list(self._parts).index(name), np.zeros(len(WHOLE if self._parts[name].whole else REAL), np.int64)
+        for unit in self._units:
+            counts = counts + _read(_file(self._folder, unit, place, "buckets")).column("count").to_numpy()
+        return counts
 
     def _all_keys(self, name: str) -> KeyCounts:
         """Return the counts of the categories of a column over all units.
@@ -356,6 +340,11 @@ class _InChildren:
 
 def _about(part: Part) -> list[Any]:
     return [part.find, part.most, part.whole, part.levels]
+
+
+def _map(executor: PassExecutor, task: Any, keys: Sequence[str]) -> None:
+    for _ in executor.map(task, keys):
+        pass
 
 
 def _name(about: str) -> str:

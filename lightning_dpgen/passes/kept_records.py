@@ -33,11 +33,15 @@ _CHECK = np.dtype("<u4")
 class DamagedBlocks(BadRecords):
     """A file of encoded records is not what was written: the records are sound, and the same command encodes them anew."""
 
+    path: Path
+
     @classmethod
     def at(cls, path: Path) -> DamagedBlocks:
         """Return the error about a file."""
         said = "was damaged or removed while the run read it; the same command encodes it anew and goes on"
-        return cls(f"{path}: {said}")
+        error = cls(f"{path}: {said}")
+        error.path = path
+        return error
 
 
 def row_type(encoded: Encoded) -> np.dtype:

@@ -1,7 +1,7 @@
 """The noises that each stage of a run of this software draws, and the check of a certificate against them.
 
-Names of stages and noises follow from the kind of the model and from settings, which a release holds. Stages that only some
-models of a kind have, and noises that a stage draws at times, may be left out unnoticed.
+The stages of a run follow from the kind of the model and from settings, which a release holds, so none can be left out or
+renamed. Noises that a stage draws at times may be left out unnoticed.
 """
 
 from __future__ import annotations
@@ -73,17 +73,15 @@ STAGES: Mapping[str, Drawn] = {
     ROWS: _drawn("rows", mechanisms=(ROUNDED_GAUSSIAN, ROUNDED_LAPLACE, ROUNDED_SPHERICAL)),
     CLIPPED: _drawn("count", mechanisms=(ROUNDED_GAUSSIAN, DISCRETE_LAPLACE)),
 }
-_LABEL = frozenset({"spreads", LABELS})
-# For each kind of model, and of records where that matters, the stages without which it is not made, and others.
-MODELS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
-    "product_mixture": (frozenset({"tables"}), _LABEL),
-    "product_mixture of baskets": (frozenset({"items", "pairs"}), frozenset()),
-    "gaussian_mixture": (frozenset({"means", "squares"}), frozenset({"poses", "cell means", "cell squares"}) | _LABEL),
-    "series_mixture": (frozenset({"values", "scales", "moments", "shapes"}), _LABEL),
-    PROJECTION: (frozenset({ROWS}), frozenset({CLIPPED})),
+# For each kind of model, and of records where that matters, the stages without which it is not made. Any other kind is a
+# network.
+MODELS: Mapping[str, frozenset[str]] = {
+    "product_mixture": frozenset({"tables"}),
+    "product_mixture of baskets": frozenset({"items", "pairs"}),
+    "gaussian_mixture": frozenset({"means", "squares"}),
+    "series_mixture": frozenset({"values", "scales", "moments", "shapes"}),
+    PROJECTION: frozenset({ROWS}),
 }
-# Any other kind is a network.
-NETWORK = frozenset({TRAINING}), frozenset({"feature moments", "clustering", "final pass", LABELS})
 
 
 def check_stages(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -105,7 +103,7 @@ def check_stages(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tu
     declared = certificate["declared"]
     by_settings = isinstance(declared.get("model"), dict) and "schema" in declared
     if not by_settings and model.get("model") != PROJECTION:
-        return [], ["names of stages and noises are as the program states them that made it"]
+        return [], ["no settings are declared, so stages and noises are as the program states them that made it"]
     names = {stage["name"] for stage in certificate["stages"]}
     return [*_stages(names, declared, model), *_noises(names, entries, declared)], []
 
@@ -114,14 +112,45 @@ def _stages(names: set[str], declared: Mapping[str, Any], model: Mapping[str, An
     kind, schema = str(model.get("model")), model.get("schema")
     if isinstance(schema, dict) and schema.get("kind") == "baskets" and f"{kind} of baskets" in MODELS:
         kind = f"{kind} of baskets"
-    needed, others = MODELS.get(kind, NETWORK)
-    if kind != PROJECTION:
-        others = others | ({FIRST_PASS} if _bought(declared) else set())
-        others = others | ({FIDELITY} if declared.get("fidelity_share") is not None else set())
+    needed, possible = stages_of(kind, declared)
     for name in sorted(needed - names):
         yield f"noise: a model of kind {kind[:80]!r} by these settings is made with a stage {name!r}, and there is none"
-    for name in sorted(names - needed - others)[:_MOST_NAMED]:
+    for name in sorted(names - needed - possible)[:_MOST_NAMED]:
         yield f"noise of stage {name[:80]!r}: a model of kind {kind[:80]!r} by these settings is made without such a stage"
+
+
+def stages_of(kind: str, declared: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Return the stages of a run with these settings, and those that it may have besides.
+
+    Args:
+        kind: of `MODELS`, or of a network.
+        declared: the settings as a certificate holds them.
+    """
+    if kind == PROJECTION:
+        return {ROWS}, {CLIPPED}
+    model = declared["model"]
+    stages = {FIRST_PASS} if _bought(declared) else set()
+    stages |= {FIDELITY} if declared.get("fidelity_share") is not None else set()
+    stages |= {LABELS} if model.get("label_share") else set()
+    if kind not in MODELS:
+        found, possible = _of_split(declared.get("split"))
+        return stages | found | {TRAINING}, possible
+    if model.get("label_share") and kind in ("gaussian_mixture", "series_mixture"):
+        stages |= {"spreads"}
+    if kind == "gaussian_mixture":
+        stages |= {"poses"} if model.get("poses") == "measured" else set()
+        stages |= {"cell means", "cell squares"} if model.get("cells", 1) != 1 else set()
+    return stages | MODELS[kind], set()
+
+
+def _of_split(split: Any) -> tuple[set[str], set[str]]:
+    """Return the stages of a split, and those that it may have besides."""
+    if not isinstance(split, dict) or split.get("k") == 1:
+        return set(), {"final pass"}
+    dimensions, features = (split.get(name) for name in ("dimensions", "features"))
+    projects = type(dimensions) is type(features) is int and dimensions < features
+    moments = projects or split.get("start") == "mean"
+    return {"clustering", "final pass"} | ({"feature moments"} if moments else set()), set()
 
 
 def _noises(names: set[str], entries: list[dict[str, Any]], declared: Mapping[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from lightning_dpgen.data.key_owners import KeyOwners
 from lightning_dpgen.data.person_keys import number_persons
 from lightning_dpgen.data.tables.open_columns import BOUNDS
 from lightning_dpgen.data.tables.open_part import Part
-from lightning_dpgen.data.value_grid import Leaves
+from lightning_dpgen.data.value_grid import Leaves, values_of
 from lightning_dpgen.data.value_tree import MOST_PIECES, find_values
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
@@ -72,7 +72,12 @@ def load_bought(account: Account, folder: RunFolder) -> Bought:
         kept = durable.load(folder.bought, "head", "n", "parts")
         if account.ledger.knows(kept["head"]):
             return Bought(kept["n"], kept["parts"])
-    raise UsageError(
+    raise UsageError(lost(folder))
+
+
+def lost(folder: RunFolder) -> str:
+    """Return the line about a run whose first pass was paid for and not kept."""
+    return (
         f"run_dir={folder.root}: the run was interrupted in its first pass over the records; choose another run_dir (what "
         "that has cost adds to the cost of the new run)"
     )
@@ -269,7 +274,13 @@ def buy(spec: RunSpec, source: Source, seen: Seen, account: Account) -> Bought:
                 found[name] = seen.find_values(access, name, part, Leaves(part.grid))
             elif part.find == BOUNDS:
                 found[name] = seen.find_bounds(access, name, part)
-                if found[name] and part.column is not None:
+                if part.column is None:
+                    continue
+                if found[name] is None:
+                    # The tree between them is paid for, and there is nothing to look at.
+                    for level in range(1, part.levels + 1):
+                        access.consume(values_of(name, level))
+                else:
                     values = seen.find_values(access, name, part, part.column.leaves_between(found[name]))
                     found[name] = {"bounds": list(found[name])} | values
             else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
@@ -196,6 +197,9 @@ class _Run:
                 bought = discover.buy(self.spec, self.source, seen, account)
                 discover.keep(bought, account, self.folder)
             self.interrupts.stop_here()
+        except DamagedBlocks as error:
+            # It was whole before, and the access was made.
+            raise UsageError(f"{error.path}: was damaged meanwhile. {discover.lost(self.folder)}") from None
         except KeyboardInterrupt:
             try:
                 discover.load_bought(account, self.folder)

@@ -181,6 +181,55 @@ def test_a_kill_within_a_first_look_costs_nothing(dpgen, words, tmp_path, monkey
     assert len(_accesses(tmp_path / "run")) == len(_accesses(tmp_path / "whole"))
 
 
+@pytest.mark.parametrize("limit", [0, 1], ids=["blocks", "memory"])
+@pytest.mark.parametrize("values", [[], ["data.bins_share=0.1"]], ids=["bounds", "bounds and bins"])
+def test_bounds_that_do_not_stand_out_are_told_so(dpgen, words, tmp_path, limit, values):
+    schema, _ = OPEN["bounds and categories"]
+    (tmp_path / "in.schema.yaml").write_text(schema.replace("values: private", "values: [a, b, c]"))
+    more = ["data.discovery_share=1e-9", "data.outside=clamp", *values, f"data.memory_gib={limit}"]
+    status, _, err = dpgen(*words, *more, f"run_dir={tmp_path / 'run'}")
+    assert status == 3 and "age: no bounds stand out from the noise" in _line(err)
+
+
+def test_numbers_that_are_damaged_within_a_first_pass_are_told_as_lost(dpgen, words, tmp_path, monkeypatch):
+    """They were whole when the access was opened, and it is not made twice."""
+    schema, more = OPEN["bounds and categories"]
+    (tmp_path / "in.schema.yaml").write_text(schema)
+    find = kept_look.KeptLook.find_values
+
+    def damaged(seen, *of):
+        next((tmp_path / "run" / "private" / "blocks").glob("*-numbers")).unlink()
+        return find(seen, *of)
+
+    words = [*words, *more, "privacy.epsilon=4", f"run_dir={tmp_path / 'run'}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_look.KeptLook, "find_values", damaged)
+        status, _, err = dpgen(*words)
+    assert status == 2 and "-numbers: was damaged meanwhile." in _line(err) and "goes on" not in _line(err)
+    assert (
+        _line(err).endswith("(what that has cost adds to the cost of the new run)")
+        and len(_accesses(tmp_path / "run")) == 1
+    )
+    status, _, err = dpgen(*words)
+    assert status == 2 and "was interrupted in its first pass" in _line(err)
+
+
+def test_persons_of_records_that_were_encoded_by_other_settings_are_removed(dpgen, words, tmp_path, monkeypatch):
+    words, run = _with_persons(words), f"run_dir={tmp_path / 'run'}"
+
+    def killed(*_, **of):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reducing.InBlocks, "reduce", killed)
+        assert dpgen(*words, run)[0] == 130
+    assert (tmp_path / "run" / "private" / "blocks" / "persons").is_dir()
+    schema, more = OPEN["bounds and categories"]
+    (tmp_path / "in.schema.yaml").write_text(schema)
+    status, _, err = dpgen(*words, *more, "privacy.epsilon=4", run)
+    assert status == 0, err
+
+
 def test_a_fault_in_a_file_costs_nothing_and_the_same_command_goes_on(dpgen, words, tmp_path):
     words = [*words, f"run_dir={tmp_path / 'run'}"]
     right = pd.read_parquet(tmp_path / "in" / "2.parquet")

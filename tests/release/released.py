@@ -8,7 +8,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.mechanisms import gaussian, rounded_gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.release.bundle import write_release
@@ -17,12 +17,16 @@ from lightning_dpgen.release.synthetic import SyntheticContent
 VOID = {"meta", "img", "br", "rect", "line", "polyline"}
 
 
-def account(epsilon=2.0, seed=None):
-    """Make a paid account; not private for an infinite epsilon, or with a seed."""
-    plan = make_plan(
-        [StageSpec("training", {"gradient": 1.0}, 1, max_noise=1e3, sample_rate=0.1)], epsilon=epsilon, delta=1e-5
-    )
+def account(epsilon=2.0, seed=None, found=()):
+    """Make a paid account, with a first pass of these finds; not private for an infinite epsilon, or with a seed."""
+    training = StageSpec("training", {"gradient": 1.0}, 1, max_noise=1e3, sample_rate=0.1)
+    first = [StageSpec("first pass", dict.fromkeys(found, 0.1 / len(found)), 1, max_noise=1e3, share=0.1)] if found else []
+    plan = make_plan([*first, training], epsilon=epsilon, delta=1e-5)
     paid = Account(plan, stream=PrivateStream(seed=seed))
+    if found:
+        with paid.open("first pass") as access:
+            for name in found:
+                rounded_gaussian(access, name, torch.zeros(1, dtype=torch.int64), sensitivity=1.0)
     with paid.open("training", draw=paid.sample("training", 9)[1]) as access:
         gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
     paid.verify_complete()
@@ -34,7 +38,7 @@ def released(folder, schema, *, rows=40, k=2, unit="one record of the data set",
     network = StackedVAE(schema, k, hidden=4, latent=2, generator=torch.Generator().manual_seed(0)).eval()
     about = {"data": "table", "n": 90, "schema": schema.as_json(), "model": {"name": "a model"}, "rows": rows} | declared
     content = SyntheticContent(Mixture(network, torch.ones(k)), rows, 0)
-    paid = account() if paid is None else paid
+    paid = account(found=declared.get("discovered", ())) if paid is None else paid
     return write_release(folder, folder.with_name(f".{folder.name}"), content, paid, unit=unit, declared=about)
 
 

@@ -14,7 +14,7 @@ from lightning_dpgen.metrics.fidelity import FIDELITY, fidelity_stage
 from lightning_dpgen.release.certificate import FORMAT_VERSION, digest
 from lightning_dpgen.release.files import CERTIFICATE, MODEL
 from lightning_dpgen.release.noise_check import check_noises
-from lightning_dpgen.release.stage_noises import FIRST_PASS, MODELS, NETWORK, STAGES, TRAINING, check_stages
+from lightning_dpgen.release.stage_noises import FIRST_PASS, MODELS, STAGES, TRAINING, check_stages, stages_of
 from lightning_dpgen.release.stated_noises import RELATIVE_GRID
 from lightning_dpgen.release.verify import verify
 from lightning_dpgen.specs.settings import FIRST_PASS as FIRST
@@ -75,6 +75,9 @@ def test_stages_are_those_of_the_model(release):
     for kind in MODELS:
         other = {"model": kind.partition(" ")[0], "schema": {"kind": "baskets" if "baskets" in kind else "table"}}
         assert (check_stages(certificate, other)[0] == []) == (kind == model["model"])
+    for stage in certificate["stages"]:
+        fewer = certificate | {"stages": [other for other in certificate["stages"] if other is not stage]}
+        assert any("and there is none" in problem for problem in check_stages(fewer, model)[0])
     for name, more in ((FIRST_PASS, {"n_share": 0.1}), (FIDELITY, {"fidelity_share": 0.1})):
         another = certificate | {"stages": [*certificate["stages"], certificate["stages"][0] | {"name": name}]}
         assert [problem for problem in check_stages(another, model)[0] if "made without such a stage" in problem]
@@ -92,7 +95,16 @@ SETTINGS = {
     "pictures": ["data=digits", "model=measured"],
     "labels of pictures": ["data=digits", "model=measured", "model.label_share=0.2"],
     "cells": ["data=digits", "model=measured", "model.cells=4", "model.poses=measured"],
-}
+    "bins that are bought": [*TABLE, "model=measured", "model.label_share=0"],
+    "one cluster": [*TABLE, "model=wgan", "split.k=1"],
+    "no means": [*TABLE, "model=vae", "model.bias=zero"],
+    "all features": ["data=digits", "model=rbm", "split.kernel=laplacian", "split.start=random", "split.dimensions=null"],
+    "more dimensions": ["data=digits", "model=rbm", "split.features=20", "split.dimensions=20", "split.start=random"],
+    "a classifier": ["data=digits", "model=classifier"],
+    "series": ["data=series", "data.path=s.csv", "data.n=4000", "data.length=24", "data.low=0", "data.high=1",
+               "data.classes=[a,b]", "model=classifier"],
+    "baskets": ["data=baskets", "data.path=b.dat", "data.items=b.txt", "data.max_items=2", "data.n=4000", "model=measured"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("words", SETTINGS.values(), ids=SETTINGS)
@@ -100,13 +112,19 @@ def test_the_stages_of_settings_are_those_that_are_known(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.schema.yaml").write_text(f"label: c\ncolumns:\n{COLUMNS}")
     (tmp_path / "t.csv").write_text("a,b,c\nx,y,true\n")
-    _check(read_settings(words).specs())
+    (tmp_path / "s.csv").write_text("1\n")
+    (tmp_path / "b.txt").write_text("x\ny\nz\n")
+    (tmp_path / "b.dat").write_text("x y\n")
+    settings = read_settings(words)
+    kinds = {"baskets": "product_mixture of baskets", "digits": "gaussian_mixture", "series": "series_mixture"}
+    kind = "network" if settings.trained else kinds.get(settings.spec.data.source, "product_mixture")
+    needed, possible = stages_of(kind, settings.declared())
+    assert needed <= {stage.name for stage in settings.plan().stages} <= needed | possible
+    assert settings.trained or not possible
+    _check(settings.specs())
 
 
 def _check(specs):
-    known = {frozenset(needed | others) for needed, others in (*MODELS.values(), NETWORK)}
-    stages = {spec.stage for spec in specs} - {FIDELITY}
-    assert any(stages <= own for own in known)
     for spec in specs:
         if spec.stage != TRAINING:
             drawn, names = STAGES[spec.stage], set(spec.noise_shares)
