@@ -25,7 +25,10 @@ MOST_PIECES = 5_000
 CERTAIN = 4.0
 # By the rank of a level: from how many deviations of the noise a count is beyond doubt, and from how many of the noise of
 # all others together these are.
-_SURE = {0: (3.5, 4.0), 1: (3.0, 1.75), 2: (2.5, 1.0)}
+_SURE = {0: (3.5, 4.0), 1: (3.0, 1.75)}
+# Siblings differ beyond noise where the sum of the squares of their differences, in units of its variance, is this many
+# deviations of a chi-square distribution above its mean.
+_APART = 3.0
 
 # A function of the first leaves of nodes, the width of their children and how many each has: (nodes, children) int64.
 CountChildren: TypeAlias = Callable[[Sequence[int], int, int], np.ndarray]
@@ -71,8 +74,8 @@ def find_values_in(
     """Find how a column of numbers is distributed, from one noisy histogram for each level of a tree.
 
     Nodes of more than 4 deviations of the noise are divided among their children, whose noisy counts are moved as little as
-    makes them positive with the sum of their parent; all others are spread evenly over their numbers. Wide nodes
-    that noise explains beside others are empty (`_likely`).
+    makes them positive with the sum of their parent; all others are spread evenly over their numbers. So is a node whose
+    children differ by no more than noise. Wide nodes that noise explains beside others are empty (`_likely`).
 
     Args:
         access, column: as for `mechanisms.gaussian`; the access lists the noise `values_of` the column at each level.
@@ -132,11 +135,15 @@ def _likely(counts: np.ndarray, total: float, sigma: float, rank: int) -> np.nda
     with wide bounds by more than all records do. So where nodes are wide beside the records, counts that noise explains
     become 0 beside others that it does not, unless they are too many together.
 
+    The largest count of siblings without a record stands out, too. It would gather the records of their parent at a value
+    that none has. So siblings that differ by no more than noise get equal shares of their parent.
+
     Args:
         rank: 0 for the first level, 1 for the next ones as long as one node holds all that stands out, and 2, 3, ... for
             those after it.
     """
-    total = max(float(counts.sum()), 0.0) if math.isinf(total) else total
+    first = math.isinf(total)
+    total = max(float(counts.sum()), 0.0) if first else total
     if sigma and rank in _SURE:
         above, together = _SURE[rank]
         sure = counts > above * sigma
@@ -144,6 +151,10 @@ def _likely(counts: np.ndarray, total: float, sigma: float, rank: int) -> np.nda
         if others < len(counts) and total - float(counts[sure].sum()) < together * sigma * math.sqrt(others):
             kept = np.where(sure, counts, 0.0)
             return kept * (total / kept.sum())
+    if sigma and not first and len(counts) > 1:
+        even = np.full(len(counts), total / len(counts))
+        if float((((counts - even) / sigma) ** 2).sum()) < len(counts) + _APART * math.sqrt(2 * len(counts)):
+            return even
     return _with_sum(counts, total)
 
 

@@ -175,6 +175,8 @@ def _noises(names: set[str], entries: list[dict[str, Any]], declared: Mapping[st
 def _access(stage: str, own: list[dict[str, Any]], expected: Drawn, declared: Mapping[str, Any]) -> Iterator[str]:
     """Give what is wrong with the noises of one access, the first of it."""
     mechanisms = {noise: entry["mechanism"] for entry in own for noise in entry["names"]}
+    most = declared.get("max_rows")
+    most = most if type(most) is int else 1
     found = {without_level(noise) if stage == FIRST_PASS else noise for noise in mechanisms}
     if not expected.always <= found <= expected.always | expected.at_times:
         stated, due = (", ".join(sorted(repr(noise[:80]) for noise in own)) for own in (found, expected.always))
@@ -188,6 +190,21 @@ def _access(stage: str, own: list[dict[str, Any]], expected: Drawn, declared: Ma
                 f"draws it by {' or '.join(sorted(allowed))}"
             )
             return
+    for entry in own:
+        of_records = [noise for noise in entry["names"] if not _is_of_unit(stage, noise, declared)]
+        if of_records and entry.get("records", most) != most:
+            yield (
+                f"noise of stage {stage[:80]!r}: {of_records[0][:80]!r} is stated for records={entry['records']}, and a "
+                f"unit of privacy has {most}"
+            )
+            return
+
+
+def _is_of_unit(stage: str, noise: str, declared: Mapping[str, Any]) -> bool:
+    """Return whether the bound of a sum is that of a person with all records, and not of a single record."""
+    if stage == FIRST_PASS:
+        return noise != "n" and not noise.startswith(_VALUES)
+    return stage == TRAINING and noise in _counted(declared)
 
 
 def _counted(declared: Mapping[str, Any]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from lightning_dpgen.specs.settings import Settings
 
 # A declared number that is so many times the true one, or one in so many, is worth a word.
 _FAR = 1.1
-# A distribution of fewer pieces than these that stand out from noise shows peaks of noise.
+# A distribution of fewer pieces than these that stand out from noise says little.
 _FEWEST_PIECES = 20
 
 
@@ -57,12 +57,12 @@ def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
         yield as_settings(warning, "split", settings.spec.split)
     if not settings.trained and (warning := settings.recipe.warning(plan)) is not None:
         yield warning
-    if (warning := _peaks_warning(settings, plan)) is not None:
+    if (warning := _values_warning(settings, plan)) is not None:
         yield warning
 
 
-def _peaks_warning(settings: Settings, plan: Plan) -> str | None:
-    """Return a warning of bins that follow the records, where noise alone can make a peak (`value_tree`)."""
+def _values_warning(settings: Settings, plan: Plan) -> str | None:
+    """Return a warning of bins that follow the records, where noise hides most of them (`value_tree`)."""
     first = plan.stages[0].access.multipliers
     found = {without_level(noise): multiplier for noise, multiplier in first.items() if noise != without_level(noise)}
     least = CERTAIN * max(found.values(), default=0.0) * plan.max_rows
@@ -71,8 +71,8 @@ def _peaks_warning(settings: Settings, plan: Plan) -> str | None:
     columns = ", ".join(noise.removeprefix("values of ") for noise in found)
     return (
         f"of numbers whose bins follow the records ({columns}) what fewer than {least:,.0f} of {settings.n:,} records "
-        "share is noise, so a peak may show that no record has; declare how many bins (bins: 10), leave out columns of "
-        "little use, lower data.max_rows, or raise epsilon"
+        "share is not told from noise, and is spread evenly over its numbers; declare how many bins (bins: 10), leave out "
+        "columns of little use, lower data.max_rows, or raise epsilon"
     )
 
 

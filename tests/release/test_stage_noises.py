@@ -11,6 +11,9 @@ from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.metrics.fidelity import FIDELITY, fidelity_stage
+from lightning_dpgen.privacy.drawn_noise import scale_in_units
+from lightning_dpgen.privacy.exact_unit import read_unit
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.release.certificate import FORMAT_VERSION, digest
 from lightning_dpgen.release.files import CERTIFICATE, MODEL
 from lightning_dpgen.release.noise_check import check_noises
@@ -42,6 +45,13 @@ def _forgeries(noise):
             if mechanism == "none" or entry["law"] == "gaussian":
                 rest = noise["sums"][:i] + noise["sums"][i + 1 :]
                 yield noise | {"sums": rest, "others": [*noise["others"], _other(entry, mechanism)]}
+    for i, entry in enumerate(noise["sums"]):
+        if entry["records"] > 1:
+            fewer = copy.deepcopy(noise)
+            sides = (entry["bound_in_units"], 1, ADD_OR_REMOVE_ONE)
+            scale = scale_in_units(entry["mechanism"], entry["multiplier"], *sides)
+            fewer["sums"][i] |= {"records": 1, "scale_in_units": scale, "scale": scale * float(read_unit(entry["unit"]))}
+            yield fewer
     every = [_other(entry, "none") for entry in noise["sums"] + noise["others"]]
     yield noise | {"sums": [], "others": every}
     for name in ("sums", "others"):
