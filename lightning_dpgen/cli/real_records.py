@@ -36,7 +36,7 @@ def real_source(
     spec = read_data(words)
     if spec.kind not in (None, of):
         raise UsageError(
-            f"data={spec.source}: the release is of {of}, and these are {spec.kind}: expected the data "
+            f"data={spec.source}: the release is of kind {of}, and these are of kind {spec.kind}: expected the data "
             f"that it was made from, as in data={of} data.path=FILE"
         )
     # About another kind of data, what the training has done says nothing.

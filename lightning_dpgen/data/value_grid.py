@@ -13,11 +13,13 @@ _BRANCHING, _REAL_LEVELS = 32, 5
 _STEPS = 4
 # The levels between bounds that are found themselves, which are planned before it is known how far apart these are.
 FOUND_LEVELS = 4
+# The names of the noises of a column's tree begin so.
+VALUES_OF = "values of "
 
 
 def values_of(column: str, level: int) -> str:
     """Return the name of the noise of one level of a column's tree, from 1."""
-    return f"values of {column}, level {level}"
+    return f"{VALUES_OF}{column}, level {level}"
 
 
 def without_level(noise: str) -> str:
@@ -27,7 +29,7 @@ def without_level(noise: str) -> str:
         >>> without_level(values_of("age", 2)), without_level("bounds of age")
         ('values of age', 'bounds of age')
     """
-    return re.sub(r"^(values of .*), level \d+$", r"\1", noise, flags=re.DOTALL)
+    return re.sub(rf"^({VALUES_OF}.*), level \d+$", r"\1", noise, flags=re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -253,8 +253,8 @@ def _encoded(records: Real, schema: Schema) -> Encoded:
     if isinstance(records, Encoded):
         return Records(schema, records).encoded
     raise BadRecords(
-        f"records are a {type(records).__name__}, and the release is of {schema.kind}: expected Records, or an Encoded of "
-        "release.schema"
+        f"records are a {type(records).__name__}, and the release is of kind {schema.kind}: expected Records, or an "
+        "Encoded of release.schema"
     )
 
 

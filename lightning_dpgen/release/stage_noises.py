@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from lightning_dpgen.data.value_grid import without_level
+from lightning_dpgen.data.value_grid import VALUES_OF, without_level
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.privacy.drawn_noise import (
     CORRELATED,
@@ -28,8 +28,6 @@ FIRST_PASS, FIDELITY, TRAINING = "first pass", "fidelity", "training"
 GRADIENT, EMBEDDING = "gradient", "embedding"
 _WHOLE = frozenset({ROUNDED_GAUSSIAN})
 _REAL = frozenset({REAL_GAUSSIAN, CORRELATED})
-# Distributions may be found by a share of 0.
-_VALUES = "values of "
 _MOST_NAMED = 4
 
 
@@ -161,7 +159,8 @@ def _noises(names: set[str], entries: list[dict[str, Any]], declared: Mapping[st
         accesses = of_stages.get(name, {})
         if name == FIRST_PASS:
             bought = frozenset(_bought(declared))
-            values = frozenset(noise for noise in bought if noise.startswith(_VALUES))
+            # Distributions may be found by a share of 0.
+            values = frozenset(noise for noise in bought if noise.startswith(VALUES_OF))
             expected = Drawn(bought - values, values)
         else:
             expected = STAGES.get(name) or Drawn(frozenset({GRADIENT, *_counted(declared)}), frozenset({EMBEDDING}), _REAL)
@@ -203,7 +202,7 @@ def _access(stage: str, own: list[dict[str, Any]], expected: Drawn, declared: Ma
 def _is_of_unit(stage: str, noise: str, declared: Mapping[str, Any]) -> bool:
     """Return whether the bound of a sum is that of a person with all records, and not of a single record."""
     if stage == FIRST_PASS:
-        return noise != "n" and not noise.startswith(_VALUES)
+        return noise != "n" and not noise.startswith(VALUES_OF)
     return stage == TRAINING and noise in _counted(declared)
 
 

@@ -115,7 +115,7 @@ class CustomSource(Source):
         (own, records), where = self._given, f"data.target={self.spec.target}"
         if not isinstance(records, Records):
             if not isinstance(schema, TableSchema):
-                raise BadRecords(f"{where}: it returned a table: expected records of {schema.kind}")
+                raise BadRecords(f"{where}: it returned a table: expected records of kind {schema.kind}")
             return read_table(records, schema, outside=self.spec.outside, person=self.spec.person)
         if schema != own:
             raise BadRecords(f"{where}: its records are encoded by another schema than the release's")

@@ -52,7 +52,8 @@ def complete_label(spec: TrainedSpec, schema: Schema) -> TrainedSpec:
     """
     if spec.label_share and not isinstance(schema, TableSchema):
         raise UsageError(
-            f"model.label_share={spec.label_share:g}: applies only to tables, and these are {schema.kind}; leave it out"
+            f"model.label_share={spec.label_share:g}: applies only to tables, and these records are of kind "
+            f"{schema.kind}; leave it out"
         )
     check_label(spec, schema, spec.label_share)
     if not spec.label_share:

@@ -94,13 +94,13 @@ def _with_classifier(spec: ClassifierSpec, schema: Schema) -> ClassifierSpec:
     """Return the settings with the share of the classifier; refuse records of which none is learned."""
     if schema.layout.label is None:
         raise UsageError(
-            f"model=classifier: learns the label of a record, and these {schema.kind} have none: declare one, or take "
-            "model=measured"
+            f"model=classifier: learns the label of a record, and these records of kind {schema.kind} have none: "
+            "declare one, or take model=measured"
         )
     if not can_label(schema):
         raise UsageError(
-            "model=classifier: applies only to pictures, series, and tables of several columns, and these are "
-            f"{schema.kind}; take model=measured"
+            "model=classifier: applies only to pictures, series, and tables of several columns, and these records are of "
+            f"kind {schema.kind}; take model=measured"
         )
     return spec if spec.label_share is not None else spec.changed(label_share=_CLASSIFIER_SHARE)
 
@@ -131,7 +131,9 @@ def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
     if asked == {}:
         raise UsageError(f"model.symmetries={{}}: expected {expected}")
     if not isinstance(schema, ImageSchema):
-        raise UsageError(f"model.symmetries={asked}: apply only to pictures, and these are {schema.kind}; leave it out")
+        raise UsageError(
+            f"model.symmetries={asked}: apply only to pictures, and these records are of kind {schema.kind}; leave it out"
+        )
     try:
         found = SETS[asked] if isinstance(asked, str) else Symmetries(**asked)
     except (KeyError, TypeError):  # no such name, or no such number

@@ -18,6 +18,7 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, VALUES
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.value_grid import VALUES_OF
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.metrics.fidelity import fidelity_stage
@@ -58,7 +59,6 @@ _ASSUMED_EPSILON = 4.0
 # Settings of the data that say where something is, and those that a certificate does not show: these, and what its schema
 # says. Records are told by their fingerprint.
 _PLACES = {"path", "url", "query", "schema_", "items", "memory_gib"}
-_VALUES_OF = "values of {}"
 _NOT_SHOWN = _PLACES | {"source", "n", "bins"}
 
 
@@ -183,8 +183,8 @@ class Settings:
         unseen = _NOT_SHOWN if _share_of_values(spec, self.parts) else _NOT_SHOWN | {"bins_share"}
         declared |= {name: value for name, value in spec.data.given().items() if name not in unseen}
         if self.parts:
-            named = {BOUNDS: bounds_of, KEYS: keys_of, VALUES: _VALUES_OF.format}
-            also = [_VALUES_OF.format(name) for name, part in self.parts.items() if part.column is not None]
+            named = {BOUNDS: bounds_of, KEYS: keys_of, VALUES: VALUES_OF.__add__}
+            also = [VALUES_OF + name for name, part in self.parts.items() if part.column is not None]
             declared["discovered"] = [named[part.find](name) for name, part in self.parts.items()] + also
         if spec.privacy.fidelity_share is not None:
             declared["fidelity_share"] = spec.privacy.fidelity_share

@@ -184,7 +184,7 @@ BAD = {
     "nothing": ([], "data"),
     "no path": (["data=table"], "data.path"),
     "no file": (["data=table", "data.path=nowhere.csv"], "nowhere.csv"),
-    "other data": (["data=digits"], "the release is of table"),
+    "other data": (["data=digits"], "the release is of kind table"),
     "another setting": (["data=table", "privacy.epsilon=3"], "of the data alone"),
     "an unknown setting": (["data=table", "data.nosuch=3"], "nosuch"),
     "unknown data": (["data=nosuch"], "nosuch"),

@@ -294,7 +294,10 @@ BAD = {
         ["data=retail", "split.k=3"],
         "does not split records; model.components says",
     ),
-    "symmetries of series": (["data=powercons", "model.symmetries=small"], "apply only to pictures, and these are series"),
+    "symmetries of series": (
+        ["data=powercons", "model.symmetries=small"],
+        "apply only to pictures, and these records are of kind series",
+    ),
     "a radius of series": (["data=powercons", "model.radius=3"], "no such setting for records of kind series"),
     "clusters of series": (["data=powercons", "split.k=3"], "split.k=3: model=measured does not split records"),
     "symmetries and poses": (

@@ -230,9 +230,12 @@ BAD = {
     "pictures": (["data=digits", *LABEL], "model.label_share=0.3: applies only to tables, and these are image"),
     "series": (
         ["data=powercons", "model=wgan", *LABEL],
-        ("model.label_share=0.3: applies only to tables, and these are series"),
+        ("model.label_share=0.3: applies only to tables, and these records are of kind series"),
     ),
-    "baskets": (["data=retail", *LABEL], "model.label_share=0.3: applies only to tables, and these are baskets"),
+    "baskets": (
+        ["data=retail", *LABEL],
+        "model.label_share=0.3: applies only to tables, and these records are of kind baskets",
+    ),
     "sharper than nothing": (
         ["data=mushroom", "model.label_sharpness=2"],
         "model.label_sharpness=2: applies only to labels that model.label_share has paid for, and it is 0 here",

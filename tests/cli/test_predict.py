@@ -190,7 +190,7 @@ BAD = {
     "nothing": (["run", "-o", "out.csv"], "expected the file of the records, as in dpgen predict RELEASE FILE"),
     "two files": (["run", "others.csv", "waves.csv", "-o", "out.csv"], "expected one file of records"),
     "a file and a path": (["run", "others.csv", "data.path=waves.csv", "-o", "out.csv"], "expected one file of records"),
-    "another kind": (["run", "data=digits", "-o", "out.csv"], "data=digits: the release is of series"),
+    "another kind": (["run", "data=digits", "-o", "out.csv"], "data=digits: the release is of kind series"),
     "another format": (["run", "others.csv", "-o", "out.txt"], "expected a name that ends in .csv or .parquet"),
     "into the release": (["run", "others.csv", "-o", "run/release/out.csv"], "predictions for records may not"),
     "over a file": (["run", "others.csv", "-o", "waves.csv"], "exists already"),
