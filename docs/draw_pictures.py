@@ -7,7 +7,7 @@ FOLDER = Path(__file__).parent / "_static"
 # Readers choose a light or a dark page; a picture that stands in a page as a file follows the system's choice.
 STYLE = """
 text { font: 14px system-ui, sans-serif; fill: #1b2430; text-anchor: middle }
-.small { font-size: 12px; fill: #4a5563 } .left { text-anchor: start } .code { font-family: monospace }
+.small { font-size: 12px; fill: #4a5563 } .left { text-anchor: start } .code { font: 13px monospace; white-space: pre }
 .box { fill: #f4f6f9; stroke: #7a8699; rx: 6px }
 .private { fill: #fdeeee; stroke: #b04a4a }
 .public { fill: #eaf5ec; stroke: #3d7d4c }
@@ -119,7 +119,40 @@ def draw_plan() -> Picture:
     return picture
 
 
-PICTURES = {"way_of_a_record": draw_way, "terms": draw_terms, "plan_and_ledger": draw_plan}
+def draw_certificate() -> Picture:
+    """Draw a certificate beside the question that each part of it answers."""
+    picture = Picture(880, 560, "A certificate: the lines on the left answer the questions on the right")
+    parts = [
+        (['"private": true,', '"noise": {"seeded": false, ...'], "Is anything protected?", "noise from a secret source"),
+        (['"unit": "one person with at most 3 records",', '"relation": "add_or_remove_one",'], "Who is protected?",
+         "a person, with all records"),
+        (['"epsilon": 3.99977,', '"delta": 1e-05,'], "How much?", "odds change by e^3.99977 at most"),
+        (['"event": {"type": "GaussianDpEvent",', '          "noise_multiplier": 1.0812...},'], "Where does it come from?",
+         "epsilon follows from this line"),
+        (['"noise": {"sums": [{"stage": "tables", "records": 3,', '          "names": ["singles"], "scale": 10.257...}, ...'], "Which noise is on which sum?",
+         "the scale, in released numbers"),
+        (['"declared": {"n": 600, "max_rows": 3, ...', '             "schema": {...}},'], "What is taken as public?",
+         "it is not protected"),
+        (['"files": {"model.safetensors": ...},', '"digest": "..."'], "Is it this release?", "a hash of each file, and of all"),
+    ]  # fmt: skip
+    picture.text(12, 24, "privacy.json", "left code")
+    picture.text(560, 24, "answers", "left")
+    for number, (lines, question, answer) in enumerate(parts):
+        y = 40 + 74 * number
+        picture.parts.append(f'<rect class="box public" x="12" y="{y}" width="470" height="60"/>')
+        for place, line in enumerate(lines):
+            picture.text(24, y + 25 + 20 * place, line, "left code")
+        picture.arrow((482, y + 30), (548, y + 30))
+        picture.box(550, y, 318, f"{question}\n{answer}", "box", 60)
+    return picture
+
+
+PICTURES = {
+    "way_of_a_record": draw_way,
+    "terms": draw_terms,
+    "plan_and_ledger": draw_plan,
+    "certificate": draw_certificate,
+}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():
