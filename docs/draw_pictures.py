@@ -129,11 +129,13 @@ def draw_certificate() -> Picture:
         (['"epsilon": 3.99977,', '"delta": 1e-05,'], "How much?", "odds change by e^3.99977 at most"),
         (['"event": {"type": "GaussianDpEvent",', '          "noise_multiplier": 1.0812...},'], "Where does it come from?",
          "epsilon follows from this line"),
-        (['"noise": {"sums": [{"stage": "tables", "records": 3,', '          "names": ["singles"], "scale": 10.257...}, ...'], "Which noise is on which sum?",
-         "the scale, in released numbers"),
+        (['"noise": {"sums": [{"stage": "tables", "records": 3,',
+          '          "names": ["singles"], "scale": 10.257...}, ...'],
+         "Which noise is on which sum?", "the scale, in released numbers"),
         (['"declared": {"n": 600, "max_rows": 3, ...', '             "schema": {...}},'], "What is taken as public?",
          "it is not protected"),
-        (['"files": {"model.safetensors": ...},', '"digest": "..."'], "Is it this release?", "a hash of each file, and of all"),
+        (['"files": {"model.safetensors": ...},', '"digest": "..."'], "Is it this release?",
+         "a hash of each file, and of all"),
     ]  # fmt: skip
     picture.text(12, 24, "privacy.json", "left code")
     picture.text(560, 24, "answers", "left")

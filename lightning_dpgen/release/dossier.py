@@ -20,7 +20,7 @@ from lightning_dpgen.release.files import SYNTHETIC
 from lightning_dpgen.release.hazards import RELATIONS, exact, hazards_of
 from lightning_dpgen.release.report import describe, describe_purchase, environment, write_setting
 from lightning_dpgen.release.text import listed, markdown, printable
-from lightning_dpgen.release.verify import Verdict
+from lightning_dpgen.release.verdict import Verdict
 
 # Guesses of an attacker before the release, as probabilities.
 PRIORS = (0.01, 0.1, 0.5, 0.9)

@@ -1,4 +1,4 @@
-"""Verification: recompute epsilon from the event tree alone, and check every file."""
+"""Verification of a release: its files, its epsilon, its noises and its words are checked against each other."""
 
 from __future__ import annotations
 
@@ -6,105 +6,31 @@ import functools
 import html
 import itertools
 import json
-import math
 import os
-import warnings
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import dp_accounting
 import jsonschema
 import markupsafe
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from dp_accounting.rdp import RdpAccountant
-from opacus.accountants import RDPAccountant
 
 from lightning_dpgen.measure.labels import LABELS
-from lightning_dpgen.privacy.accountant import INTERVALS, spent
-from lightning_dpgen.privacy.accountant_names import PLD
-from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
-from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
-from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.event_parts import gaussian_history, without_failures
-from lightning_dpgen.privacy.events import UnknownEvent, check_size, composed, decode, encode
-from lightning_dpgen.privacy.exact_unit import write_unit
 from lightning_dpgen.privacy.folders import place_of
-from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.plain_text import is_legible
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT
-from lightning_dpgen.privacy.private_selection import SHAPES, OneOfDpEvent
-from lightning_dpgen.privacy.reference import Reference, read_reference
-from lightning_dpgen.privacy.renyi import spent_by_rdp
-from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.privacy.strategy import FIXED_ORDER
-from lightning_dpgen.privacy.truncation import Truncation
-from lightning_dpgen.projection.matrices import make_matrix
-from lightning_dpgen.projection.project import CLIPPED, ROWS
-from lightning_dpgen.projection.steps import matrix_unit
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
-from lightning_dpgen.release.certificate import (
-    ABOUT,
-    ACCOUNTANTS,
-    FORMAT_VERSION,
-    INIT,
-    SELECTION,
-    STUDY_UNKNOWN,
-    TRUNCATED_LOTS,
-    also,
-    digest,
-    stage_epsilons,
-    statement,
-)
+from lightning_dpgen.release.certificate import ABOUT, FORMAT_VERSION, INIT, SELECTION, digest, statement
 from lightning_dpgen.release.description import LABELLED, PROJECTION
-from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, NotARelease, read_certificate
+from lightning_dpgen.release.epsilon_check import check_epsilon
+from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, read_certificate
 from lightning_dpgen.release.noise_check import check_noises
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
-from lightning_dpgen.release.projected import load_projected
+from lightning_dpgen.release.projection_check import check_projection
 from lightning_dpgen.release.signature import fingerprint, is_signed_by, read_public, read_signature
 from lightning_dpgen.release.stage_noises import check_stages
-from lightning_dpgen.release.stated_noises import sums_of
+from lightning_dpgen.release.verdict import Verdict
 
-# Relative tolerance of numbers that are recomputed by the same rule; written numbers are rounded up.
-_TOLERANCE = 1e-6
-# Relative tolerance between the account of a run and that of its study, which is the looser one.
-_BETWEEN_ACCOUNTS = 1e-2
 _LARGEST_FILE = 16 * 2**20
 _MOST_SAID = 10
-# A smaller delta cannot be accounted for soundly, or in reasonable time.
-_SMALLEST_DELTA = 1e-30
-# The difference between neighbours, in words.
-_CHANGES = {
-    ADD_OR_REMOVE_ONE: "added or removed",
-    REPLACE_ONE: "replaced",
-    ZERO_OUT: "replaced by nothing at its place",
-}
-# Orders of Renyi moments, for a second account.
-_ORDERS = [*range(2, 65), 128, 256, 512]
-
-
-@dataclass
-class Verdict:
-    """The result of a verification.
-
-    Attributes:
-        problems: reasons why the release must not be trusted; empty if there are none.
-        checks: confirmed facts, a line each.
-        epsilon: epsilon recomputed from the event tree; None if that was not possible.
-        notes: facts worth knowing that decide nothing.
-    """
-
-    problems: list[str] = field(default_factory=list)
-    checks: list[str] = field(default_factory=list)
-    epsilon: float | None = None
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def good(self) -> bool:
-        return not self.problems
 
 
 def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
@@ -148,7 +74,7 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     _check_digest(certificate, verdict)
     _check_files(folder, certificate, verdict)
     _check_kind(folder, certificate, verdict)
-    _check_privacy(certificate, verdict)
+    check_epsilon(certificate, verdict)
     if verdict.good:
         for found, said in zip(check_noises(certificate), (verdict.problems, verdict.checks, verdict.notes), strict=True):
             said += found
@@ -158,7 +84,7 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
         ):
             said += found
     if PROJECTED in certificate["released"] and verdict.good:
-        _check_projection(folder, certificate, verdict)
+        check_projection(folder, certificate, verdict)
     return verdict
 
 
@@ -248,258 +174,6 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
         verdict.checks.append(f"all {len(files)} files have the hashes in the certificate, and there are no others")
 
 
-def _check_privacy(certificate: dict, verdict: Verdict) -> None:
-    try:
-        # All stages together, too, hold no more strategies than a plan.
-        check_size([stage["event"] for stage in certificate["stages"]])
-        event = decode(certificate["event"])
-        stages = [(stage["name"], decode(stage["event"]), stage["epsilon"]) for stage in certificate["stages"]]
-    except UnknownEvent as error:
-        verdict.problems.append(f"the event tree cannot be accounted for: {error}")
-        return
-    seeded = certificate["noise"]["seeded"]
-    if not certificate["private"]:
-        reason = "its noise came from a debugging seed" if seeded else "it was made without privacy"
-        verdict.problems.append(f"the certificate itself says that this is not a private release: {reason}")
-        return
-    if seeded:
-        verdict.problems.append("the noise came from a known seed, so it can be removed")
-    _check_correlated(certificate, [event, *(stage for _, stage, _ in stages)], verdict)
-    if certificate["noise"]["source"] not in (STANDARD, SECURE):
-        verdict.problems.append("noise.source is none that this software draws private noise from")
-    delta, epsilon, target = (certificate[name] for name in ("delta", "epsilon", "target_epsilon"))
-    if delta and not _SMALLEST_DELTA <= delta < 1.0:
-        verdict.problems.append(f"delta={delta:g}: expected 0, or a number from {_SMALLEST_DELTA:g} to 1")
-        return
-    if delta >= 1.0 / certificate["declared"]["n"]:
-        verdict.problems.append(f"delta={delta:g} is 1/n or more: publishing one record in n would satisfy it")
-    if epsilon > target * (1.0 + _TOLERANCE):
-        verdict.problems.append(f"epsilon={epsilon:g} is above the budget that was set, target_epsilon={target:g}")
-    if len({name for name, *_ in stages}) < len(stages):
-        verdict.problems.append("two stages have one name")
-    try:
-        _check_account(certificate, event, stages, verdict)
-    except (ValueError, ArithmeticError) as error:
-        verdict.problems.append(f"the event tree cannot be accounted for: {error}")
-
-
-def _check_correlated(certificate: dict, events: list[dp_accounting.DpEvent], verdict: Verdict) -> None:
-    """Check that correlated noise is stated under a relation for which its sampler is proved, and say how large it is.
-
-    Sensitivities were computed again from the strategies when the events were read.
-    """
-    relation = certificate["relation"]
-    found = {event for each in events for event in _parts(each) if isinstance(event, CorrelatedGaussianDpEvent)}
-    ordered = any(event.strategy.sampler == FIXED_ORDER for event in found)
-    if found and (relation == REPLACE_ONE or "max_rows" in certificate["declared"]):
-        verdict.problems.append("correlated noise is proved for one record added, removed or replaced by nothing alone")
-    elif ordered != (relation == ZERO_OUT):
-        verdict.problems.append(
-            f"relation={relation!r}: steps in a fixed order are stated under {ZERO_OUT!r}, and nothing else is: a record "
-            "added would move all behind it"
-        )
-    for event in found if not verdict.problems else ():
-        verdict.checks.append(
-            f"the strategy of the steps moves by at most {event.sensitivity:.6g} with a record, so the independent part of "
-            f"each step's noise is {event.noise_multiplier * event.sensitivity:.6g} times the bound of a record"
-        )
-
-
-def _parts(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:
-    yield event
-    for part in [*getattr(event, "events", ()), *([event.event] if hasattr(event, "event") else ())]:
-        yield from _parts(part)
-
-
-def _check_account(
-    certificate: dict,
-    event: dp_accounting.DpEvent,
-    stages: list[tuple[str, dp_accounting.DpEvent, float | None]],
-    verdict: Verdict,
-) -> None:
-    """Check that the numbers follow from the event tree, which is evaluated only if all of it is affordable."""
-    relation, delta, epsilon = (certificate[name] for name in ("relation", "delta", "epsilon"))
-    before, events = len(verdict.problems), [stage for _, stage, _ in stages]
-    reference = _reference(certificate, event, events, verdict)
-    fit = len(verdict.problems) == before
-    interval = certificate["accountant"]["value_discretization_interval"]
-    if interval not in (0.0, *INTERVALS):
-        verdict.problems.append(f"an interval of {interval:g} is none that this accountant uses")
-        return
-    # At delta 0 epsilon is a sum.
-    if delta:
-        finer = 0.0 < interval < INTERVALS[0]
-        if finer and not (affordable(event, interval) and spent_by_rdp(event, delta) <= MOST_POINTS * interval):
-            verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
-            return
-        # Stages that a reference stands for are no part of the event.
-        evaluated = composed([event, *events]) if fit and reference is not None else event
-        if not affordable(evaluated, INTERVALS[0]):
-            verdict.problems.append("the event tree is of more different noises than an account of it can be made of")
-            return
-    _check_selection(certificate["selection"], event, verdict)
-    _check_truncated(certificate, dict(zip((name for name, *_ in stages), events, strict=True)), verdict)
-    before = len(verdict.problems)
-    accountant = certificate["accountant"].get("chosen", PLD)
-    spending = spent(event, delta, relation=relation, interval=interval or None, accountant=accountant)
-    verdict.epsilon = spending.epsilon
-    if (certificate["accountant"]["name"], interval) != (ACCOUNTANTS[spending.method], spending.interval):
-        verdict.problems.append(
-            f"the accountant is not the one that this event needs: {ACCOUNTANTS[spending.method]}, interval "
-            f"{spending.interval:g}"
-        )
-    _compare("epsilon", epsilon, verdict.epsilon, verdict)
-    # The cost of stages says nothing of an event that is not made of them, or whose account is another one.
-    if not fit or len(verdict.problems) > before:
-        return
-    found = stage_epsilons(events, delta, interval or None, relation, accountant)
-    for (name, _, stated), cost in zip(stages, found, strict=True):
-        _compare(f"epsilon of stage {name!r}", stated, cost, verdict)
-    if len(verdict.problems) > before:
-        return
-    if reference is not None:
-        _check_reference(reference, events, verdict)
-    if certificate["study"] != STUDY_UNKNOWN:
-        _check_study(certificate["study"], event, relation, certificate["declared"]["n"], verdict)
-    replaceable = reference is None or reference.replaceable
-    if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation, replaceable, accountant)):
-        verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
-    if len(verdict.problems) == before:
-        declared = certificate["declared"]
-        unit = "one person" if isinstance(declared, dict) and "max_rows" in declared else "one record"
-        verdict.checks.append(
-            f"epsilon recomputed from the event tree: {round_up(verdict.epsilon):g} at delta {delta:g} "
-            f"(stated: {epsilon:g}), {unit} {_CHANGES[relation]}"
-        )
-        verdict.notes.append(_second_opinion(event, delta, relation))
-        if (init := declared.get(INIT)) is not None:
-            verdict.notes.append(f"it rests on the declaration that these data are public: {init['public']}")
-
-
-def _reference(
-    certificate: dict, event: dp_accounting.DpEvent, stages: list[dp_accounting.DpEvent], verdict: Verdict
-) -> Reference | None:
-    """Return the reference that stands in the event for stages planned later, if any; check that the rest composes it."""
-    stated = certificate.get("reference")
-    if stated is None:
-        if encode(composed(stages)) != certificate["event"]:
-            verdict.problems.append("the event is not the composition of the stages")
-        return None
-    after = stated["after"]
-    first, parts = stages[:after], getattr(event, "events", [])
-    try:
-        if len(parts) != after + 1 or len(stages) <= after or certificate["relation"] != ADD_OR_REMOVE_ONE:
-            raise ValueError("expected so many stages before it and one at least behind it, of a record added or removed")
-        reference = read_reference(parts[-1], after, replaceable=stated["replaceable"])
-    except ValueError as error:
-        verdict.problems.append(f"reference: the event does not end with one ({error})")
-        return None
-    if encode(composed([*first, reference.event])) != certificate["event"]:
-        verdict.problems.append("the event is not the composition of the first stages and the reference")
-    return reference
-
-
-def _check_reference(reference: Reference, stages: list[dp_accounting.DpEvent], verdict: Verdict) -> None:
-    """Check that the later stages are below the reference, at every epsilon and in both directions."""
-    rest = composed(stages[reference.after :])
-    try:
-        dominated = reference.dominates(rest)
-    except ValueError as error:
-        verdict.problems.append(f"reference: the stages that it stands for cannot be accounted for: {error}")
-        return
-    if dominated:
-        verdict.checks.append(
-            "the stages that were planned from what the first ones released are dominated by the reference in the event"
-        )
-    else:
-        verdict.problems.append(
-            "reference: it does not dominate the stages that it stands for, so these cost more than the event says"
-        )
-
-
-def _check_selection(selection: dict | str, event: dp_accounting.DpEvent, verdict: Verdict) -> None:
-    """Check that the event is that of the stated selection, or of none."""
-    selects = isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent)
-    if not isinstance(selection, dict):
-        if "RepeatAndSelect" in json.dumps(encode(event)):
-            verdict.problems.append("the event is that of the best of several trials, and the certificate speaks of none")
-        return
-    if not selects or (event.mean, event.shape) != (selection["mean"], SHAPES[selection["law"]]):
-        verdict.problems.append(
-            f"selection: the event is not that of the best of trials of the {selection['law']} law of mean "
-            f"{selection['mean']:g}"
-        )
-    space, chosen = selection["space"], selection["chosen"]
-    if chosen is not None and (chosen.keys() != space.keys() or any(chosen[name] not in space[name] for name in space)):
-        verdict.problems.append("selection: what was chosen is none of what there was to choose from")
-    if chosen is None and selection["law"] != "poisson":
-        verdict.problems.append(f"selection: under the {selection['law']} law there is always a trial")
-
-
-def _check_truncated(certificate: dict, events: dict[str, dp_accounting.DpEvent], verdict: Verdict) -> None:
-    """Check that lots are cut where the certificate says so, and that each fails as often as its numbers say."""
-    stated = certificate["declared"].get(TRUNCATED_LOTS, {})
-    try:
-        cuts = {name: Truncation.from_json(fields) for name, fields in stated.items()}
-    except (ValueError, AttributeError):
-        verdict.problems.append(f"declared.{TRUNCATED_LOTS}: expected largest_lot and at_most of each stage with such lots")
-        return
-    for name in sorted(set(cuts) - set(events)):
-        verdict.problems.append(f"declared.{TRUNCATED_LOTS}: {name[:80]!r} is no stage")
-    for name, event in events.items():
-        cut = cuts.get(name)
-        for rate, failure in _lots(event):
-            if failure < (0.0 if cut is None else cut.failure(rate)) * (1.0 - _TOLERANCE):
-                verdict.problems.append(f"stage {name[:80]!r}: its cut lots fail more often than its event says")
-                break
-            if cut is None and failure:
-                verdict.problems.append(f"stage {name[:80]!r}: declared.{TRUNCATED_LOTS} does not say why its lots fail")
-                break
-    if cuts:
-        most, declared = min(cut.at_most for cut in cuts.values()), certificate["declared"]
-        if most * declared.get("max_rows", 1) < declared["n"]:
-            verdict.problems.append(
-                f"declared.{TRUNCATED_LOTS}: at_most={most:,} is below what declared.n={declared['n']:,} records need"
-            )
-        verdict.notes.append(f"it rests on the declaration that such data never hold more than {most:,} records or persons")
-
-
-def _lots(event: dp_accounting.DpEvent) -> Iterator[tuple[float, float]]:
-    """Yield the rate of each kind of lot in the event of a stage, and the failure beside it: 0 where there is none."""
-    if isinstance(event, dp_accounting.SelfComposedDpEvent):
-        yield from _lots(event.event)
-    elif isinstance(event, dp_accounting.PoissonSampledDpEvent):
-        yield event.sampling_probability, 0.0
-    elif isinstance(event, dp_accounting.ComposedDpEvent):
-        match event.events:
-            case [dp_accounting.PoissonSampledDpEvent() as lot, EpsilonDeltaDpEvent() as failure]:
-                yield lot.sampling_probability, failure.delta
-            case parts:
-                for part in parts:
-                    yield from _lots(part)
-
-
-def _check_study(study: dict, event: dp_accounting.DpEvent, relation: str, n: int, verdict: Verdict) -> None:
-    """Check that a study can have spent so little with this run in it, and no more than its total."""
-    if study["epsilon"] > study["total_epsilon"]:
-        verdict.problems.append(f"study: epsilon {study['epsilon']:g} is above the total of {study['total_epsilon']:g}")
-    if study["delta"] < _SMALLEST_DELTA:
-        verdict.problems.append(f"study: delta={study['delta']:g}: expected a number from {_SMALLEST_DELTA:g} to 1")
-        return
-    # Other runs of the study may have fewer records, so this alone is no fault.
-    if study["delta"] >= 1.0 / n:
-        verdict.notes.append(f"study: delta={study['delta']:g} is 1/n or more: its epsilon says little of these records")
-    # A run under replace-one enters with its own epsilon.
-    alone = verdict.epsilon if relation == REPLACE_ONE else spent(event, study["delta"]).epsilon
-    if study["epsilon"] < alone * (1.0 - _BETWEEN_ACCOUNTS):
-        verdict.problems.append(
-            f"study: epsilon {study['epsilon']:g} at delta {study['delta']:g} is less than what this run alone costs, "
-            f"{alone:.6g}"
-        )
-    if relation == REPLACE_ONE != study["relation"]:
-        verdict.problems.append("study: is stated for a record added or removed, and this run for one replaced")
-
-
 def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
     """Check that relation, model and files agree: a pure event tree does not show the relation, which doubles the cost."""
     relation, projected = certificate["relation"], PROJECTED in certificate["released"]
@@ -523,104 +197,3 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
         )
     if certificate["private"] and model.get("private", True) is not True:
         verdict.problems.append(f"{MODEL} says that this is not private, and the certificate that it is")
-
-
-def _check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None:
-    """Check that the noise is as large as the drawn projection, the neighbourhood and the event tree demand."""
-    try:
-        projected = load_projected(folder)
-    except NotARelease as error:
-        verdict.problems.append(str(error))
-        return
-    projection, before = projected.projection, len(verdict.problems)
-    if certificate["unit"] != projection.neighbourhood.words:
-        verdict.problems.append("the unit of privacy is not the neighbourhood of the projection")
-    declared, grid = certificate["declared"], read_json_file(folder / MODEL)["grid"]
-    if declared["n"] != len(projected.rows):
-        verdict.problems.append(f"declared.n is not the number of projected rows, {len(projected.rows)}")
-    seed, stated = declared.get("seed"), declared.get("projection")
-    settings = projected.settings | {"grid": grid}
-    if not isinstance(stated, dict) or any(stated.get(name) != value for name, value in settings.items()):
-        verdict.problems.append(f"declared.projection does not say what {MODEL} says")
-    elif type(seed) is not int or not 0 <= seed < 2**63:
-        verdict.problems.append(f"declared.seed={seed!r}: expected the seed that the matrix was drawn from")
-    elif not np.allclose(
-        make_matrix(projected.matrix, projection.d, projection.k, seed),
-        projection.matrix,
-        rtol=0.0,
-        # Half a unit is what its rounding moves a number by.
-        atol=1e-9 + 0.5 * matrix_unit(projection.matrix),
-    ):
-        verdict.problems.append("the matrix is not the one that declared.seed draws, so it may depend on the records")
-    names = [stage["name"] for stage in certificate["stages"]]
-    if sorted(names) != sorted([ROWS] if projected.pulled_back is None else [ROWS, CLIPPED]):
-        verdict.problems.append(f"stages {names}: expected {ROWS!r}, and {CLIPPED!r} exactly if {MODEL} gives a count")
-    events = [stage["event"] for stage in certificate["stages"] if stage["name"] == ROWS]
-    kind = "GaussianDpEvent" if projection.noise == "gaussian" else "LaplaceDpEvent"
-    if [event["type"] for event in events] != [kind]:
-        verdict.problems.append(f"the event of stage {ROWS!r} is not one of {projection.noise} noise")
-    if len(verdict.problems) > before:
-        return
-    # A Gaussian under replace-one is written with twice its ratio.
-    ratio = events[0]["noise_multiplier"] / (2.0 if projection.noise == "gaussian" else 1.0)
-    if projected.scale < ratio * projection.sensitivity * (1.0 - _TOLERANCE):
-        verdict.problems.append(
-            f"the noise is too small: its scale is {projected.scale:.6g}, and this projection, whose rows move by up to "
-            f"{projection.sensitivity:.6g}, needs {ratio * projection.sensitivity:.6g}"
-        )
-    if grid != projection.grid:
-        verdict.problems.append(f"grid={grid!r}: this projection puts rows on multiples of {projection.grid!r}")
-    stated = [(entry["unit"], entry["bound_in_units"]) for entry in sums_of(certificate, ROWS)]
-    if stated != [(write_unit(projection.grid), projection.steps.sensitivity)]:
-        verdict.problems.append(
-            f"noise.sums: stage {ROWS!r} has unit and bound {stated}, and this projection moves rows by at most "
-            f"{projection.steps.sensitivity:,} times {write_unit(projection.grid)}"
-        )
-    if len(verdict.problems) == before:
-        verdict.checks.append(
-            f"the matrix is what the public seed draws; it moves rows by at most {projection.sensitivity:.6g} between "
-            f"neighbours, and {projection.noise} noise of scale {projected.scale:.6g} is what the event tree needs"
-        )
-        verdict.checks.append(
-            f"all projected numbers are multiples of the grid, {projection.grid:.6g}: a row moves by at most "
-            f"{projection.steps.sensitivity:,} steps of it, their rounding included"
-        )
-
-
-def _compare(name: str, stated: float | None, recomputed: float, verdict: Verdict) -> None:
-    if stated is None or not math.isfinite(recomputed) or stated < recomputed * (1.0 - _TOLERANCE):
-        verdict.problems.append(f"{name} is stated as {stated}, but the event tree costs {recomputed:.6g}")
-    elif round_up(recomputed * (1.0 + _TOLERANCE)) < stated:
-        verdict.problems.append(f"{name} is stated as {stated}, and the event tree costs only {recomputed:.6g}")
-
-
-def _agrees(stated: Any, recomputed: Any) -> bool:
-    """Return whether two JSON values are equal, numbers up to one in their last written digit."""
-    if isinstance(recomputed, dict):
-        return stated.keys() == recomputed.keys() and all(_agrees(stated[key], recomputed[key]) for key in recomputed)
-    if isinstance(recomputed, list):
-        return len(stated) == len(recomputed) and all(map(_agrees, stated, recomputed))
-    if isinstance(recomputed, float) and isinstance(stated, (int, float)):
-        return math.isclose(stated, recomputed, rel_tol=2e-5)
-    return stated == recomputed
-
-
-def _second_opinion(event: dp_accounting.DpEvent, delta: float, relation: str) -> str:
-    """Ask an accountant of other authors: Opacus, by Renyi moments."""
-    # Opacus knows no failures, so it is asked for the rest, at what they leave of delta.
-    event, delta = without_failures(event, delta) if delta else (event, delta)
-    if isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent) and not isinstance(event.event, OneOfDpEvent):
-        own = RdpAccountant(_ORDERS).compose(event).get_epsilon(delta)
-        return f"a second account (dp_accounting's own of the best of several trials): {own:.6g}"
-    history = None if relation == REPLACE_ONE else gaussian_history(event)
-    if history is None:
-        return "no second accountant: Opacus knows neither Laplace noise, nor a replaced record, nor trials that differ"
-    accountant, times = RDPAccountant(), Counter()
-    for multiplier, rate, count in history:
-        times[multiplier, rate] += count
-    accountant.history = [(*noise, count) for noise, count in times.items()]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its orders may end, and its bound holds all the same
-        # Whole orders only: the series of other orders may take minutes to converge.
-        epsilon = accountant.get_epsilon(delta, alphas=_ORDERS)
-    return f"a second accountant (Opacus, Renyi moments, a looser bound): {epsilon:.6g}"

@@ -227,7 +227,10 @@ def test_a_training_that_has_diverged_pays_for_no_label(dpgen, tmp_path, people,
 
 
 BAD = {
-    "pictures": (["data=digits", *LABEL], "model.label_share=0.3: applies only to tables, and these are image"),
+    "pictures": (
+        ["data=digits", *LABEL],
+        "model.label_share=0.3: applies only to tables, and these records are of kind images",
+    ),
     "series": (
         ["data=powercons", "model=wgan", *LABEL],
         ("model.label_share=0.3: applies only to tables, and these records are of kind series"),

@@ -284,7 +284,7 @@ def test_an_account_that_fails_is_a_problem(dpgen, release, monkeypatch):
     def also(*_):
         raise Unaccountable("no account of this")
 
-    monkeypatch.setattr("lightning_dpgen.release.verify.also", also)
+    monkeypatch.setattr("lightning_dpgen.release.epsilon_check.also", also)
     status, out, _ = dpgen("verify", release)
     assert status == 2 and "BAD  the event tree cannot be accounted for: no account of this" in out
 

@@ -16,13 +16,14 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.projection.matrices import MOST_NUMBERS, check_matrix, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.release import bounds, verify
+from lightning_dpgen.release import bounds, epsilon_check
 from lightning_dpgen.release.bounds import MOST_FILES, check_declared, too_long
 from lightning_dpgen.release.bounds import MOST_NUMBERS as MOST_TENSORS
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
 from lightning_dpgen.release.tensors import check_finite, check_tensors
+from lightning_dpgen.release.verify import verify
 from lightning_dpgen.release.weights import WeightsContent
 
 
@@ -52,7 +53,7 @@ def test_a_pure_release_of_very_many_stages_is_verified(tmp_path):
             rounded_laplace(access, "sum", torch.zeros(1, dtype=torch.int64), sensitivity=1.0)
     content = WeightsContent({"weight": torch.zeros(1)}, "x")
     release_from(content, paid, tmp_path / "r", data="table", n=90, unit=None, declared={})
-    assert verify.verify(tmp_path / "r").problems == []
+    assert verify(tmp_path / "r").problems == []
 
 
 @pytest.mark.parametrize("name", ["stages", "files", "released", "versions"])
@@ -92,9 +93,9 @@ def test_a_second_account_takes_whole_orders_and_each_noise_once(monkeypatch):
         asked.append((self.history, alphas))
         return 1.0
 
-    monkeypatch.setattr(verify.RDPAccountant, "get_epsilon", get_epsilon)
+    monkeypatch.setattr(epsilon_check.RDPAccountant, "get_epsilon", get_epsilon)
     lot = dp_accounting.PoissonSampledDpEvent(0.5, dp_accounting.GaussianDpEvent(50.0))
-    verify._second_opinion(dp_accounting.ComposedDpEvent([lot] * 3), 1e-5, "add_or_remove_one")
+    epsilon_check._second_opinion(dp_accounting.ComposedDpEvent([lot] * 3), 1e-5, "add_or_remove_one")
     [(history, orders)] = asked
     assert history == [(50.0, 0.5, 3)] and all(isinstance(order, int) for order in orders)
 

@@ -14,7 +14,7 @@ from lightning_dpgen.release.dossier import PRIORS, make_dossier, posterior
 from lightning_dpgen.release.hazards import hazards_of
 from lightning_dpgen.release.registry_entry import make_entry, names_of_null
 from lightning_dpgen.release.report import describe
-from lightning_dpgen.release.verify import Verdict
+from lightning_dpgen.release.verdict import Verdict
 
 KEPT = Path(__file__).parents[1] / "fuzz" / "corpus" / "verify"
 STUDY = {

@@ -1,0 +1,29 @@
+"""The result of a verification, and the tolerance of the numbers that it compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+# Relative tolerance of numbers that are recomputed by the same rule; written numbers are rounded up.
+TOLERANCE = 1e-6
+
+
+@dataclass
+class Verdict:
+    """The result of a verification.
+
+    Attributes:
+        problems: reasons why the release must not be trusted; empty if there are none.
+        checks: confirmed facts, a line each.
+        epsilon: epsilon recomputed from the event tree; None if that was not possible.
+        notes: facts worth knowing that decide nothing.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+    epsilon: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not self.problems
