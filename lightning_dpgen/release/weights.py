@@ -17,11 +17,9 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.bundle import release_from
+from lightning_dpgen.release.description import PLAIN_WEIGHTS
 from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.report import write_pages
-
-# The kind of release in ``model.json``.
-KIND = "weights"
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class WeightsContent:
 
     def write(self, folder: Path, *, private: bool) -> None:
         shapes = {name: list(tensor.shape) for name, tensor in self.tensors.items()}
-        description = {"model": KIND, "architecture": self.architecture, "tensors": shapes}
+        description = {"model": PLAIN_WEIGHTS, "architecture": self.architecture, "tensors": shapes}
         description |= {} if private else {"private": False}
         (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         (folder / WEIGHTS).write_bytes(safetensors.torch.save(self.tensors))
@@ -43,7 +41,7 @@ class WeightsContent:
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
         count = sum(tensor.numel() for tensor in self.tensors.values())
-        write_pages(folder, certificate, KIND, architecture=self.architecture, parameters=count)
+        write_pages(folder, certificate, PLAIN_WEIGHTS, architecture=self.architecture, parameters=count)
 
 
 def release_weights(

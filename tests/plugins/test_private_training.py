@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import pytorch_lightning as pl
+import safetensors.torch
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
@@ -18,6 +19,7 @@ from lightning_dpgen import (
     MomentsAccountant,
     PrivateOptimizer,
     PrivateTraining,
+    load_release,
     make_plan,
     poisson_loader,
     release_weights,
@@ -27,6 +29,7 @@ from lightning_dpgen import (
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.sampling.lots import LotBlocks
 
 pytestmark = [
@@ -109,6 +112,22 @@ def test_its_release_verifies_and_says_the_declared_number(tmp_path):
     private.release(_fitted(private), tmp_path / "release")
     assert verify(tmp_path / "release").good
     assert json.loads((tmp_path / "release" / "privacy.json").read_text())["declared"]["n"] == N
+
+
+def test_its_weights_are_loaded_as_those_of_any_network(tmp_path):
+    private = _private()
+    model = _fitted(private)
+    private.release(model, tmp_path / "release")
+    torch.manual_seed(5)
+    again = Plain()
+    nn.init.zeros_(again.net[0].weight)
+    # The line that the error of load_release gives.
+    with pytest.raises(NotARelease, match="holds the weights of a network") as said:
+        load_release(tmp_path / "release")
+    assert "\n" not in str(said.value)
+    line = str(said.value).partition("call ")[2]
+    exec(line, {"network": again, "safetensors": safetensors})
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
 def test_building_it_spends_nothing_and_shows_no_record():
