@@ -44,6 +44,23 @@ class WeightsContent:
         write_pages(folder, certificate, PLAIN_WEIGHTS, architecture=self.architecture, parameters=count)
 
 
+def check_public(network: nn.Module, public: Sequence[str]) -> None:
+    """Refuse a network whose release would hold more than what was trained, and what is named as public.
+
+    Args:
+        public: names of buffers and frozen parameters that are no function of the records.
+
+    Raises:
+        ValueError: naming the others.
+    """
+    trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
+    if unknown := sorted(set(network.state_dict()) - trained - set(public)):
+        raise ValueError(
+            f"buffers or frozen parameters {unknown[:5]} may hold statistics of records, which no account has paid for: "
+            "name those that are public constants in public=[...], and take the others out of the network"
+        )
+
+
 def release_weights(
     network: nn.Module,
     account: Account,
@@ -74,13 +91,7 @@ def release_weights(
         ValueError: for n below 1; if a parameter is not finite, or the network has a buffer or frozen parameter that is not
             named, since statistics of records are kept there.
     """
-    trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
-    unknown = sorted(set(network.state_dict()) - trained - set(public))
-    if unknown:
-        raise ValueError(
-            f"buffers or frozen parameters {unknown[:5]} may hold statistics of records, which no account has paid for: "
-            "name those that are public constants in public=[...], and take the others out of the network"
-        )
+    check_public(network, public)
     ranks = Ranks.joined() if has_shards(network) else Ranks()
     tensors, bad = {}, []
     for name, tensor in network.state_dict().items():
