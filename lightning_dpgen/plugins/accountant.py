@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import warnings
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -89,6 +90,7 @@ class MomentsAccountant(pl.Callback):
         self.complete = False
         self._adopted: AutomaticModule | None = None
         self._alike, self._began = False, 0.0
+        self._filters: warnings.catch_warnings | None = None
         # The optimizers of sharded parameters.
         self._sharded: list[PrivateOptimizer] = []
 
@@ -110,6 +112,11 @@ class MomentsAccountant(pl.Callback):
                 module, self.account, self.stage, self._engine, self._options, lambda: self.after_last_step(module)
             )
             self.average = self._adopted.average
+            # Lightning sees manual steps, and would advise a ModelCheckpoint to keep the weights from before a step. A fit goes
+            # on from those behind it, which the ledger counts.
+            self._filters = warnings.catch_warnings()
+            self._filters.__enter__()
+            warnings.filterwarnings("ignore", message="Using ModelCheckpoint with manual optimization")
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         for hook, more in zip(_HOOKS, (self._record, self._go_on), strict=True):
             _extend(module, hook, more)
@@ -150,9 +157,12 @@ class MomentsAccountant(pl.Callback):
             loop = trainer.fit_loop.epoch_loop
             steps = loop.manual_optimization.optim_step_progress.total.completed
             loop.automatic_optimization.optim_progress.optimizer.step.total.completed = steps
+        if self._filters is not None:
+            self._filters.__exit__(None, None, None)
+            self._filters = None
         restore_logs(trainer.loggers)
         if trainer.is_global_zero:
-            close_logs(trainer.loggers)
+            close_logs(trainer.loggers, ended=True)
         vars(trainer.strategy).pop("load_checkpoint", None)
         self._restore(module)
 

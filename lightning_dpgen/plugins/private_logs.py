@@ -45,13 +45,18 @@ def withhold_private_logs(loggers: Iterable[Logger]) -> None:
             vars(logger)["log_metrics"] = _public_only(logger)
 
 
-def close_logs(loggers: Iterable[Logger]) -> None:
+def close_logs(loggers: Iterable[Logger], *, ended: bool = False) -> None:
     """Take the rights of others off what loggers write to files: the folder of a run, or its logs in a folder of more.
 
     Numbers under ``private/`` in them are exact functions of a few records. Call it before the first of these, and after
     the last.
+
+    Args:
+        ended: after a fit, what is not on disk yet is written first.
     """
     for logger in loggers:
+        if ended and isinstance(logger, _FILES):
+            logger.save()
         folder = Path(logger.log_dir or "") if isinstance(logger, _FILES) else None
         if folder is None or not folder.is_dir():
             continue

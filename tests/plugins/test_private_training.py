@@ -580,7 +580,9 @@ def test_a_training_whose_object_is_gone_gives_up_its_ledger(tmp_path):
     with pytest.raises(RuntimeError, match="broken"):
         trainer.fit(Plain(), private.loader())
     del private
-    assert _private(ledger=tmp_path / "ledger").account.resumed and trainer.callbacks
+    again = _private(ledger=tmp_path / "ledger").account
+    assert again.resumed and again.ledger.count("training") == 7 and trainer.callbacks
+    again.ledger.close()
 
 
 class Broken(pl.Callback):
@@ -590,41 +592,50 @@ class Broken(pl.Callback):
 
 
 def test_it_goes_on_from_any_checkpoint_and_a_release_says_which_weights_it_takes(tmp_path):
-    def checkpoints():
-        return ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=3, save_top_k=-1)
-
+    folder = tmp_path / "checkpoints"
+    checkpoints = ModelCheckpoint(folder, "{step}", every_n_train_steps=3, save_top_k=-1)
     private = _private(ledger=tmp_path / "ledger")
     with pytest.raises(RuntimeError, match="broken"):
-        _trainer(private.callback(), checkpoints(), Broken(), enable_checkpointing=True).fit(Plain(), private.loader())
+        _trainer(private.callback(), checkpoints, Broken(), enable_checkpointing=True).fit(Plain(), private.loader())
     private, model = _private(ledger=tmp_path / "ledger"), Plain()
-    _trainer(private.callback()).fit(model, private.loader(), ckpt_path=tmp_path / "step=3.ckpt")
+    _trainer(private.callback()).fit(model, private.loader(), ckpt_path=folder / "step=3.ckpt")
     assert private.account.ledger.count("training") == STEPS, "the steps after the checkpoint stay spent"
 
     # The program ends before it releases: the last parameters are in no checkpoint.
     late = _private(ledger=tmp_path / "ledger")
     earlier = Plain()
-    earlier.load_state_dict(torch.load(tmp_path / "step=6.ckpt", weights_only=True)["state_dict"])
+    earlier.load_state_dict(torch.load(folder / "step=6.ckpt", weights_only=True)["state_dict"])
     with pytest.raises(ValueError, match=r"is released by release_weights\(model, private.account, ...\)"):
         late.release(earlier, tmp_path / "no")
     release_weights(earlier, late.account, tmp_path / "earlier", data="rows")
     assert verify(tmp_path / "earlier").good
     late.release(model, tmp_path / "last")
     assert verify(tmp_path / "last").good
+    late.account.ledger.close()
 
 
+class Logged(Plain):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss)
+        return loss
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
 @pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
 @pytest.mark.parametrize("kind", [CSVLogger, TensorBoardLogger])
 @pytest.mark.parametrize("own", [True, False], ids=["a folder of its own", "a folder of others"])
 def test_logs_of_records_are_closed_to_others(tmp_path, kind, own):
-    mask = os.umask(0)
+    mask, folder = os.umask(0), tmp_path / "logs"
     try:
-        (tmp_path / "code.py").write_text("")
-        logger = kind(tmp_path, name="mine" if own else "", version=None if own else "")
+        folder.mkdir()
+        (folder / "code.py").write_text("")
+        logger = kind(folder, name="mine" if own else "", version=None if own else "")
         private = _private()
-        _trainer(private.callback(), logger=logger, log_every_n_steps=1).fit(Plain(), private.loader())
+        _trainer(private.callback(), logger=logger, log_every_n_steps=1).fit(Logged(), private.loader())
     finally:
         os.umask(mask)
     logs = [path for path in Path(logger.log_dir).iterdir() if path.name.startswith(("events", "metrics", "hparams"))]
     assert logs and all(path.stat().st_mode & 0o077 == 0 for path in logs)
     assert (Path(logger.log_dir).stat().st_mode & 0o077 == 0) == own
-    assert (tmp_path / "code.py").stat().st_mode & 0o777 == 0o666
+    assert (folder / "code.py").stat().st_mode & 0o777 == 0o666
