@@ -112,8 +112,8 @@ class MomentsAccountant(pl.Callback):
                 module, self.account, self.stage, self._engine, self._options, lambda: self.after_last_step(module)
             )
             self.average = self._adopted.average
-            # Lightning sees manual steps, and would advise a ModelCheckpoint to keep the weights from before a step. A fit goes
-            # on from those behind it, which the ledger counts.
+            # Lightning sees manual steps, and would advise a ModelCheckpoint to keep the weights from before a step. A fit
+            # goes on from those behind it, which the ledger counts.
             self._filters = warnings.catch_warnings()
             self._filters.__enter__()
             warnings.filterwarnings("ignore", message="Using ModelCheckpoint with manual optimization")
