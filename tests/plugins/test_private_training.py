@@ -33,6 +33,7 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.strategy_choice import BandedNoise
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.sampling.lots import LotBlocks
@@ -537,7 +538,7 @@ class Keeping(Plain):
 
 
 def _anew(module, loss):
-    """As a mixture of experts has it: what the call has kept is used within the call."""
+    """Keep what the call itself uses, as a mixture of experts does."""
     module.losses = []
     module.losses.extend([loss, loss])
     module.last = torch.stack(module.losses).mean()
@@ -591,6 +592,7 @@ class Broken(pl.Callback):
             raise RuntimeError("broken")
 
 
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 def test_it_goes_on_from_any_checkpoint_and_a_release_says_which_weights_it_takes(tmp_path):
     folder = tmp_path / "checkpoints"
     checkpoints = ModelCheckpoint(folder, "{step}", every_n_train_steps=3, save_top_k=-1)
@@ -639,3 +641,23 @@ def test_logs_of_records_are_closed_to_others(tmp_path, kind, own):
     assert logs and all(path.stat().st_mode & 0o077 == 0 for path in logs)
     assert (Path(logger.log_dir).stat().st_mode & 0o077 == 0) == own
     assert (folder / "code.py").stat().st_mode & 0o777 == 0o666
+
+
+UNITS = {
+    "a record": ({}, "<b>1 record</b><span>added or removed</span>"),
+    "a person": (
+        {"persons": np.arange(N) // 2, "max_rows": 2},
+        "<b>1 person</b><span>added or removed, with at most 2 records</span>",
+    ),
+    "a place": (
+        {"sampler": "fixed_order", "noise": BandedNoise(bands=2), "clipping": Fixed(1.0)},
+        "<b>1 record</b><span>replaced by nothing at its place</span>",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), UNITS.values(), ids=UNITS)
+def test_the_page_of_weights_says_for_whom_it_holds(tmp_path, changes, words):
+    private = _private(**changes)
+    private.release(_fitted(private), tmp_path / "release")
+    assert words in (tmp_path / "release/report.html").read_text(encoding="utf-8")
