@@ -33,11 +33,13 @@ class Flow(pl.LightningModule):
 
 
 table = (make_table(2000),)
-private = PrivateTraining(table, n=2000, epsilon=4, delta=1e-5, sample_rate=0.1, steps=40, clipping=Fixed(1.0))
 model = Flow()
+buffers = [name for name, _ in model.named_buffers()]  # the masks of the autoregressive layers, which are public
+private = PrivateTraining(
+    table, n=2000, epsilon=4, delta=1e-5, sample_rate=0.1, steps=40, clipping=Fixed(1.0), public=buffers
+)
 trainer = pl.Trainer(max_epochs=1, callbacks=[private.callback()], logger=False, enable_checkpointing=False)
 trainer.fit(model, private.loader())
 with torch.no_grad():
     print(f"age, weight, height of a made-up person: {[round(x) for x in model.sample(1)[0].tolist()]}")
-buffers = [name for name, _ in model.named_buffers()]  # the masks of the autoregressive layers, which are public
-print(f"epsilon {private.release(model, tempfile.mkdtemp() + '/release', public=buffers)['epsilon']:.3f}")
+print(f"epsilon {private.release(model, tempfile.mkdtemp() + '/release')['epsilon']:.3f}")

@@ -1,11 +1,13 @@
 """The book (docs/ and README.md): its examples run, its commands do what it shows, and its links lead somewhere."""
 
+import importlib
 import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -154,6 +156,17 @@ def test_every_public_name_has_its_page():
     packages = [getattr(lightning_dpgen, name.split(".")[1]) for name in listed if name.count(".") == 1]
     names = {name for package in packages for name in package.__all__} | {name.rpartition(".")[2] for name in listed}
     assert not set(lightning_dpgen.__all__) - names - {"__version__"}
+
+
+def test_names_are_imported_from_where_the_reference_says():
+    page = (ROOT / "docs/reference/api.md").read_text()
+    rows = re.findall(r"^\| `(lightning_dpgen[\w.]*)`[^|]*\|(.*)\|$", page, re.MULTILINE)
+    told = {(place, name) for place, cell in rows for name in re.findall(r"`(\w+)`", cell)}
+    for place, name in told:
+        assert hasattr(importlib.import_module(place), name), f"{place}.{name}"
+    packages = {name for name in lightning_dpgen.__all__ if isinstance(getattr(lightning_dpgen, name), types.ModuleType)}
+    top = {name for place, name in told if place == "lightning_dpgen"}
+    assert top == set(lightning_dpgen.__all__) - packages - {"__version__"}
 
 
 def test_diagrams_are_those_of_the_script():

@@ -170,8 +170,13 @@ def connect(address: str, cores: int | None = None) -> Any:
                 ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
             else:
                 ray.init(address=address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # Ray raises a bare Exception where its processes do not start in time
             why = str(error).strip().partition("\n")[0]
+            if address == "local":
+                raise OSError(
+                    f"address={address}: Ray did not start on this machine ({why}); look into "
+                    "/tmp/ray/session_latest/logs, or run in this process without Ray"
+                ) from None
             raise OSError(
                 f"address={address}: found no Ray cluster there ({why}); start one by 'ray start --head', or take "
                 "address='local'"

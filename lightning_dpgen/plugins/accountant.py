@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import warnings
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -18,7 +19,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOptions, check_optimizers, check_overrides
 from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.lot_log import PUBLIC
-from lightning_dpgen.plugins.private_logs import restore_logs, withhold_private_logs
+from lightning_dpgen.plugins.private_logs import close_logs, restore_logs, withhold_private_logs
 from lightning_dpgen.plugins.rank_consistency import broadcast_start, check_ranks_agree
 from lightning_dpgen.plugins.trainer_checks import check_sharded, validate_trainer
 from lightning_dpgen.privacy.account import Account
@@ -59,7 +60,8 @@ class MomentsAccountant(pl.Callback):
         stage: the plan's stage that the steps belong to, as for the optimizer and the loader.
         options: how the gradients of an adopted module are computed, and what is kept of its steps.
         share_private_logs: let loggers of services (Weights & Biases, MLflow) have numbers under ``private/``, too, which
-            are exact functions of a few records. Loggers that write files (CSV, TensorBoard) get them in any case.
+            are exact functions of a few records. Loggers that write files (CSV, TensorBoard) get them in any case, in
+            files that are their owner's alone.
 
     Raises:
         ValueError: if the plan has no such stage.
@@ -88,6 +90,7 @@ class MomentsAccountant(pl.Callback):
         self.complete = False
         self._adopted: AutomaticModule | None = None
         self._alike, self._began = False, 0.0
+        self._filters: warnings.catch_warnings | None = None
         # The optimizers of sharded parameters.
         self._sharded: list[PrivateOptimizer] = []
 
@@ -100,6 +103,8 @@ class MomentsAccountant(pl.Callback):
             self.account.join(Ranks.joined())
         except (LedgerError, NotInstalled, RanksDiffer) as error:
             raise MisconfigurationException(str(error)) from None
+        if self.account.ranks.leads:
+            close_logs(trainer.loggers)
         if not self._share_logs:
             withhold_private_logs(trainer.loggers)
         if module.automatic_optimization:
@@ -107,6 +112,11 @@ class MomentsAccountant(pl.Callback):
                 module, self.account, self.stage, self._engine, self._options, lambda: self.after_last_step(module)
             )
             self.average = self._adopted.average
+            # Lightning sees manual steps, and would advise a ModelCheckpoint to keep the weights from before a step. A fit
+            # goes on from those behind it, which the ledger counts.
+            self._filters = warnings.catch_warnings()
+            self._filters.__enter__()
+            warnings.filterwarnings("ignore", message="Using ModelCheckpoint with manual optimization")
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         for hook, more in zip(_HOOKS, (self._record, self._go_on), strict=True):
             _extend(module, hook, more)
@@ -147,7 +157,12 @@ class MomentsAccountant(pl.Callback):
             loop = trainer.fit_loop.epoch_loop
             steps = loop.manual_optimization.optim_step_progress.total.completed
             loop.automatic_optimization.optim_progress.optimizer.step.total.completed = steps
+        if self._filters is not None:
+            self._filters.__exit__(None, None, None)
+            self._filters = None
         restore_logs(trainer.loggers)
+        if trainer.is_global_zero:
+            close_logs(trainer.loggers, ended=True)
         vars(trainer.strategy).pop("load_checkpoint", None)
         self._restore(module)
 
@@ -194,6 +209,7 @@ class MomentsAccountant(pl.Callback):
         check_optimizers(module, trainer.optimizers, self.account, self.stage, adopted=self._adopted is not None)
         if self._adopted is not None:
             check_overrides(module, trainer)
+            self._adopted.warn_of_schedulers()
         check_sharded(trainer, module)
         private = [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, PrivateOptimizer)]
         for optimizer in private:

@@ -25,6 +25,7 @@ from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.gradients.views import Views
 from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.growing_lists import GrowingLists
 from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
 from lightning_dpgen.plugins.several_optimizers import (
     check_kinds,
@@ -220,13 +221,28 @@ class AutomaticModule:
         return self._module.trainer.optimizers
 
     def _step_schedulers(self) -> None:
-        """Step each scheduler that is due: once in so many lots, or in as many as look at the declared n records."""
+        """Step each scheduler that is due: after so many lots, or passes (lots in which a record is expected once)."""
         done = self._account.done[self._stage]
         trainer: Any = self._module.trainer
         for config in trainer.lr_scheduler_configs:
             now, before = (done, done - 1) if config.interval == "step" else map(self._epochs, (done, done - 1))
             if now // config.frequency > before // config.frequency:
                 config.scheduler.step()
+
+    def warn_of_schedulers(self) -> None:
+        """Warn of schedulers that no step of the plan is due for."""
+        trainer: Any = self._module.trainer
+        steps = self._account.plan.stage(self._stage).count
+        for config in trainer.lr_scheduler_configs:
+            due = steps if config.interval == "step" else self._epochs(steps)
+            if due < config.frequency:
+                counted = "steps" if config.interval == "step" else "passes (1 / sample_rate steps each)"
+                warnings.warn(
+                    f"{type(config.scheduler).__name__} with interval={config.interval!r}, frequency={config.frequency}: "
+                    f"the plan has {due} whole {counted}, so the learning rate never changes: return "
+                    "{'scheduler': ..., 'interval': 'step'} for a schedule by steps",
+                    stacklevel=2,
+                )
 
     def _epochs(self, done: int) -> int:
         """Return how often a record was expected in so many lots, in whole numbers."""
@@ -271,7 +287,7 @@ class AutomaticModule:
         self._values = {}
         try:
             given, lot = self._tried(empty)
-            each = self._each(given, lot)
+            each, lists = self._each(given, lot), GrowingLists(self._module)
             self._set_micro_batch(each, empty)
             for optimizer, terms in each:
                 with training_alone(self._module, optimizer):
@@ -281,6 +297,7 @@ class AutomaticModule:
                         if isinstance(term, PerRecord):
                             noise = own_part(some).new_full((len(lot), term.noise), 0.5)
                             check_exact(ENGINES[self._engine], self._module, term, lot, noise)
+            lists.check()
         except UNSUITED as error:
             if len(self._optimizers) > 1 and self._made_up is None:
                 raise _untried(error) from error
@@ -445,13 +462,19 @@ def _check_parameters(module: pl.LightningModule, optimizers: list) -> None:
     Raises:
         MisconfigurationException: saying what to do.
     """
-    trainable = [p for p in module.parameters() if p.requires_grad]
+    trainable = {id(p) for p in module.parameters() if p.requires_grad}
+    frozen = {id(p) for p in module.parameters()} - trainable
     owned = [id(p) for optimizer in optimizers for p in parameters_of(optimizer)]
     have = "the optimizer has" if len(optimizers) == 1 else f"the {len(optimizers)} optimizers have"
-    if {id(p) for p in trainable} != set(owned):
+    if missing := trainable - set(owned):
         raise MisconfigurationException(
-            f"{have} {len(set(owned))} of the module's {len(trainable)} trainable parameters: pass all, and freeze the "
-            "others (requires_grad_(False)) before"
+            f"{have} {len(trainable) - len(missing)} of the module's {len(trainable)} trainable parameters: pass all, and "
+            "freeze the others (requires_grad_(False)) before"
+        )
+    if others := set(owned) - trainable:
+        raise MisconfigurationException(
+            f"{have} {len(others)} parameters that are not to be trained ({len(others & frozen)} frozen in the module, "
+            f"{len(others - frozen)} not of the module): pass [p for p in self.parameters() if p.requires_grad]"
         )
     if len(set(owned)) < len(owned):
         raise MisconfigurationException(

@@ -1,18 +1,24 @@
-"""Loggers that send what they are told to a service get no private number, unless that is allowed."""
+"""Private numbers in the logs of a Trainer: services are told none, and files that hold some are their owner's alone."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from lightning_dpgen.plugins.events import PublicEvents
 from lightning_dpgen.plugins.lot_log import PRIVATE
+from lightning_dpgen.privacy.folders import FILE, restrict
 
 # Those that write to a disk of the curator's own.
-_LOCAL = (CSVLogger, TensorBoardLogger, PublicEvents)
+_FILES = (CSVLogger, TensorBoardLogger)
+_LOCAL = (*_FILES, PublicEvents)
+# The files that they write, and the folder in which a Trainer puts its checkpoints beside these.
+_WRITTEN = ("events.out.tfevents*", "metrics.csv", "hparams.yaml", "checkpoints")
 
 
 def withhold_private_logs(loggers: Iterable[Logger]) -> None:
@@ -37,6 +43,30 @@ def withhold_private_logs(loggers: Iterable[Logger]) -> None:
     for logger in loggers:
         if not isinstance(logger, _LOCAL):
             vars(logger)["log_metrics"] = _public_only(logger)
+
+
+def close_logs(loggers: Iterable[Logger], *, ended: bool = False) -> None:
+    """Take the rights of others off what loggers write to files: the folder of a run, or its logs in a folder of more.
+
+    Numbers under ``private/`` in them are exact functions of a few records. Call it before the first of these, and after
+    the last.
+
+    Args:
+        ended: after a fit, what is not on disk yet is written first.
+    """
+    for logger in loggers:
+        if ended and isinstance(logger, _FILES):
+            logger.save()
+        folder = Path(logger.log_dir or "") if isinstance(logger, _FILES) else None
+        if folder is None or not folder.is_dir():
+            continue
+        written = [path for path in folder.iterdir() if any(fnmatch(path.name, name) for name in _WRITTEN)]
+        if len(written) == len(list(folder.iterdir())):
+            restrict(folder)
+        else:
+            for path in written:
+                if path.is_file() and not path.is_symlink():
+                    path.chmod(FILE)
 
 
 def restore_logs(loggers: Iterable[Logger]) -> None:

@@ -35,15 +35,16 @@ from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.strategy import CYCLIC, FIXED_ORDER
 from lightning_dpgen.privacy.strategy_choice import BandedNoise, BufferedNoise, make_strategy
 from lightning_dpgen.privacy.study import Study
-from lightning_dpgen.release.weights import release_weights
+from lightning_dpgen.release.weights import check_public, release_weights
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, persons_of
 from lightning_dpgen.sampling.streamed import StreamedStore, is_streamed
 
-# The trainings of this process, by the file of their ledger.
-_BEGUN: weakref.WeakValueDictionary[Path, PrivateTraining] = weakref.WeakValueDictionary()
+# The callbacks of trainings of this process, by the file of their ledger. A Trainer keeps its callback, and with it the
+# account that has the file open, when the training itself is gone.
+_BEGUN: weakref.WeakValueDictionary[Path, _Accountant] = weakref.WeakValueDictionary()
 
 
 class PrivateTraining:
@@ -67,7 +68,8 @@ class PrivateTraining:
         delta: above 0 and below 1/n.
         sample_rate: the probability with which each record takes part in a step; or a schedule, pairs of a number of steps
             and their rate, ``[(100, 0.01), (200, 0.02)]``. The divisor of a step is that of its own rate.
-        steps: the number of steps, which a schedule also says.
+        steps: the number of steps, which a schedule also says. All of them are one epoch of the Trainer; a pass over the
+            records, which counts for schedulers with ``interval="epoch"``, is about 1 / sample_rate steps.
         noise_schedule: pairs of a number of steps and their noise relative to the others, ``[(150, 2.0), (150, 1.0)]``;
             None for equal noise. Schedules are public, and fixed before the first step.
         accountant: ``pld``, or ``rdp`` for Renyi moments, which are looser (`make_plan`).
@@ -85,7 +87,8 @@ class PrivateTraining:
             ones. None is independent noise, and banded noise with cyclic sampling.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
             ``ckpt_path=`` and a checkpoint of it. An earlier training of this process that is not fitting gives it up. None
-            keeps the ledger in memory.
+            keeps the ledger in memory, for a fit by one process: it ends with that process, as the weights do, and no fit
+            goes on from a checkpoint of it.
         persons: (N,) the person of each record, where one person has several.
         max_rows: the largest number of records of a person; the noise is for all of them, unless clipping is `PerPerson`.
         engine: the per-record gradients; ``func`` takes any network, a record at a time.
@@ -96,6 +99,8 @@ class PrivateTraining:
         averaging: the part of the average of parameters that stays in a step, from 0, below 1: `release` writes the
             average, and `averaged` puts it into the module. 0 keeps none.
         share_private_logs: let loggers of services have numbers under ``private/``, too (`MomentsAccountant`).
+        public: names of the module's buffers and frozen parameters that are no function of the records, and are released
+            with what was trained. A fit of a module with others is refused before its first step.
         stream: the private stream; None makes one keyed by the operating system.
         study: the study that the training belongs to, with a total for all its runs.
 
@@ -145,6 +150,7 @@ class PrivateTraining:
         multiplicity: int = 1,
         averaging: float = 0.0,
         share_private_logs: bool = False,
+        public: Sequence[str] = (),
         sampler: str = POISSON,
         largest_lot: int | None = None,
         at_most: int | None = None,
@@ -154,6 +160,7 @@ class PrivateTraining:
     ) -> None:
         _check("engine", engine, engine in tuple(ENGINES), f"one of {', '.join(ENGINES)}")
         _check("ledger", ledger, isinstance(ledger, str | Path | None), "a path, or None")
+        _check("public", public, not isinstance(public, str), "a list of names")
         _check("stream", stream, isinstance(stream, PrivateStream | None), "a PrivateStream, or None")
         _check("study", study, isinstance(study, Study | None), "a Study, or None")
         _check("steps", steps, type(steps) is int and steps >= 1, "a whole number (int), 1 or more")
@@ -198,14 +205,17 @@ class PrivateTraining:
         path = None if ledger is None else Path(ledger).resolve()
         begun = None if path is None else _BEGUN.get(path)
         # In a notebook a cell that failed is run again, and its first training has the ledger still.
-        earlier = None if begun is None or begun._callback.fitting else begun.account
+        earlier = None if begun is None or begun.fitting else begun.account
         self.account = open_account(plan, ledger, stream, study, store, persons, earlier)
         self.plan = self.account.plan
         self._lots = PoissonLots(store, self.account, persons=persons)
-        self._callback = _Accountant(self.account, self._lots.empty, clipping, engine, options, share_private_logs)
+        self._public = tuple(public)
+        self._callback = _Accountant(
+            self.account, self._lots.empty, clipping, engine, options, share_private_logs, self._public, ledger is None
+        )
         self._released: Path | None = None
         if path is not None:
-            _BEGUN[path] = self
+            _BEGUN[path] = self._callback
 
     @property
     def _stage(self) -> Stage:
@@ -246,7 +256,6 @@ class PrivateTraining:
         data: str = "records",
         unit: str | None = None,
         declared: dict[str, Any] | None = None,
-        public: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Write the release of the fitted module, and return its certificate; see `release_weights`.
 
@@ -256,7 +265,7 @@ class PrivateTraining:
             model: the module that was fitted.
             folder: must not exist; it appears complete, or not at all.
             data: a description of the records.
-            unit, declared, public: as for `release_weights`.
+            unit, declared: as for `release_weights`.
 
         Raises:
             PlanMismatch: if no fit has made all planned steps.
@@ -273,7 +282,7 @@ class PrivateTraining:
         if left:
             raise PlanMismatch(
                 f"{steps - left} of {steps} steps were made: go on with the fit, or release the weights as they are with "
-                "release_weights(model, account, ...), which charges all of the plan"
+                "release_weights(model, private.account, ...), which charges all of the plan"
             )
         # None where spawned processes have fitted it, or an earlier program.
         if self._callback.fitted not in (None, model):
@@ -281,14 +290,14 @@ class PrivateTraining:
         if digest_of(model) != self.account.ledger.trained:
             raise ValueError(
                 "model: its parameters are not those that the last private step left: release it before anything else "
-                "changes it, load the last checkpoint of the fit, or release what was made of it, if no further record was "
-                "looked at, with release_weights(model, account, ...)"
+                "changes it, or load a checkpoint that was saved after that step; what an earlier checkpoint holds, or was "
+                "made of it without a further look at records, is released by release_weights(model, private.account, ...)"
             )
         average = self._callback.average
         declared = (declared or {}) | ({} if average is None else {"averaging": average.keep})
         with nullcontext() if average is None else average.in_their_place():
             certificate = release_weights(
-                model, self.account, folder, data=data, unit=unit, declared=declared, public=public
+                model, self.account, folder, data=data, unit=unit, declared=declared, public=self._public
             )
         self._released = Path(folder)
         return certificate
@@ -407,15 +416,24 @@ class _Accountant(MomentsAccountant):
         engine: str,
         options: StepOptions,
         share_private_logs: bool,
+        public: tuple[str, ...],
+        in_memory: bool,
     ) -> None:
         super().__init__(account, engine, options=options, share_private_logs=share_private_logs)
-        self._empty, self._clipping = empty, clipping
+        self._empty, self._clipping, self._public = empty, clipping, public
+        # Known to each rank by the script that all of them run; the ledger itself is in memory in all ranks but 0.
+        self._in_memory = in_memory
         self.fitted: pl.LightningModule | None = None
         self.fitting = self._under_way = False
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":
             self._check(module)
+            if trainer.world_size > 1 and self._in_memory:
+                raise MisconfigurationException(
+                    f"ledger=None with {trainer.world_size} processes: the ledger would end with rank 0, and the weights "
+                    "that it has paid for would be left in the others: give a file, ledger='private/ledger.jsonl'"
+                )
         super().setup(trainer, module, stage)
         self.fitting = stage == "fit"
 
@@ -439,6 +457,10 @@ class _Accountant(MomentsAccountant):
         self._under_way = True
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        try:
+            check_public(module, self._public)
+        except ValueError as error:
+            raise MisconfigurationException(str(error)) from None
         trainer.optimizers = self._wrapped(trainer.optimizers)
         super().on_fit_start(trainer, module)
 
@@ -486,7 +508,9 @@ class _Accountant(MomentsAccountant):
         # Checkpoints of shards are loaded after the fit has started.
         if not self._under_way and self.account.resumed and self.account.ledger.accesses:
             raise MisconfigurationException(
-                "the ledger holds steps of an earlier fit: go on from a checkpoint of it, fit(model, loader, ckpt_path=...)"
+                "the ledger holds steps of an earlier fit: go on from a checkpoint of it, fit(model, loader, "
+                "ckpt_path=...); if there is none, what they made is lost, and another ledger begins a new training, whose "
+                "epsilon adds up"
             )
         super().on_train_start(trainer, module)
         self.fitted, self._under_way = module, True

@@ -17,6 +17,8 @@ from lightning_dpgen.release.opened import check_ordinary, read_json_file
 
 # The name of the model of projected rows.
 PROJECTION = "projection"
+# The name in releases of the weights of any network, whose class is code of its owner.
+PLAIN_WEIGHTS = "weights"
 # The key that is true where the label given all other numbers was bought: drawn so in tables, a classifier elsewhere.
 LABELLED = "labelled"
 # Models without an encoder, in words.
@@ -35,7 +37,8 @@ def read_description(folder: Path) -> dict[str, Any]:
     """Read the description of the model in the folder of a release: a name of the model, and what goes with that.
 
     Raises:
-        NotARelease: if there is no readable one, or no weights beside it.
+        NotARelease: if there is no readable one, no weights beside it, or the weights are those of an engineer's own
+            network.
     """
     if not folder.is_dir():
         raise NotARelease(f"{folder} is not a folder: expected a release, or the run that made it")
@@ -44,9 +47,15 @@ def read_description(folder: Path) -> dict[str, Any]:
             raise NotARelease(f"{folder} holds no {name}: expected a release made by dpgen")
     try:
         check_ordinary(folder / WEIGHTS)
-        return read_json_file(folder / MODEL, links=True)
+        description = read_json_file(folder / MODEL, links=True)
     except ValueError as error:
         raise unreadable(folder, error) from None
+    if description.get("model") == PLAIN_WEIGHTS:
+        raise NotARelease(
+            f"{folder} holds the weights of a network, whose class is not part of the release, and no model of records: "
+            f"make the network, and call network.load_state_dict(safetensors.torch.load_file({str(folder / WEIGHTS)!r}))"
+        )
+    return description
 
 
 def schema_in(folder: Path, description: dict[str, Any]) -> Schema | None:

@@ -44,7 +44,7 @@ _BOUGHT = {
     "labels": "which label records with these values have",
     "items": "how large baskets are, and how often each item is in one",
     "pairs": "which items are taken together",
-    "training": "what the models know of the records of their group",
+    "training": "what the network, or that of each group, knows of the records",
     "fidelity": "figures of how close the synthetic records are to the real ones",
     "rows": "the projected rows",
     "clipped": "how many rows were pulled back to the radius",

@@ -317,7 +317,8 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
             over here is not loaded: nothing is imported by a name in a file.
 
     Raises:
-        NotARelease: if the folder does not hold a readable model.
+        NotARelease: if the folder does not hold a readable model of records. The weights of a network of your own
+            (`release_weights`, `PrivateTraining.release`) are loaded by `safetensors.torch.load_file`.
     """
     known = _NETWORKS | {network.kind: network for network in networks if network.kind not in _NETWORKS}
     folder = release_folder(path)

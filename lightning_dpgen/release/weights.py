@@ -17,11 +17,9 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.bundle import release_from
+from lightning_dpgen.release.description import PLAIN_WEIGHTS
 from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.report import write_pages
-
-# The kind of release in ``model.json``.
-KIND = "weights"
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class WeightsContent:
 
     def write(self, folder: Path, *, private: bool) -> None:
         shapes = {name: list(tensor.shape) for name, tensor in self.tensors.items()}
-        description = {"model": KIND, "architecture": self.architecture, "tensors": shapes}
+        description = {"model": PLAIN_WEIGHTS, "architecture": self.architecture, "tensors": shapes}
         description |= {} if private else {"private": False}
         (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         (folder / WEIGHTS).write_bytes(safetensors.torch.save(self.tensors))
@@ -43,7 +41,24 @@ class WeightsContent:
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
         count = sum(tensor.numel() for tensor in self.tensors.values())
-        write_pages(folder, certificate, KIND, architecture=self.architecture, parameters=count)
+        write_pages(folder, certificate, PLAIN_WEIGHTS, architecture=self.architecture, parameters=count)
+
+
+def check_public(network: nn.Module, public: Sequence[str]) -> None:
+    """Refuse a network whose release would hold more than what was trained, and what is named as public.
+
+    Args:
+        public: names of buffers and frozen parameters that are no function of the records.
+
+    Raises:
+        ValueError: naming the others.
+    """
+    trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
+    if unknown := sorted(set(network.state_dict()) - trained - set(public)):
+        raise ValueError(
+            f"buffers or frozen parameters {unknown[:5]} may hold statistics of records, which no account has paid for: "
+            "name those that are public constants in public=[...], and take the others out of the network"
+        )
 
 
 def release_weights(
@@ -76,13 +91,7 @@ def release_weights(
         ValueError: for n below 1; if a parameter is not finite, or the network has a buffer or frozen parameter that is not
             named, since statistics of records are kept there.
     """
-    trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
-    unknown = sorted(set(network.state_dict()) - trained - set(public))
-    if unknown:
-        raise ValueError(
-            f"buffers or frozen parameters {unknown[:5]} may hold statistics of records, which no account has paid for: "
-            "name those that are public constants in public=[...], and take the others out of the network"
-        )
+    check_public(network, public)
     ranks = Ranks.joined() if has_shards(network) else Ranks()
     tensors, bad = {}, []
     for name, tensor in network.state_dict().items():

@@ -5,6 +5,7 @@ import pickle
 import signal
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -102,6 +103,23 @@ def test_a_worker_of_a_training_computes_too_and_waits_for_no_core_that_is_held(
         assert len(ray.get(holder.pids.remote(held), timeout=240)) == computing
     finally:
         ray.kill(holder)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [("local", "address=local: Ray did not start on this machine"), ("auto", "address=auto: found no Ray cluster there")],
+)
+@pytest.mark.parametrize("kind", [Exception, ConnectionError, OSError, AssertionError])
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch, address, says, kind):
+    """Ray raises what its start ends in, which may be a bare Exception."""
+
+    def fail(*_, **__):
+        raise kind("The current node timed out during startup.\nThis could happen because some of the Ray processes failed")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=fail, is_initialized=lambda: False))
+    with pytest.raises(OSError, match=says) as said:
+        connect(address)
+    assert "\n" not in str(said.value) and "timed out during startup" in str(said.value)
 
 
 def test_workers_share_the_cores_that_none_of_them_holds():

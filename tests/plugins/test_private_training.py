@@ -2,11 +2,17 @@
 
 import json
 import math
+import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import pytorch_lightning as pl
+import safetensors.torch
 import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -18,6 +24,7 @@ from lightning_dpgen import (
     MomentsAccountant,
     PrivateOptimizer,
     PrivateTraining,
+    load_release,
     make_plan,
     poisson_loader,
     release_weights,
@@ -26,7 +33,9 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.strategy_choice import BandedNoise
 from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.sampling.lots import LotBlocks
 
 pytestmark = [
@@ -109,6 +118,22 @@ def test_its_release_verifies_and_says_the_declared_number(tmp_path):
     private.release(_fitted(private), tmp_path / "release")
     assert verify(tmp_path / "release").good
     assert json.loads((tmp_path / "release" / "privacy.json").read_text())["declared"]["n"] == N
+
+
+def test_its_weights_are_loaded_as_those_of_any_network(tmp_path):
+    private = _private()
+    model = _fitted(private)
+    private.release(model, tmp_path / "release")
+    torch.manual_seed(5)
+    again = Plain()
+    nn.init.zeros_(again.net[0].weight)
+    # The line that the error of load_release gives.
+    with pytest.raises(NotARelease, match="holds the weights of a network") as said:
+        load_release(tmp_path / "release")
+    assert "\n" not in str(said.value)
+    line = str(said.value).partition("call ")[2]
+    exec(line, {"network": again, "safetensors": safetensors})
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
 def test_building_it_spends_nothing_and_shows_no_record():
@@ -407,3 +432,232 @@ def test_a_schedule_of_the_plain_optimizer_is_followed():
     private = _private()
     model = _fitted(private, Scheduled())
     assert model.trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-2 * 0.1**3)
+
+
+def _refused(model, private, words, **options):
+    """Fit a module that is refused by then: nothing was spent."""
+    with pytest.raises((MisconfigurationException, ValueError), match=words) as said:
+        _trainer(private.callback(), **options).fit(model, private.loader())
+    assert not private.account.ledger.accesses and "\n" not in str(said.value)
+
+
+class Scheduled(Plain):
+    def __init__(self, **config):
+        super().__init__()
+        self.config = config
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5), **self.config}]
+
+
+# Twelve steps at rate 0.2 are two whole passes and a part of one.
+NEVER = {"interval": "epoch", "frequency": 3}, {"interval": "step", "frequency": STEPS + 1}
+SOME = ({"interval": "epoch"}, 2), ({"interval": "epoch", "frequency": 2}, 1), ({"interval": "step", "frequency": 5}, 2)
+
+
+@pytest.mark.parametrize("config", NEVER, ids=str)
+def test_a_schedule_that_no_step_is_due_for_is_warned_of(config):
+    model = Scheduled(**config)
+    with pytest.warns(UserWarning, match="StepLR with .* the learning rate never changes: return .*'interval': 'step'"):
+        _fitted(_private(), model)
+    assert model.trainer.optimizers[0].param_groups[0]["lr"] == 1e-2
+
+
+@pytest.mark.parametrize(("config", "times"), SOME, ids=str)
+def test_a_schedule_by_epochs_counts_passes(config, times):
+    model = _fitted(_private(), Scheduled(**config))
+    assert model.trainer.optimizers[0].param_groups[0]["lr"] == 1e-2 * 0.5**times and model.trainer.current_epoch == 1
+
+
+class Chosen(Plain):
+    """Hands other parameters to its optimizer than those that are trained."""
+
+    def __init__(self, choose):
+        super().__init__()
+        self.choose = choose
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.choose(self), lr=0.1)
+
+
+def _with_a_frozen_one(module):
+    module.net[0].bias.requires_grad_(False)
+    return list(module.parameters())
+
+
+CHOSEN = {
+    "some": (lambda module: [module.net[0].weight], "has 1 of the module's 4 trainable parameters: pass all"),
+    "others": (
+        lambda module: [*module.parameters(), *nn.Linear(2, 2).parameters()],
+        r"has 2 parameters that are not to be trained \(0 frozen in the module, 2 not of the module\)",
+    ),
+    "some, and others": (
+        lambda module: [module.net[0].weight, *nn.Linear(2, 2).parameters()],
+        "has 1 of the module's 4 trainable parameters: pass all",
+    ),
+    "a frozen one": (_with_a_frozen_one, r"has 1 parameters that are not to be trained \(1 frozen in the module, 0 not"),
+}
+
+
+@pytest.mark.parametrize(("choose", "words"), CHOSEN.values(), ids=CHOSEN)
+def test_an_optimizer_of_other_parameters_is_told_how_many(choose, words):
+    _refused(Chosen(choose), _private(public=["net.0.bias"]), words)
+
+
+class Frozen(Plain):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(4))
+        self.net[0].bias.requires_grad_(False)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.1)
+
+
+def test_parts_that_were_not_trained_are_named_before_the_first_step(tmp_path):
+    for public in ((), ["scale"], ["net.0.bias"]):
+        _refused(Frozen(), _private(public=public), r"buffers or frozen parameters \['(net.0.bias|scale)'.* public=")
+    private = _private(public=["scale", "net.0.bias"])
+    private.release(_fitted(private, Frozen()), tmp_path / "release")
+    with pytest.raises(ValueError, match="public='scale': expected a list of names"):
+        _private(public="scale")
+
+
+class Keeping(Plain):
+    """Keeps a value of each call, in a list of its own."""
+
+    def __init__(self, keep):
+        super().__init__()
+        self.keep, self.losses, self.history, self.last = keep, [], {"loss": []}, None
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.keep(self, loss.detach())
+        return loss
+
+
+def _anew(module, loss):
+    """Keep what the call itself uses, as a mixture of experts does."""
+    module.losses = []
+    module.losses.extend([loss, loss])
+    module.last = torch.stack(module.losses).mean()
+
+
+GROW = {
+    "self.losses": lambda module, loss: module.losses.append(loss),
+    "self.history['loss']": lambda module, loss: module.history["loss"].append(loss),
+    "self.history": lambda module, loss: module.history.update({len(module.history): loss}),
+}
+STAY = {
+    "the last value": lambda module, loss: setattr(module, "last", loss),
+    "a list that each call makes": _anew,
+    "how many calls there were": lambda module, loss: module.losses.append(len(module.losses)),
+}
+
+
+@pytest.mark.parametrize("name", GROW)
+def test_a_list_of_values_of_records_is_found_before_the_first_step(name):
+    _refused(Keeping(GROW[name]), _private(), f"adds a value computed from records to {re.escape(name)}, .* self.log")
+
+
+@pytest.mark.parametrize("keep", STAY.values(), ids=STAY)
+def test_a_value_that_each_call_writes_anew_may_stay(keep):
+    private = _private()
+    _fitted(private, Keeping(keep))
+    assert not private.account.remaining("training")
+
+
+def test_several_processes_need_a_ledger_that_outlives_rank_0(monkeypatch):
+    """Rank 0 alone has the ledger, and every rank has the weights."""
+    monkeypatch.setattr(pl.Trainer, "world_size", 2)
+    _refused(Plain(), _private(), "ledger=None with 2 processes: .* ledger='private/ledger.jsonl'")
+
+
+def test_a_training_whose_object_is_gone_gives_up_its_ledger(tmp_path):
+    """The Trainer of the failed fit still holds the account."""
+    private, stop = _private(ledger=tmp_path / "ledger"), Broken()
+    trainer = _trainer(private.callback(), stop)
+    with pytest.raises(RuntimeError, match="broken"):
+        trainer.fit(Plain(), private.loader())
+    del private
+    again = _private(ledger=tmp_path / "ledger").account
+    assert again.resumed and again.ledger.count("training") == 7 and trainer.callbacks
+    again.ledger.close()
+
+
+class Broken(pl.Callback):
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        if index == 6:
+            raise RuntimeError("broken")
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_it_goes_on_from_any_checkpoint_and_a_release_says_which_weights_it_takes(tmp_path):
+    folder = tmp_path / "checkpoints"
+    checkpoints = ModelCheckpoint(folder, "{step}", every_n_train_steps=3, save_top_k=-1)
+    private = _private(ledger=tmp_path / "ledger")
+    with pytest.raises(RuntimeError, match="broken"):
+        _trainer(private.callback(), checkpoints, Broken(), enable_checkpointing=True).fit(Plain(), private.loader())
+    private, model = _private(ledger=tmp_path / "ledger"), Plain()
+    _trainer(private.callback()).fit(model, private.loader(), ckpt_path=folder / "step=3.ckpt")
+    assert private.account.ledger.count("training") == STEPS, "the steps after the checkpoint stay spent"
+
+    # The program ends before it releases: the last parameters are in no checkpoint.
+    late = _private(ledger=tmp_path / "ledger")
+    earlier = Plain()
+    earlier.load_state_dict(torch.load(folder / "step=6.ckpt", weights_only=True)["state_dict"])
+    with pytest.raises(ValueError, match=r"is released by release_weights\(model, private.account, ...\)"):
+        late.release(earlier, tmp_path / "no")
+    release_weights(earlier, late.account, tmp_path / "earlier", data="rows")
+    assert verify(tmp_path / "earlier").good
+    late.release(model, tmp_path / "last")
+    assert verify(tmp_path / "last").good
+    late.account.ledger.close()
+
+
+class Logged(Plain):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss)
+        return loss
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
+@pytest.mark.skipif(os.name != "posix", reason="rights as POSIX has them")
+@pytest.mark.parametrize("kind", [CSVLogger, TensorBoardLogger])
+@pytest.mark.parametrize("own", [True, False], ids=["a folder of its own", "a folder of others"])
+def test_logs_of_records_are_closed_to_others(tmp_path, kind, own):
+    mask, folder = os.umask(0), tmp_path / "logs"
+    try:
+        folder.mkdir()
+        (folder / "code.py").write_text("")
+        logger = kind(folder, name="mine" if own else "", version=None if own else "")
+        private = _private()
+        _trainer(private.callback(), logger=logger, log_every_n_steps=1).fit(Logged(), private.loader())
+    finally:
+        os.umask(mask)
+    logs = [path for path in Path(logger.log_dir).iterdir() if path.name.startswith(("events", "metrics", "hparams"))]
+    assert logs and all(path.stat().st_mode & 0o077 == 0 for path in logs)
+    assert (Path(logger.log_dir).stat().st_mode & 0o077 == 0) == own
+    assert (folder / "code.py").stat().st_mode & 0o777 == 0o666
+
+
+UNITS = {
+    "a record": ({}, "<b>1 record</b><span>added or removed</span>"),
+    "a person": (
+        {"persons": np.arange(N) // 2, "max_rows": 2},
+        "<b>1 person</b><span>added or removed, with at most 2 records</span>",
+    ),
+    "a place": (
+        {"sampler": "fixed_order", "noise": BandedNoise(bands=2), "clipping": Fixed(1.0)},
+        "<b>1 record</b><span>replaced by nothing at its place</span>",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), UNITS.values(), ids=UNITS)
+def test_the_page_of_weights_says_for_whom_it_holds(tmp_path, changes, words):
+    private = _private(**changes)
+    private.release(_fitted(private), tmp_path / "release")
+    assert words in (tmp_path / "release/report.html").read_text(encoding="utf-8")
