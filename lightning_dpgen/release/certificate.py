@@ -190,20 +190,25 @@ def also(
 
 
 def statement(certificate: dict[str, Any]) -> str:
-    """Write one paragraph that a lawyer can read, from the other fields and from nothing else."""
+    """Write what a lawyer can read, from the other fields and from nothing else: its paragraphs, as one."""
+    return " ".join(paragraphs(certificate))
+
+
+def paragraphs(certificate: dict[str, Any]) -> list[str]:
+    """Write the statement in paragraphs: promise, persons, other releases, what is public, noise, what verify shows."""
     if certificate["noise"]["seeded"] and certificate["epsilon"] is not None:
-        return (
+        return [
             "THIS IS NOT A PRIVATE RELEASE. The noise was drawn from a known seed for debugging, so anybody who has the "
             "seed can remove it. Do not publish anything in this folder."
-        )
+        ]
     if not certificate["private"]:
         made = "The model was trained without noise and without bounding what one record contributes"
         if certificate["relation"] == REPLACE_ONE:
             made = "The rows were projected without noise"
-        return (
+        return [
             f"THIS IS NOT A PRIVATE RELEASE. {made}. Nothing limits what it reveals about a person. Do not publish "
             "anything in this folder."
-        )
+        ]
     epsilon, delta = certificate["epsilon"], certificate["delta"]
     declared = certificate["declared"]
     about = (
@@ -228,17 +233,18 @@ def statement(certificate: dict[str, Any]) -> str:
                 f"for {certificate['unit']}, whether that one record was in its place in the data or that place was empty "
                 f"changes {factor}. The number of places is public"
             )
-    return (
+    return [
         f"{what} and everything else in this folder were made by a procedure that is "
         f"({epsilon:g}, {delta:g})-differentially private. This means: {change}. It holds against "
         f"anybody, whatever else they know, and {reach}. It does not "
-        f"promise that nothing can be learned about the population, or about a person from others. "
-        f"{_several_records(declared)} {_chosen(certificate['selection'])}{_other_releases(certificate)} "
-        f"{_assumed(certificate)} {_bounded(declared)}{_independent(declared)}{_started(declared)}"
-        f"{_randomness(certificate)} 'dpgen verify' "
-        f"shows that this certificate is consistent with itself and with the files beside it; it cannot show that the run "
-        f"took place as described."
-    )
+        f"promise that nothing can be learned about the population, or about a person from others.",
+        _several_records(declared),
+        f"{_chosen(certificate['selection'])}{_other_releases(certificate)}",
+        f"{_assumed(certificate)} {_bounded(declared)}{_independent(declared)}{_started(declared)}".rstrip(),
+        _randomness(certificate),
+        "'dpgen verify' shows that this certificate is consistent with itself and with the files beside it; it cannot show "
+        "that the run took place as described.",
+    ]
 
 
 def selected(selection: dict[str, Any] | str) -> str:

@@ -15,7 +15,7 @@ from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
 from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.pld import REPLACE_ONE, ZERO_OUT
 from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, selected
+from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, paragraphs, selected
 from lightning_dpgen.release.files import SYNTHETIC
 from lightning_dpgen.release.hazards import RELATIONS, exact, hazards_of
 from lightning_dpgen.release.report import describe, describe_purchase, environment, write_setting
@@ -80,7 +80,7 @@ def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
             }
             for hazard in hazards
         ],
-        statement=_cell(certificate["statement"]),
+        statement=[_cell(paragraph) for paragraph in paragraphs(certificate)],
     )
     return f"{text.rstrip()}\n"
 

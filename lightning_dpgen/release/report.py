@@ -15,7 +15,7 @@ from lightning_dpgen.privacy.exact_unit import read_unit
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.strategy import CYCLIC
-from lightning_dpgen.release.certificate import found_privately, selected
+from lightning_dpgen.release.certificate import found_privately, paragraphs, selected
 from lightning_dpgen.release.charts import epsilon_curve
 from lightning_dpgen.release.files import CARD, REPORT
 from lightning_dpgen.release.licenses import LICENSE
@@ -74,6 +74,7 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Se
         "curve": epsilon_curve((certificate["also"] or {}).get("curve", [])),
         "attacks": attacks(certificate),
         "found": found_privately(certificate["declared"]),
+        "paragraphs": paragraphs(certificate),
         "limits": [*limits_of(certificate), *limits],
         "sums": [_sum_in_words(entry) for entry in certificate["noise"]["sums"][:_MOST_SUMS]],
         "license": certificate["declared"].get(LICENSE),

@@ -29,7 +29,7 @@ class DataSpec(Spec):
     # The kind of the schema; None where it may be any.
     kind: ClassVar[str | None]
 
-    n: int | None = setting("the declared number of records; public", ge=1, le=_MOST_RECORDS)
+    n: int | None = setting("the declared number of records that take part; public", ge=1, le=_MOST_RECORDS)
     n_share: float | None = setting("instead of n: the share of the budget for a noisy count of the records", **_SHARE)
 
     @property
