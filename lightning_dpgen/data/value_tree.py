@@ -25,10 +25,10 @@ MOST_PIECES = 5_000
 CERTAIN = 4.0
 # By the rank of a level: from how many deviations of the noise a count is beyond doubt, and from how many of the noise of
 # all others together these are.
-_SURE = {0: (3.5, 4.0), 1: (3.0, 1.75)}
+_SURE = (3.5, 4.0), (3.0, 1.75), (4.0, 1.0)
 # Siblings differ beyond noise where the sum of the squares of their differences, in units of its variance, is this many
-# deviations of a chi-square distribution above its mean.
-_APART = 3.0
+# deviations of a chi-square distribution above its mean, or where one of them is so many deviations above.
+_APART, _ALONE = 3.0, 4.0
 
 # A function of the first leaves of nodes, the width of their children and how many each has: (nodes, children) int64.
 CountChildren: TypeAlias = Callable[[Sequence[int], int, int], np.ndarray]
@@ -105,9 +105,10 @@ def find_values_in(
         sigma = access.access.multipliers.get(name, 0.0) * most
         nodes = [
             (first + place * width, min(first + (place + 1) * width, grid.span), float(count))
-            for (first, _, mass), row in zip(found, counts, strict=True)
-            for place, count in enumerate(_likely(row[: -(-(grid.span - first) // width)], mass, sigma, rank))
-            if first + place * width < grid.span
+            for (first, end, mass), row in zip(found, counts, strict=True)
+            for place, count in enumerate(
+                _likely(row[: -(-(end - first) // width)], mass, sigma, rank, _widths(end - first, width))
+            )
         ]
         close = sorted((node for node in nodes if node[2] > CERTAIN * sigma), key=lambda node: -node[2])
         chosen = set(close[: max(_MOST_CHILDREN // grid.branching, _FEW)]) if level < grid.levels else set()
@@ -128,32 +129,47 @@ def _children(
     return noisy.reshape(-1, branching)[: len(firsts)]
 
 
-def _likely(counts: np.ndarray, total: float, sigma: float, rank: int) -> np.ndarray:
+def _widths(whole: int, width: int) -> np.ndarray:
+    """Return how many leaves each child has of a node of so many, the last of which may have fewer.
+
+    Example:
+        >>> _widths(70, 32).tolist()
+        [32, 32, 6]
+    """
+    widths = np.full(-(-whole // width), width)
+    widths[-1] = whole - width * (len(widths) - 1)
+    return widths
+
+
+def _likely(counts: np.ndarray, total: float, sigma: float, rank: int, widths: np.ndarray) -> np.ndarray:
     """Return counts of siblings from 0, with the sum of their parent, or their own where that is infinite.
 
     Far from all records noise makes a few of the many empty nodes positive, and one of them moves the mean of a column
-    with wide bounds by more than all records do. So where nodes are wide beside the records, counts that noise explains
-    become 0 beside others that it does not, unless they are too many together.
+    with wide bounds by more than all records do. So counts that noise explains become 0 beside others that it does not,
+    unless they are too many together. Where nodes are wide beside the records, a count is beyond doubt sooner.
 
     The largest count of siblings without a record stands out, too. It would gather the records of their parent at a value
-    that none has. So siblings that differ by no more than noise get equal shares of their parent.
+    that none has. So a parent is spread evenly over its leaves where siblings differ from that by no more than noise, all
+    together and each by itself.
 
     Args:
         rank: 0 for the first level, 1 for the next ones as long as one node holds all that stands out, and 2, 3, ... for
             those after it.
+        widths: how many leaves each has.
     """
     first = math.isinf(total)
     total = max(float(counts.sum()), 0.0) if first else total
-    if sigma and rank in _SURE:
-        above, together = _SURE[rank]
+    if sigma:
+        above, together = _SURE[min(rank, len(_SURE) - 1)]
         sure = counts > above * sigma
         others = int((~sure).sum())
         if others < len(counts) and total - float(counts[sure].sum()) < together * sigma * math.sqrt(others):
             kept = np.where(sure, counts, 0.0)
             return kept * (total / kept.sum())
     if sigma and not first and len(counts) > 1:
-        even = np.full(len(counts), total / len(counts))
-        if float((((counts - even) / sigma) ** 2).sum()) < len(counts) + _APART * math.sqrt(2 * len(counts)):
+        even = total * (widths / widths.sum())
+        apart = (counts - even) / sigma
+        if apart.max() < _ALONE and float(apart @ apart) < len(counts) + _APART * math.sqrt(2 * len(counts)):
             return even
     return _with_sum(counts, total)
 

@@ -124,9 +124,13 @@ class KeptLook(HeldFolder):
             self._units = self._count_persons(writer, blocks, executor)
         listed = [writer.listed(name) for name in self._units]
         self.n = sum(one["n"] for one in listed)
-        # All but the numbers of trees is read before anything is spent.
+        # All but the numbers of trees is read before anything is spent, and these are checked.
         self._keys = {name: self._all_keys(name) for name, part in self._parts.items() if part.find == KEYS}
         self._buckets = {name: self._all_buckets(name) for name, part in self._parts.items() if part.find == BOUNDS}
+        for place, part in enumerate(self._parts.values()):
+            for unit in self._units if part.grid is not None or part.column is not None else ():
+                if sealed.find(path := _file(self._folder, unit, place, "numbers")) is None:
+                    raise DamagedBlocks.at(path)
 
     def held(self, name: str) -> np.ndarray:
         """Return the different categories of a column of all records; private."""
@@ -402,6 +406,10 @@ def _by_bucket(table: pa.Table, state: Mapping[str, Any]) -> memoryview:
 
 
 def _read_batch(path: Path, place: int) -> pa.RecordBatch:
-    with pa.memory_map(str(path)) as mapped:
-        content = mapped.read_buffer().slice(0, mapped.size() - sealed.LENGTH)
-        return pa.ipc.open_file(content).get_batch(place)
+    """Return the rows of a bucket; raise DamagedBlocks if the file was cut since its checksum was read."""
+    try:
+        with pa.memory_map(str(path)) as mapped:
+            content = mapped.read_buffer().slice(0, mapped.size() - sealed.LENGTH)
+            return pa.ipc.open_file(content).get_batch(place)
+    except (pa.ArrowException, IndexError):
+        raise DamagedBlocks.at(path) from None

@@ -6,7 +6,8 @@ renamed. Noises that a stage draws at times may be left out unnoticed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lightning_dpgen.data.value_grid import VALUES_OF, without_level
@@ -20,7 +21,8 @@ from lightning_dpgen.privacy.drawn_noise import (
     ROUNDED_SPHERICAL,
 )
 from lightning_dpgen.projection.project import CLIPPED, ROWS
-from lightning_dpgen.release.description import PROJECTION
+from lightning_dpgen.release.description import PLAIN_WEIGHTS, PROJECTION
+from lightning_dpgen.release.files import MODEL
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
 
 FIRST_PASS, FIDELITY, TRAINING = "first pass", "fidelity", "training"
@@ -29,6 +31,10 @@ GRADIENT, EMBEDDING = "gradient", "embedding"
 _WHOLE = frozenset({ROUNDED_GAUSSIAN})
 _REAL = frozenset({REAL_GAUSSIAN, CORRELATED})
 _MOST_NAMED = 4
+# A rate that is written is rounded in its last digits at most.
+_ROUNDING = 1e-9
+# The names of files of records begin so.
+_SYNTHETIC = "synthetic"
 
 
 class Drawn(NamedTuple):
@@ -92,63 +98,118 @@ def check_stages(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tu
     Returns:
         What is wrong, and what is worth knowing, a line each.
     """
-    private = certificate["private"] and certificate["epsilon"] is not None
-    if not private or isinstance(certificate["selection"], dict) or not model:
+    if not certificate["private"] or certificate["epsilon"] is None:
         return [], []
+    declared, kind = certificate["declared"], model.get("model")
+    # Settings that the owner of a network declares beside its weights are words.
+    by_settings = isinstance(declared.get("model"), dict) and "schema" in declared and kind != PLAIN_WEIGHTS
+    if not model and (by_settings or any(name.startswith(_SYNTHETIC) for name in certificate["released"])):
+        return [f"{MODEL} is no part of the release: it says which model this is, and so which stages have made it"], []
     entries = certificate["noise"]["sums"] + certificate["noise"]["others"]
-    if all(entry["mechanism"] == NOT_DRAWN for entry in entries):
+    chosen = isinstance(certificate["selection"], dict)
+    if model and not chosen and all(entry["mechanism"] == NOT_DRAWN for entry in entries):
         return ["noise: all of it is stated to have been planned and never drawn, and a model is released"], []
-    declared = certificate["declared"]
-    by_settings = isinstance(declared.get("model"), dict) and "schema" in declared
-    if not by_settings and model.get("model") != PROJECTION:
+    if not by_settings and kind != PROJECTION:
         return [], ["no settings are declared, so stages and noises are as the program states them that made it"]
     names = {stage["name"] for stage in certificate["stages"]}
-    return [*_stages(names, declared, model), *_noises(names, entries, declared)], []
+    if chosen:
+        return list(_trials(certificate["event"], declared, model)), []
+    return [
+        *_stages(names, declared, model),
+        *_rates((stage["event"] for stage in certificate["stages"] if stage["name"] == TRAINING), declared),
+        *_noises(names, entries, declared),
+    ], []
 
 
 def _stages(names: set[str], declared: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[str]:
-    kind, schema = str(model.get("model")), model.get("schema")
-    if isinstance(schema, dict) and schema.get("kind") == "baskets" and f"{kind} of baskets" in MODELS:
-        kind = f"{kind} of baskets"
-    needed, possible = stages_of(kind, declared)
+    kind = _kind(model)
+    needed = stages_of(kind, declared)
+    # The check of projected rows asks for it by what they say (`projection_check`).
+    possible = {CLIPPED} if kind == PROJECTION else set()
     for name in sorted(needed - names):
         yield f"noise: a model of kind {kind[:80]!r} by these settings is made with a stage {name!r}, and there is none"
     for name in sorted(names - needed - possible)[:_MOST_NAMED]:
         yield f"noise of stage {name[:80]!r}: a model of kind {kind[:80]!r} by these settings is made without such a stage"
+    components = model.get("k")
+    if TRAINING in needed and type(components) is int and components > 1 and "clustering" not in names | needed:
+        yield f"noise: a model of {components} components is made with a stage 'clustering', and there is none"
 
 
-def stages_of(kind: str, declared: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """Return the stages of a run with these settings, and those that it may have besides.
+def _kind(model: Mapping[str, Any]) -> str:
+    """Return the kind of a model, a key of `MODELS` unless it is a network."""
+    kind, schema = str(model.get("model")), model.get("schema")
+    of_baskets = isinstance(schema, dict) and schema.get("kind") == "baskets" and f"{kind} of baskets" in MODELS
+    return f"{kind} of baskets" if of_baskets else kind
+
+
+def _trials(event: Mapping[str, Any], declared: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[str]:
+    """Give what is wrong with the event of the best of several trials, one of which has the declared settings."""
+    trial = event.get("event", {})
+    trials = trial["events"] if trial.get("type") == "OneOfDpEvent" else [trial]
+    needed = stages_of(_kind(model), declared)
+    if max(map(_accesses, trials)) < len(needed):
+        yield f"selection: a trial has the stages {', '.join(sorted(needed))}, and its event has fewer accesses"
+    elif all(any(_rates([one], declared)) for one in trials):
+        yield from _rates(trials[:1], declared)
+
+
+def _accesses(event: Mapping[str, Any]) -> int:
+    """Return how many accesses an event has."""
+    if event["type"] == "SelfComposedDpEvent":
+        return int(event["count"]) * _accesses(event["event"])
+    return sum(map(_accesses, event["events"])) if event["type"] == "ComposedDpEvent" else 1
+
+
+def _rates(events: Iterable[Mapping[str, Any]], declared: Mapping[str, Any]) -> Iterator[str]:
+    """Give a rate of the lots of a training that is not the declared one."""
+    stated = declared["model"].get("rate") if isinstance(declared.get("model"), dict) else None
+    for event in events:
+        for rate in _sampled(event):
+            if type(stated) in (int, float) and not math.isclose(rate, stated, rel_tol=_ROUNDING):
+                yield f"noise of stage {TRAINING!r}: its event has lots of rate {rate:g}, and model.rate={stated:g}"
+                return
+
+
+def _sampled(event: Mapping[str, Any]) -> Iterator[float]:
+    if event["type"] == "PoissonSampledDpEvent":
+        yield event["sampling_probability"]
+    for part in [*event.get("events", ()), *([event["event"]] if "event" in event else ())]:
+        yield from _sampled(part)
+
+
+def stages_of(kind: str, declared: Mapping[str, Any]) -> set[str]:
+    """Return the stages of a run with these settings.
 
     Args:
         kind: of `MODELS`, or of a network.
         declared: the settings as a certificate holds them.
     """
     if kind == PROJECTION:
-        return {ROWS}, {CLIPPED}
+        return {ROWS}
     model = declared["model"]
     stages = {FIRST_PASS} if _bought(declared) else set()
     stages |= {FIDELITY} if declared.get("fidelity_share") is not None else set()
     stages |= {LABELS} if model.get("label_share") else set()
     if kind not in MODELS:
-        found, possible = _of_split(declared.get("split"))
-        return stages | found | {TRAINING}, possible
+        return stages | _of_split(declared.get("split")) | {TRAINING}
     if model.get("label_share") and kind in ("gaussian_mixture", "series_mixture"):
         stages |= {"spreads"}
     if kind == "gaussian_mixture":
         stages |= {"poses"} if model.get("poses") == "measured" else set()
         stages |= {"cell means", "cell squares"} if model.get("cells", 1) != 1 else set()
-    return stages | MODELS[kind], set()
+    return stages | MODELS[kind]
 
 
-def _of_split(split: Any) -> tuple[set[str], set[str]]:
-    """Return the stages of a split, and those that it may have besides."""
-    if not isinstance(split, dict) or split.get("k") == 1:
-        return set(), {"final pass"}
+def _of_split(split: Any) -> set[str]:
+    """Return the stages of a split."""
+    if not isinstance(split, dict):
+        return set()
+    if split.get("k") == 1:
+        return {"final pass"}
     dimensions, features = (split.get(name) for name in ("dimensions", "features"))
     projects = type(dimensions) is type(features) is int and dimensions < features
     moments = projects or split.get("start") == "mean"
-    return {"clustering", "final pass"} | ({"feature moments"} if moments else set()), set()
+    return {"clustering", "final pass"} | ({"feature moments"} if moments else set())
 
 
 def _noises(names: set[str], entries: list[dict[str, Any]], declared: Mapping[str, Any]) -> Iterator[str]:
@@ -174,8 +235,7 @@ def _noises(names: set[str], entries: list[dict[str, Any]], declared: Mapping[st
 def _access(stage: str, own: list[dict[str, Any]], expected: Drawn, declared: Mapping[str, Any]) -> Iterator[str]:
     """Give what is wrong with the noises of one access, the first of it."""
     mechanisms = {noise: entry["mechanism"] for entry in own for noise in entry["names"]}
-    most = declared.get("max_rows")
-    most = most if type(most) is int else 1
+    most = declared.get("max_rows", 1)
     found = {without_level(noise) if stage == FIRST_PASS else noise for noise in mechanisms}
     if not expected.always <= found <= expected.always | expected.at_times:
         stated, due = (", ".join(sorted(repr(noise[:80]) for noise in own)) for own in (found, expected.always))

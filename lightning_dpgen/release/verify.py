@@ -78,10 +78,9 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     if verdict.good:
         for found, said in zip(check_noises(certificate), (verdict.problems, verdict.checks, verdict.notes), strict=True):
             said += found
-    if MODEL in certificate["files"] and verdict.good:
-        for found, said in zip(
-            check_stages(certificate, read_json_file(folder / MODEL)), (verdict.problems, verdict.notes), strict=True
-        ):
+    if verdict.good:
+        model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
+        for found, said in zip(check_stages(certificate, model), (verdict.problems, verdict.notes), strict=True):
             said += found
     if PROJECTED in certificate["released"] and verdict.good:
         check_projection(folder, certificate, verdict)

@@ -7,6 +7,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.reduce import InBlocks
@@ -35,7 +37,7 @@ from lightning_dpgen.specs.modules import rehearse
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, read_as
 from lightning_dpgen.specs.source import Source
-from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError
+from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError, describe_os_error
 
 # Steps, for `dpgen -v`.
 _LOG = logging.getLogger("lightning_dpgen.run")
@@ -197,9 +199,11 @@ class _Run:
                 bought = discover.buy(self.spec, self.source, seen, account)
                 discover.keep(bought, account, self.folder)
             self.interrupts.stop_here()
-        except DamagedBlocks as error:
-            # It was whole before, and the access was made.
-            raise UsageError(f"{error.path}: was damaged meanwhile. {discover.lost(self.folder)}") from None
+        except (DamagedBlocks, OSError, MemoryError, pa.ArrowException) as error:
+            if not account.ledger.accesses:
+                raise
+            # The files were whole before, and the access was made.
+            raise UsageError(f"{_fault(error)}. {discover.lost(self.folder)}") from None
         except KeyboardInterrupt:
             try:
                 discover.load_bought(account, self.folder)
@@ -262,3 +266,12 @@ class _Run:
         # Encoded records, where they were read in blocks, have been learned from.
         remove_blocks(self.folder.root)
         return certificate
+
+
+def _fault(error: Exception) -> str:
+    """Return what went wrong within an access, in words that hold nothing of a record."""
+    if isinstance(error, DamagedBlocks):
+        return f"{error.path}: was damaged meanwhile"
+    if isinstance(error, OSError):
+        return describe_os_error(error)
+    return "there was not enough memory" if isinstance(error, MemoryError) else "a file of the first look cannot be read"

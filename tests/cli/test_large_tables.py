@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from lightning_dpgen.passes import kept_look
@@ -195,21 +196,34 @@ def test_bounds_that_do_not_stand_out_are_told_so(dpgen, words, tmp_path, limit,
     assert status == 3 and "age: no bounds stand out from the noise" in _line(err)
 
 
-def test_numbers_that_are_damaged_within_a_first_pass_are_told_as_lost(dpgen, words, tmp_path, monkeypatch):
+FAULTS = {
+    "damaged": (lambda blocks: next(blocks.glob("*-numbers")).unlink(), "-numbers: was damaged meanwhile."),
+    "a disk": (lambda blocks: _raise(OSError(5, "Input/output error", "numbers")), "numbers: Input/output error."),
+    "memory": (lambda blocks: _raise(MemoryError()), "there was not enough memory."),
+    "a file": (lambda blocks: _raise(pa.ArrowInvalid("Smith is private")), "a file of the first look cannot be read."),
+}
+
+
+def _raise(error):
+    raise error
+
+
+@pytest.mark.parametrize(("fault", "said"), FAULTS.values(), ids=FAULTS)
+def test_numbers_that_are_damaged_within_a_first_pass_are_told_as_lost(dpgen, words, tmp_path, monkeypatch, fault, said):
     """They were whole when the access was opened, and it is not made twice."""
     schema, more = OPEN["bounds and categories"]
     (tmp_path / "in.schema.yaml").write_text(schema)
     find = kept_look.KeptLook.find_values
 
     def damaged(seen, *of):
-        next((tmp_path / "run" / "private" / "blocks").glob("*-numbers")).unlink()
+        fault(tmp_path / "run" / "private" / "blocks")
         return find(seen, *of)
 
     words = [*words, *more, "privacy.epsilon=4", f"run_dir={tmp_path / 'run'}"]
     with monkeypatch.context() as patch:
         patch.setattr(kept_look.KeptLook, "find_values", damaged)
         status, _, err = dpgen(*words)
-    assert status == 2 and "-numbers: was damaged meanwhile." in _line(err) and "goes on" not in _line(err)
+    assert status == 2 and said in _line(err) and "goes on" not in _line(err) and "Smith" not in err
     assert (
         _line(err).endswith("(what that has cost adds to the cost of the new run)")
         and len(_accesses(tmp_path / "run")) == 1

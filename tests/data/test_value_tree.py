@@ -89,7 +89,7 @@ def test_noise_far_from_all_records_is_no_record():
 
     Each is a draw beyond 3.5 deviations, 1.5 in 6,200. What is moved as little as makes it positive leaves 40.
     """
-    random, sigma = np.random.default_rng(0), 20.0
+    random, sigma, alike = np.random.default_rng(0), 20.0, np.ones(32)
     counts = np.zeros(32)
     counts[3] = 2_000
     drawn = [counts + sigma * random.standard_normal(32) for _ in range(200)]
@@ -98,15 +98,15 @@ def test_noise_far_from_all_records_is_no_record():
         assert all((one >= 0.0).all() for one in found)
         return np.mean([1.0 - one[3] / one.sum() for one in found])
 
-    assert phantoms([_likely(one, np.inf, sigma, 0) for one in drawn]) < 0.003
+    assert phantoms([_likely(one, np.inf, sigma, 0, alike) for one in drawn]) < 0.003
     assert phantoms([_with_sum(one, one.sum()) for one in drawn]) > 0.02
     # Many nodes of few records are too many together for noise.
     spread = counts + np.where(counts > 0, 0, 60.0)
-    kept = [_likely(spread + sigma * random.standard_normal(32), np.inf, sigma, 0) for _ in range(50)]
+    kept = [_likely(spread + sigma * random.standard_normal(32), np.inf, sigma, 0, alike) for _ in range(50)]
     assert 1.0 - np.mean([one[3] / one.sum() for one in kept]) == pytest.approx(31 * 60 / spread.sum(), abs=0.02)
     for rank in range(4):
-        assert _likely(np.full(4, -9.0), np.inf, sigma, rank).tolist() == [0.0] * 4
-        assert _likely(np.array([900.0, -9.0, 9.0, 9.0]), 1_000.0, sigma, rank).sum() == pytest.approx(1_000.0)
+        assert _likely(np.full(4, -9.0), np.inf, sigma, rank, alike[:4]).tolist() == [0.0] * 4
+        assert _likely(np.array([900.0, -9.0, 9.0, 9.0]), 1_000.0, sigma, rank, alike[:4]).sum() == pytest.approx(1_000.0)
 
 
 def test_however_wide_the_bounds_are_a_mean_is_that_of_the_records():
@@ -138,6 +138,29 @@ def test_a_peak_of_noise_gathers_no_records(monkeypatch):
     assert np.mean([excess(seed) for seed in range(10)]) < 0.015
     monkeypatch.setattr(value_tree, "_APART", -math.inf)
     assert np.mean([excess(seed) for seed in range(10)]) > 0.025
+
+
+def test_what_is_spread_evenly_has_one_density_up_to_the_upper_bound():
+    """The last child of a node has fewer leaves: 5 of 9,989 here, where a third of a child's share would be a peak."""
+    numbers = np.random.default_rng(0).integers(0, 9_989, 20_000).astype(float)
+    grid, dense = ValueGrid(0, 9_988, True), []
+    for seed in range(10):
+        with values_account(grid, 100.0, seed=seed).open("values") as access:
+            pieces = find_values(access, "x", numbers, grid)["pieces"]
+        start, mass = pieces[-1]
+        dense.append(mass / (9_989 - start) / (20_000 / 9_989))
+    assert np.mean(dense) < 3.0
+
+
+def test_a_value_of_many_records_is_found_where_others_are_few():
+    """450 records at 0 of 450 within 0 to 31, noise of 80: a count of 5.6 deviations, which 26 of 30 draws find."""
+    numbers = np.concatenate([np.zeros(450), np.random.default_rng(0).normal(5_000, 100, 4_000).round()])
+    grid, found = ValueGrid(0, 32**3 - 1, True), 0
+    for seed in range(30):
+        with values_account(grid, 80.0, seed=seed).open("values") as access:
+            pieces = find_values(access, "x", numbers, grid)["pieces"]
+        found += pieces[1][0] == 1 and pieces[0][1] > 200
+    assert found >= 24
 
 
 @pytest.mark.parametrize("whole", [True, False])

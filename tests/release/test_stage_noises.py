@@ -95,6 +95,59 @@ def test_stages_are_those_of_the_model(release):
         assert not [problem for problem in check_stages(settings, model)[0] if "made without such a stage" in problem]
 
 
+def test_a_selection_and_a_model_that_is_missing_hide_nothing(release):
+    certificate, model = (json.loads((release / name).read_text()) for name in (CERTIFICATE, MODEL))
+    if "model" not in certificate["declared"]:
+        return
+    best = {"type": "RepeatAndSelectDpEvent", "mean": 1.01, "shape": 0.0}
+    needed = stages_of(model["model"], certificate["declared"])
+    selection = {"law": "logarithmic", "mean": 1.01, "score": "fidelity", "space": {}, "chosen": {}}
+    for count in range(1, len(needed) + 1):
+        parts = [{"type": "GaussianDpEvent", "noise_multiplier": 30.0}] * count
+        event = best | {"event": {"type": "ComposedDpEvent", "events": parts} if count > 1 else parts[0]}
+        forged = certificate | {
+            "selection": selection,
+            "event": event,
+            "noise": certificate["noise"] | {"sums": [], "others": []},
+        }
+        assert bool(check_stages(forged, model)[0]) == (count < len(needed))
+    assert "is no part of the release" in check_stages(certificate, {})[0][0]
+    assert "is no part of the release" in check_stages(certificate | {"declared": {}}, {})[0][0]
+    if "split" in certificate["declared"]:
+        declared = copy.deepcopy(certificate["declared"])
+        declared["split"]["k"] = 1
+        fewer = [stage for stage in certificate["stages"] if stage["name"] in ("final pass", TRAINING)]
+        found = check_stages(certificate | {"declared": declared, "stages": fewer}, model)[0]
+        assert any("a model of 2 components is made with a stage 'clustering'" in problem for problem in found)
+        declared = copy.deepcopy(certificate["declared"])
+        declared["model"]["rate"] *= 0.1
+        assert any(
+            "its event has lots of rate" in problem
+            for problem in check_stages(certificate | {"declared": declared}, model)[0]
+        )
+    if "max_rows" in certificate["declared"]:
+        alone = copy.deepcopy(certificate)
+        alone["declared"]["max_rows"] = 3.0
+        assert check_stages(alone, model)[0] == []
+        for entry in alone["noise"]["sums"]:
+            entry["records"] = 1
+        assert "is stated for records=1, and a unit of privacy has 3" in check_stages(alone, model)[0][0]
+
+
+def test_settings_beside_the_weights_of_a_network_are_words(tmp_path):
+    with zipfile.ZipFile(KEPT / f"format_{FORMAT_VERSION}" / "weights.zip") as archive:
+        archive.extractall(tmp_path)
+    certificate, model = (json.loads((tmp_path / name).read_text()) for name in (CERTIFICATE, MODEL))
+    declared = certificate["declared"] | {
+        "model": {"label_share": 0.2},
+        "schema": {},
+        "split": {"k": 4},
+        "fidelity_share": 0.1,
+    }
+    problems, notes = check_stages(certificate | {"declared": declared}, model)
+    assert problems == [] and "no settings are declared" in notes[0]
+
+
 TABLE = ["data=table", "data.path=t.csv", "data.schema=t.schema.yaml", "data.n=5000"]
 COLUMNS = "  a: {type: category, values: [x, y, z]}\n  b: {type: category, values: [x, y]}\n  c: {type: boolean}\n"
 SETTINGS = {
@@ -128,9 +181,7 @@ def test_the_stages_of_settings_are_those_that_are_known(tmp_path, monkeypatch, 
     settings = read_settings(words)
     kinds = {"baskets": "product_mixture of baskets", "digits": "gaussian_mixture", "series": "series_mixture"}
     kind = "network" if settings.trained else kinds.get(settings.spec.data.source, "product_mixture")
-    needed, possible = stages_of(kind, settings.declared())
-    assert needed <= {stage.name for stage in settings.plan().stages} <= needed | possible
-    assert settings.trained or not possible
+    assert stages_of(kind, settings.declared()) == {stage.name for stage in settings.plan().stages}
     _check(settings.specs())
 
 
