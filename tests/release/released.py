@@ -33,7 +33,7 @@ def account(epsilon=2.0, seed=None, found=()):
     return paid
 
 
-def released(folder, schema, *, rows=40, k=2, unit="one record of the data set", paid=None, **declared):
+def released(folder, schema, *, rows=40, k=1, unit="one record of the data set", paid=None, **declared):
     """Writes a release of made-up records and gives its certificate."""
     network = StackedVAE(schema, k, hidden=4, latent=2, generator=torch.Generator().manual_seed(0)).eval()
     about = {"data": "table", "n": 90, "schema": schema.as_json(), "model": {"name": "a model"}, "rows": rows} | declared

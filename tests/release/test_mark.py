@@ -76,8 +76,8 @@ def test_a_narrow_picture_is_as_wide_as_the_words():
 
 
 def test_samples_of_it_carry_the_mark_where_their_format_can(tmp_path, capsys):
-    released(tmp_path / "private", PEOPLE)
-    released(tmp_path / "open", PEOPLE, paid=account(**OPEN["privacy=off"]))
+    released(tmp_path / "private", PEOPLE, k=2)
+    released(tmp_path / "open", PEOPLE, k=2, paid=account(**OPEN["privacy=off"]))
     for name in ("private", "open"):
         for more in ([], ["--component", "1"], ["--where", "member=true"]):
             out = tmp_path / f"{name}{len(more)}{''.join(more)}.parquet"
