@@ -166,7 +166,7 @@ def _rates(events: Iterable[Mapping[str, Any]], declared: Mapping[str, Any]) -> 
     for event in events:
         for rate in _sampled(event):
             if type(stated) in (int, float) and not math.isclose(rate, stated, rel_tol=_ROUNDING):
-                yield f"noise of stage {TRAINING!r}: its event has lots of rate {rate:g}, and the declared rate is {stated:g}"
+                yield f"noise of stage {TRAINING!r}: its event has lots of rate {rate:g}, and {stated:g} is declared"
                 return
 
 
