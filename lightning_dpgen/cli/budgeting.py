@@ -9,7 +9,7 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS, Option
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.reporter import TerminalReporter, warn
-from lightning_dpgen.runs.studies import check_study, said, study_of
+from lightning_dpgen.runs.studies import check_study, first_total, said, study_of
 from lightning_dpgen.runs.table import aligned, budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
 from lightning_dpgen.specs.projection import ProjectSpec
@@ -64,6 +64,8 @@ def _tell_study(spec: RunSpec | ProjectSpec, plan: Plan) -> None:
         print(check_study(study, plan))
     elif spec.privacy.study is not None:
         print(f"study {spec.privacy.study}: not begun; its first run begins it")
+        if (text := first_total(spec.privacy, plan)) is not None:
+            print(text)
 
 
 def _projection_table(settings: ProjectionSettings) -> str:

@@ -160,7 +160,7 @@ def run(argv: Sequence[str]) -> int:
     print("next, once they are filled in:")
     checked = shlex.join(["dpgen", "schema", str(output), "--n", "NUMBER", "--epsilon", "EPSILON"])
     print(f"  {checked}   # checks the schema, and reads no record")
-    print(f"  {told}")
+    print(f"  {told}   # where a person has several records, add data.person=COLUMN data.max_rows=M")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -106,6 +107,19 @@ def check_study(study: Study | None, plan: Plan, run: str = "") -> str | None:
     if not plan.private:
         raise UsageError(f"privacy.study={study.name}: privacy=off costs more than any total; leave the study out")
     return f"study {study.name}: with this run {said(study.check(plan.event, run=run, **study_entry(plan)), study)}"
+
+
+def first_total(privacy: PrivacySpec | OffSpec | PurePrivacySpec, plan: Plan) -> str | None:
+    """Return what a study that is not begun would have spent with this plan, in words; None without its total.
+
+    Raises:
+        BudgetTooSmall, UsageError: as `check_study` and `study_of`; the study is still not begun.
+    """
+    if None in (privacy.study_epsilon, privacy.study_delta):
+        return None
+    # A study is a file: this one, of the same total, is gone at once.
+    with tempfile.TemporaryDirectory() as place:
+        return check_study(study_of(privacy.model_copy(update={"study_folder": place})), plan)
 
 
 def said(total: Total, study: Study) -> str:

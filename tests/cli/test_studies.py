@@ -95,6 +95,8 @@ def test_a_projection_enters_with_its_pair(train, dpgen, tmp_path):
     assert status == 3 and "study census: 2 runs have spent epsilon" in err
     status, out, _ = dpgen("budget", *rows, "privacy.study=none", "privacy.epsilon=1")
     assert status == 0 and "study none: not begun" in out
+    status, out, _ = dpgen("budget", *rows, words[0], "privacy.study=none", "privacy.epsilon=1", *total)
+    assert status == 0 and "study none: with this run epsilon " in out and not (tmp_path / "studies/none.jsonl").exists()
     # A study that contains it cannot be about a record added or removed.
     rewrite(run / "release", lambda c: c["study"].update(relation="add_or_remove_one"))
     assert any("this run for one replaced" in problem for problem in verify(run / "release").problems)
