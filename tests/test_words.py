@@ -58,7 +58,7 @@ def test_no_string_of_the_library_names_a_setting(folder):
 
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *(ROOT / "docs").glob("*/*.md"), *(ROOT / "conf").rglob("*.yaml")]
-NAMED = re.compile(rf"(?<![\w./])((?:{'|'.join(GROUPS)}|audit)\.(?!json\b|safetensors\b|py\b|pt\b)[a-z]\w*)(?![\w(])")
+NAMED = re.compile(rf"(?<![\w./])((?:{'|'.join(GROUPS)}|audit)\.(?!json\b|safetensors\b|py\b)[a-z]\w*)(?![\w(])")
 
 
 @pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: str(page.relative_to(ROOT)))
