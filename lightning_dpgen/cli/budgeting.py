@@ -9,7 +9,7 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS, Option
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.reporter import TerminalReporter, warn
-from lightning_dpgen.runs.studies import check_study, first_total, said, study_of
+from lightning_dpgen.runs.studies import check_study, first_total, spent_so_far, study_of
 from lightning_dpgen.runs.table import aligned, budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
 from lightning_dpgen.specs.projection import ProjectSpec
@@ -60,7 +60,7 @@ def tell_projection(asked: ProjectSpec) -> int:
 
 def _tell_study(spec: RunSpec | ProjectSpec, plan: Plan) -> None:
     if (study := study_of(spec.privacy, begin=False)) is not None:
-        print(f"study {study.name}: spent so far: {said(study.total, study)}")
+        print(spent_so_far(study))
         print(check_study(study, plan))
     elif spec.privacy.study is not None:
         print(f"study {spec.privacy.study}: not begun; its first run begins it")

@@ -28,7 +28,7 @@ from lightning_dpgen.runs.learn import learn, open_records, read_records
 from lightning_dpgen.runs.measure import needs_records
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.run_dir import remove_blocks
-from lightning_dpgen.runs.studies import check_study, mark, study_of
+from lightning_dpgen.runs.studies import check_study, mark, spent_so_far, study_of
 from lightning_dpgen.runs.table import budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
 from lightning_dpgen.specs.compute import RaySpec
@@ -126,7 +126,9 @@ class _Run:
         if self.folder.unfinished:
             account = run_folder.reopen_account(self.folder, private_stream(self.spec), self.study)
             with closing(account.ledger):
-                return self._finish(self._go_on(account), account)
+                settings = self._go_on(account)
+                self.reporter.say(spent_so_far(self.study))
+                return self._finish(settings, account)
         if plan is None:
             plan = self._plan(settings)
         # Read before anything is spent.

@@ -122,6 +122,11 @@ def first_total(privacy: PrivacySpec | OffSpec | PurePrivacySpec, plan: Plan) ->
         return check_study(study_of(privacy.model_copy(update={"study_folder": place})), plan)
 
 
+def spent_so_far(study: Study | None) -> str | None:
+    """Return what the runs of a study have spent, in words; None without one."""
+    return None if study is None else f"study {study.name}: spent so far: {said(study.total, study)}"
+
+
 def said(total: Total, study: Study) -> str:
     """Return a total in words."""
     how = "replaced" if total.relation == REPLACE_ONE else "added or removed"

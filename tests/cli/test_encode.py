@@ -71,7 +71,7 @@ BAD = {
     "into the release": (["{vae}", "data=digits", "-o", "{vae}/release/c.parquet"], "lies in a release"),
     "another ending": (["{vae}", "data=digits", "-o", "{place}/c.csv"], r"ends in \.parquet"),
     "no folder": (["{vae}", "data=digits", "-o", "{place}/none/c.parquet"], "there is no folder"),
-    "other records": (["{vae}", "data=mushroom", "-o", "{place}/c.parquet"], "the release is of image"),
+    "other records": (["{vae}", "data=mushroom", "-o", "{place}/c.parquet"], "the release is of kind images"),
     "no data": (["{vae}", "-o", "{place}/c.parquet"], r"data: must be given, as in data=digits$"),
     "no kind of data": (["{vae}", "data.path=x", "-o", "{place}/c.parquet"], r"data: must be given, as in data=digits$"),
     "no place": (["{vae}", "data=digits"], "-o"),

@@ -65,8 +65,9 @@ def test_a_run_that_goes_on_is_one_run(train, monkeypatch, tmp_path):
     assert Study(tmp_path / "studies" / "census.jsonl").total.runs == 1
     status, _, err, _ = train("run", "privacy.study=other", "privacy.study_epsilon=9", "privacy.study_delta=1e-5")
     assert status == 2 and "study" in err
-    status, _, _, run = train("run")
+    status, out, _, run = train("run")
     assert status == 0 and _certificate(run)["study"]["runs"] == 1
+    assert "study census: spent so far: epsilon" in out and "(1 run)" in out
 
 
 def test_without_a_study_that_is_said(trained):

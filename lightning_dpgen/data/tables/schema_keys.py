@@ -132,7 +132,7 @@ TABLE_KEYS = (
     ),
     Key(
         "found_constraints",
-        "statements that are true of synthetic rows alone; a release has them from noisy tables",
+        "statements that are true only of synthetic rows; a release has them from noisy tables",
         "none",
         _CONSTRAINTS,
     ),
