@@ -44,7 +44,8 @@ def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "traini
         )
     if not account.remaining(stage):
         raise MisconfigurationException(
-            "all training steps of this account's plan have been made: make a new plan and account (what was spent adds up)"
+            "all training steps of this account's plan have been made: without a fit, load a checkpoint that was saved "
+            "after the last step, and release it; or make a new plan and account (what was spent adds up)"
         )
     try:
         checked_layers(module)

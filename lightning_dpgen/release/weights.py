@@ -21,6 +21,8 @@ from lightning_dpgen.release.description import PLAIN_WEIGHTS
 from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.report import write_pages
 
+_MOST_NAMED = 5
+
 
 @dataclass(frozen=True)
 class WeightsContent:
@@ -54,10 +56,17 @@ def check_public(network: nn.Module, public: Sequence[str]) -> None:
         ValueError: naming the others.
     """
     trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
-    if unknown := sorted(set(network.state_dict()) - trained - set(public)):
+    others = set(network.state_dict()) - trained
+    if unknown := sorted(others - set(public)):
+        more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
         raise ValueError(
-            f"buffers or frozen parameters {unknown[:5]} may hold statistics of records, which no account has paid for: "
-            "name those that are public constants in public=[...], and take the others out of the network"
+            f"buffers or frozen parameters {unknown[:_MOST_NAMED]}{more} may hold statistics of records, which no account "
+            "has paid for: name those that are public constants in public=[...], and take the others out of the network"
+        )
+    if wrong := sorted(set(public) - others):
+        raise ValueError(
+            f"public: {wrong[:_MOST_NAMED]} are no buffers or frozen parameters of the network: expected names among its "
+            "state_dict() that are not trained"
         )
 
 
@@ -75,16 +84,18 @@ def release_weights(
     """Write a release of a network that was trained on an account: weights, description, certificate, report and card.
 
     A run that was left early is charged what its plan says. A network that `fully_shard` has divided over ranks is released
-    by all of them: rank 0 writes its weights, which are whole.
+    by all of them: rank 0 writes its weights, which are whole. Where each rank has all of the network, rank 0 writes
+    it, too, and the others may call this or not.
 
     Args:
         network: the network; released are its trainable parameters, and the other parameters and buffers in `public`.
         account: the account that has paid for its training; nothing else that saw the records may have touched the network.
         folder, data, n, unit, declared: as for `release_mixture`.
-        public: names of buffers and frozen parameters that are no function of the records.
+        public: names of buffers and frozen parameters that are no function of the records; the certificate lists them as
+            ``declared.public``.
 
     Returns:
-        The certificate.
+        The certificate; empty on other ranks than 0 of a network that each of them has.
 
     Raises:
         FileExistsError, PlanMismatch: as `release_mixture`.
@@ -92,6 +103,8 @@ def release_weights(
             named, since statistics of records are kept there.
     """
     check_public(network, public)
+    if not has_shards(network) and not account.ranks.leads:
+        return {}
     ranks = Ranks.joined() if has_shards(network) else Ranks()
     tensors, bad = {}, []
     for name, tensor in network.state_dict().items():
@@ -111,6 +124,7 @@ def release_weights(
     def write() -> dict[str, Any] | None:
         if not ranks.leads:
             return None
-        return release_from(content, account, folder, data=data, n=n, unit=unit, declared=declared or {})
+        stated = (declared or {}) | ({"public": sorted(public)} if public else {})
+        return release_from(content, account, folder, data=data, n=n, unit=unit, declared=stated)
 
     return ranks.broadcast_object(ranks.leader_first(write))

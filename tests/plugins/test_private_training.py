@@ -5,6 +5,7 @@ import math
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -502,7 +503,7 @@ CHOSEN = {
 
 @pytest.mark.parametrize(("choose", "words"), CHOSEN.values(), ids=CHOSEN)
 def test_an_optimizer_of_other_parameters_is_told_how_many(choose, words):
-    _refused(Chosen(choose), _private(public=["net.0.bias"]), words)
+    _refused(Chosen(choose), _private(public=["net.0.bias"] if choose is _with_a_frozen_one else []), words)
 
 
 class Frozen(Plain):
@@ -518,10 +519,20 @@ class Frozen(Plain):
 def test_parts_that_were_not_trained_are_named_before_the_first_step(tmp_path):
     for public in ((), ["scale"], ["net.0.bias"]):
         _refused(Frozen(), _private(public=public), r"buffers or frozen parameters \['(net.0.bias|scale)'.* public=")
+    _refused(Frozen(), _private(public=["scale", "net.0.bias", "scales"]), r"public: \['scales'\] are no buffers or frozen")
     private = _private(public=["scale", "net.0.bias"])
-    private.release(_fitted(private, Frozen()), tmp_path / "release")
+    certificate = private.release(_fitted(private, Frozen()), tmp_path / "release")
+    assert certificate["declared"]["public"] == ["net.0.bias", "scale"] and verify(tmp_path / "release").good
     with pytest.raises(ValueError, match="public='scale': expected a list of names"):
         _private(public="scale")
+
+
+def test_rank_0_writes_the_release_of_what_each_rank_has(tmp_path):
+    """Two processes that run one script would write one folder."""
+    private = _private(ledger=tmp_path / "ledger")
+    module = _fitted(private)
+    private.account.ranks = SimpleNamespace(leads=False)
+    assert private.release(module, tmp_path / "release") == {} and not (tmp_path / "release").exists()
 
 
 class Keeping(Plain):
