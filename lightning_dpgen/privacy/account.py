@@ -133,6 +133,8 @@ class Account:
         progress: Progress | None = None,
     ) -> None:
         self.plan, self.stream, self.ranks = plan, stream, Ranks()
+        # Whether another process leads the training that this one joined, also once they have parted.
+        self.follows = False
         self._placed_ledger, self._entry, self._progress = ledger, StudyEntry(study), progress or Progress()
         self._exact, self._lots = False, IssuedLots()
         self._correlated = CorrelatedState(ledger.path, ledger.ledger.run, stream)
@@ -261,7 +263,7 @@ class Account:
             )
         ranks.assert_equal("software", versions())
         ranks.assert_equal("plan", (self.ledger.promise, self.ledger.noise))
-        self._placed_ledger, self.ranks = self._placed_ledger.joined(ranks), ranks
+        self._placed_ledger, self.ranks, self.follows = self._placed_ledger.joined(ranks), ranks, not ranks.leads
         self._catch_up(ranks.broadcast_object(self._state))
         self.stream.part_of(ranks.rank)
 

@@ -103,7 +103,7 @@ def release_weights(
             named, since statistics of records are kept there.
     """
     check_public(network, public)
-    if not has_shards(network) and not account.ranks.leads:
+    if not has_shards(network) and account.follows:
         return {}
     ranks = Ranks.joined() if has_shards(network) else Ranks()
     tensors, bad = {}, []

@@ -5,7 +5,6 @@ import math
 import os
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -531,7 +530,7 @@ def test_rank_0_writes_the_release_of_what_each_rank_has(tmp_path):
     """Two processes that run one script would write one folder."""
     private = _private(ledger=tmp_path / "ledger")
     module = _fitted(private)
-    private.account.ranks = SimpleNamespace(leads=False)
+    private.account.follows = True
     assert private.release(module, tmp_path / "release") == {} and not (tmp_path / "release").exists()
 
 
