@@ -136,6 +136,12 @@ def test_words_that_no_engineer_uses_stay_away(place):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_line_of_a_page_begins_with_a_sign_of_percent(page):
+    """MyST takes such a line for a comment, and the reader would lose it."""
+    assert not [line for line in page.read_text(encoding="utf-8").split("\n") if line.startswith("%")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_lines_of_pages_are_as_short_as_those_of_code(page):
     """Rows of tables are one line each, with cells that can be read; code is written as it is run."""
     found, code = [], False

@@ -133,7 +133,7 @@ class Account:
         progress: Progress | None = None,
     ) -> None:
         self.plan, self.stream, self.ranks = plan, stream, Ranks()
-        # Whether another process leads the training that this one joined, also once they have parted.
+        # True if another process leads the training that this one joined, also once they have parted.
         self.follows = False
         self._placed_ledger, self._entry, self._progress = ledger, StudyEntry(study), progress or Progress()
         self._exact, self._lots = False, IssuedLots()
