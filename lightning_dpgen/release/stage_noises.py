@@ -147,17 +147,11 @@ def _trials(event: Mapping[str, Any], declared: Mapping[str, Any], model: Mappin
     trial = event.get("event", {})
     trials = trial["events"] if trial.get("type") == "OneOfDpEvent" else [trial]
     needed = stages_of(_kind(model), declared)
-    if max(map(_accesses, trials)) < len(needed):
-        yield f"selection: a trial has the stages {', '.join(sorted(needed))}, and its event has fewer accesses"
+    # The event of a trial composes those of its stages.
+    if max(len(one["events"]) if one["type"] == "ComposedDpEvent" else 1 for one in trials) < len(needed):
+        yield f"selection: a trial has the stages {', '.join(sorted(needed))}, and its event has fewer parts"
     elif all(any(_rates([one], declared)) for one in trials):
         yield from _rates(trials[:1], declared)
-
-
-def _accesses(event: Mapping[str, Any]) -> int:
-    """Return how many accesses an event has."""
-    if event["type"] == "SelfComposedDpEvent":
-        return int(event["count"]) * _accesses(event["event"])
-    return sum(map(_accesses, event["events"])) if event["type"] == "ComposedDpEvent" else 1
 
 
 def _rates(events: Iterable[Mapping[str, Any]], declared: Mapping[str, Any]) -> Iterator[str]:
