@@ -57,8 +57,8 @@ def close_logs(loggers: Iterable[Logger], *, ended: bool = False) -> None:
     for logger in loggers:
         if ended and isinstance(logger, _FILES):
             logger.save()
-        folder = Path(logger.log_dir or "") if isinstance(logger, _FILES) else None
-        if folder is None or not folder.is_dir():
+        # A logger without a folder of its own writes into the working directory, which is not closed.
+        if not isinstance(logger, _FILES) or not logger.log_dir or not (folder := Path(logger.log_dir)).is_dir():
             continue
         written = [path for path in folder.iterdir() if any(fnmatch(path.name, name) for name in _WRITTEN)]
         if len(written) == len(list(folder.iterdir())):
