@@ -31,6 +31,17 @@ def _without_dropout(function: Callable, place: int, name: str) -> Callable:
     return call
 
 
+def _with_middle_places(function: Callable, axes: int) -> Callable:
+    """Return the pool whose windows are where a draw of one half puts them."""
+
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        batch = len(x) if x.dim() == axes + 2 else 1
+        kwargs["_random_samples"] = torch.full((batch, x.shape[-axes - 1], axes), 0.5, dtype=x.dtype, device=x.device)
+        return function(x, *args, **kwargs)
+
+    return call
+
+
 _CONSTANT: dict[Callable, Callable] = {
     torch.rand: lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k)),
     torch.randn: lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k)),
@@ -64,6 +75,8 @@ _CONSTANT: dict[Callable, Callable] = {
         (F.rrelu, F.rrelu_, torch.rrelu, torch.rrelu_),
         lambda x, lower=1 / 8, upper=1 / 3, *_, **__: F.leaky_relu(x, (lower + upper) / 2),
     ),
+    **{f: _with_middle_places(f, 2) for f in (F.fractional_max_pool2d, F.fractional_max_pool2d_with_indices)},
+    **{f: _with_middle_places(f, 3) for f in (F.fractional_max_pool3d, F.fractional_max_pool3d_with_indices)},
     **dict.fromkeys(
         (
             F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout,
