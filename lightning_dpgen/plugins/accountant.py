@@ -19,7 +19,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOptions, check_optimizers, check_overrides
 from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.lot_log import PUBLIC
-from lightning_dpgen.plugins.private_logs import close_logs, restore_logs, withhold_private_logs
+from lightning_dpgen.plugins.private_logs import changes_of_logs, close_logs, restore_logs, withhold_private_logs
 from lightning_dpgen.plugins.rank_consistency import broadcast_start, check_ranks_agree
 from lightning_dpgen.plugins.trainer_checks import check_sharded, validate_trainer
 from lightning_dpgen.privacy.account import Account
@@ -90,6 +90,7 @@ class MomentsAccountant(pl.Callback):
         self.complete = False
         self._adopted: AutomaticModule | None = None
         self._alike, self._began = False, 0.0
+        self._logs_changed: list[int] = []
         self._filters: warnings.catch_warnings | None = None
         # The optimizers of sharded parameters.
         self._sharded: list[PrivateOptimizer] = []
@@ -208,8 +209,8 @@ class MomentsAccountant(pl.Callback):
             trainer.model.require_backward_grad_sync = trainer.model.require_forward_param_sync = False
         check_optimizers(module, trainer.optimizers, self.account, self.stage, adopted=self._adopted is not None)
         if self._adopted is not None:
-            check_overrides(module, trainer)
-            self._adopted.warn_of_schedulers()
+            check_overrides(module)
+            self._adopted.learning_rates.check()
         check_sharded(trainer, module)
         private = [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, PrivateOptimizer)]
         for optimizer in private:
@@ -225,10 +226,12 @@ class MomentsAccountant(pl.Callback):
                 "poisson_loader(records, account), and the Trainer what it gives"
             )
         self._began = time.monotonic()
+        # The Trainer has written the hyperparameters since.
+        self._close_changed_logs(trainer)
         if self._adopted is not None:
             # A fit that goes on counts from where it was.
             steps = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total
-            steps.ready = steps.completed = self.account.done.get(self.stage, 0)
+            steps.ready = steps.completed = self._count_logs(trainer)
             self._adopted.rehearse(trainer.train_dataloader.empty)
 
     def epsilon_at(self, step: int) -> float | None:
@@ -248,10 +251,26 @@ class MomentsAccountant(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         check_ranks_agree(module, self.account.ranks)
+        self._close_changed_logs(trainer)
+        if self._adopted is not None:
+            # Lightning adds the one of this block.
+            self._count_logs(trainer, -1)
         self._log_epsilon(trainer)
         if self.account.plan.private and not self.account.remaining(self.stage):
             self.complete = True
             trainer.should_stop = True
+
+    def _close_changed_logs(self, trainer: pl.Trainer) -> None:
+        # A process that is killed closes nothing at its end.
+        if self.account.ranks.leads and (changes := changes_of_logs(trainer.loggers)) != self._logs_changed:
+            close_logs(trainer.loggers)
+            self._logs_changed = changes
+
+    def _count_logs(self, trainer: pl.Trainer, shift: int = 0) -> int:
+        """Let logs of other callbacks (LearningRateMonitor) count the plan's steps; return how many are made."""
+        done = self.account.done.get(self.stage, 0)
+        trainer.fit_loop.epoch_loop._batches_that_stepped = done + shift
+        return done
 
     def _log_epsilon(self, trainer: pl.Trainer) -> None:
         # The curve takes half a second, which makes no difference to a fit of some length.

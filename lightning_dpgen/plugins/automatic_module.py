@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
@@ -26,6 +24,7 @@ from lightning_dpgen.gradients.views import Views
 from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.growing_lists import GrowingLists
+from lightning_dpgen.plugins.learning_rates import LearningRates
 from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
 from lightning_dpgen.plugins.several_optimizers import (
     check_kinds,
@@ -37,12 +36,10 @@ from lightning_dpgen.plugins.several_optimizers import (
     training_alone,
     whose_turn,
 )
+from lightning_dpgen.plugins.training_metrics import refuse_updated_metrics
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import expected_lot_size
 from lightning_dpgen.sampling.lots import Lot, LotBlock
-
-# Far more than rounding moves a sum of rates, and far less than one of them.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -98,6 +95,7 @@ class AutomaticModule:
 
     Attributes:
         average: the average of the trained parameters; None without `StepOptions.averaging`.
+        learning_rates: the schedulers of the module.
     """
 
     # Attributes of the instance that hide those of its class for the time of a fit.
@@ -115,6 +113,7 @@ class AutomaticModule:
         self._module, self._account, self._stage, self._engine = module, account, stage, engine
         options = options or StepOptions()
         self._options, self._after_last = options, after_last
+        self.learning_rates = LearningRates(module, account, stage)
         self._parts = LotParts(options.micro_batch, 1.0 if options.micro_batch is None else self._largest_lot)
         trained = [p for p in module.parameters() if p.requires_grad]
         self.average = ParameterAverage(trained, options.averaging) if options.averaging else None
@@ -162,7 +161,7 @@ class AutomaticModule:
                 self.average.update()
             if not self._account.remaining(self._stage):
                 self._after_last()
-            self._step_schedulers()
+            self.learning_rates.step()
             self._write_logs()
             self._after(None, None, self._index)
             # A block ends where the Trainer ends the fit: a lot that is not drawn costs nothing.
@@ -220,37 +219,6 @@ class AutomaticModule:
     def _optimizers(self) -> list:
         return self._module.trainer.optimizers
 
-    def _step_schedulers(self) -> None:
-        """Step each scheduler that is due: after so many lots, or passes (lots in which a record is expected once)."""
-        done = self._account.done[self._stage]
-        trainer: Any = self._module.trainer
-        for config in trainer.lr_scheduler_configs:
-            now, before = (done, done - 1) if config.interval == "step" else map(self._epochs, (done, done - 1))
-            if now // config.frequency > before // config.frequency:
-                config.scheduler.step()
-
-    def warn_of_schedulers(self) -> None:
-        """Warn of schedulers that no step of the plan is due for."""
-        trainer: Any = self._module.trainer
-        steps = self._account.plan.stage(self._stage).count
-        for config in trainer.lr_scheduler_configs:
-            due = steps if config.interval == "step" else self._epochs(steps)
-            if due < config.frequency:
-                counted = "steps" if config.interval == "step" else "passes (1 / sample_rate steps each)"
-                warnings.warn(
-                    f"{type(config.scheduler).__name__} with interval={config.interval!r}, frequency={config.frequency}: "
-                    f"the plan has {due} whole {counted}, so the learning rate never changes: return "
-                    "{'scheduler': ..., 'interval': 'step'} for a schedule by steps",
-                    stacklevel=2,
-                )
-
-    def _epochs(self, done: int) -> int:
-        """Return how often a record was expected in so many lots, in whole numbers."""
-        stage = self._account.plan.stage(self._stage)
-        if stage.later:
-            return math.floor(stage.passes(done) + _ROUNDING)
-        return done // max(1, round(1.0 / stage.access.sample_rate))
-
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
         if self._values is not None:
             number, size = self._part
@@ -283,21 +251,10 @@ class AutomaticModule:
 
         A module that takes no made-up record gets a warning, and is tried once more before its first step.
         """
-        some = next(self._module.parameters())
         self._values = {}
         try:
-            given, lot = self._tried(empty)
-            each, lists = self._each(given, lot), GrowingLists(self._module)
-            self._set_micro_batch(each, empty)
-            for optimizer, terms in each:
-                with training_alone(self._module, optimizer):
-                    if not isinstance(optimizer, PrivateOptimizer):
-                        check_public([t for t in terms if isinstance(t, DataFree)])
-                    for term in terms:
-                        if isinstance(term, PerRecord):
-                            noise = own_part(some).new_full((len(lot), term.noise), 0.5)
-                            check_exact(ENGINES[self._engine], self._module, term, lot, noise)
-            lists.check()
+            with refuse_updated_metrics(self._module):
+                self._rehearse(empty)
         except UNSUITED as error:
             if len(self._optimizers) > 1 and self._made_up is None:
                 raise _untried(error) from error
@@ -314,6 +271,21 @@ class AutomaticModule:
         finally:
             # They are of no real record.
             self._values = None
+
+    def _rehearse(self, empty: Any) -> None:
+        some = next(self._module.parameters())
+        given, lot = self._tried(empty)
+        each, lists = self._each(given, lot), GrowingLists(self._module)
+        self._set_micro_batch(each, empty)
+        for optimizer, terms in each:
+            with training_alone(self._module, optimizer):
+                if not isinstance(optimizer, PrivateOptimizer):
+                    check_public([t for t in terms if isinstance(t, DataFree)])
+                for term in terms:
+                    if isinstance(term, PerRecord):
+                        noise = own_part(some).new_full((len(lot), term.noise), 0.5)
+                        check_exact(ENGINES[self._engine], self._module, term, lot, noise)
+        lists.check()
 
     def _tried(self, empty: Any) -> tuple[Any, Lot]:
         """Call the training step with made-up records, and return what it gives, and these."""
@@ -403,10 +375,24 @@ class AutomaticModule:
                 "augment: training_step returns terms, which receive records as they are: let it return one loss for "
                 "each record, or make the views in the term (of_views)"
             )
+        for term in terms:
+            if isinstance(term, PerGroup) and term.places is not None and term.groups * term.places < self._largest_lot:
+                warnings.warn(
+                    f"PerGroup(groups={term.groups}, places={term.places}): all groups together have room for "
+                    f"{term.groups * term.places} of the {self._largest_lot:g} records that a lot is expected to hold, and "
+                    "the others take no part in its step: expected "
+                    f"places={PerGroup.slots(self._largest_lot, term.groups)}, by PerGroup.slots",
+                    stacklevel=2,
+                )
 
     def _checked(self, given: Any) -> list:
         """Return the terms that a training step gave as a list; refuse anything else."""
         terms = list(given) if isinstance(given, list | tuple) else [given]
+        if any(isinstance(t, Tensor) for t in terms):
+            raise ValueError(
+                f"training_step returned a {type(given).__name__} with a tensor: expected the loss itself, as in return "
+                "loss, or a list of terms alone, as in return [PerRecord(self.loss)]"
+            )
         wrong = [t for t in terms if not isinstance(t, PerRecord | PerGroup | DataFree)]
         if wrong or not terms:
             what = type(wrong[0]).__name__ if wrong else "nothing"
@@ -483,8 +469,8 @@ def _check_parameters(module: pl.LightningModule, optimizers: list) -> None:
         )
 
 
-def check_overrides(module: pl.LightningModule, trainer: pl.Trainer) -> None:
-    """Refuse an adopted module whose hooks or schedulers would not be called as Lightning calls them.
+def check_overrides(module: pl.LightningModule) -> None:
+    """Refuse an adopted module whose hooks would not be called as Lightning calls them.
 
     Raises:
         MisconfigurationException: naming the hook.
@@ -495,12 +481,6 @@ def check_overrides(module: pl.LightningModule, trainer: pl.Trainer) -> None:
             f"{ignored[0]} is overridden, and is not called (or is handed many records) where a step is private: leave it "
             "out, or step the module yourself (automatic_optimization=False; term_gradients, set_gradients and step)"
         )
-    for config in trainer.lr_scheduler_configs:
-        if isinstance(config.scheduler, ReduceLROnPlateau):
-            raise MisconfigurationException(
-                "a learning rate that follows a plateau (ReduceLROnPlateau) would follow private numbers, whose cost is in "
-                "no plan: take a schedule of steps"
-            )
 
 
 _NOT_CALLED = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -48,18 +48,18 @@ def withhold_private_logs(loggers: Iterable[Logger]) -> None:
 def close_logs(loggers: Iterable[Logger], *, ended: bool = False) -> None:
     """Take the rights of others off what loggers write to files: the folder of a run, or its logs in a folder of more.
 
-    Numbers under ``private/`` in them are exact functions of a few records. Call it before the first of these, and after
-    the last.
+    Numbers under ``private/`` in them are exact functions of a few records. Call it before the first of these, when
+    `changes_of_logs` differ, and after the last.
 
     Args:
         ended: after a fit, what is not on disk yet is written first.
     """
-    for logger in loggers:
-        if ended and isinstance(logger, _FILES):
-            logger.save()
-        # A logger without a folder of its own writes into the working directory, which is not closed.
-        if not isinstance(logger, _FILES) or not logger.log_dir or not (folder := Path(logger.log_dir)).is_dir():
-            continue
+    loggers = list(loggers)
+    if ended:
+        for logger in loggers:
+            if isinstance(logger, _FILES):
+                logger.save()
+    for folder in _folders(loggers):
         written = [path for path in folder.iterdir() if any(fnmatch(path.name, name) for name in _WRITTEN)]
         if len(written) == len(list(folder.iterdir())):
             restrict(folder)
@@ -67,6 +67,18 @@ def close_logs(loggers: Iterable[Logger], *, ended: bool = False) -> None:
             for path in written:
                 if path.is_file() and not path.is_symlink():
                     path.chmod(FILE)
+
+
+def changes_of_logs(loggers: Iterable[Logger]) -> list[int]:
+    """Return when the folders of loggers have last got another file, in nanoseconds, for those that write files."""
+    return [folder.stat().st_mtime_ns for folder in _folders(loggers)]
+
+
+def _folders(loggers: Iterable[Logger]) -> Iterator[Path]:
+    for logger in loggers:
+        # A logger without a folder of its own writes into the working directory, which is not closed.
+        if isinstance(logger, _FILES) and logger.log_dir and (folder := Path(logger.log_dir)).is_dir():
+            yield folder
 
 
 def restore_logs(loggers: Iterable[Logger]) -> None:

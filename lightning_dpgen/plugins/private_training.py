@@ -460,7 +460,9 @@ class _Accountant(MomentsAccountant):
         try:
             check_public(module, self._public)
         except ValueError as error:
-            raise MisconfigurationException(str(error)) from None
+            raise MisconfigurationException(
+                f"{error}; a moving average of the parameters is kept by averaging=0.999, and not by the module"
+            ) from None
         trainer.optimizers = self._wrapped(trainer.optimizers)
         super().on_fit_start(trainer, module)
 

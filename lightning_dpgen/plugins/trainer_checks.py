@@ -87,10 +87,10 @@ def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "traini
                 "LearningRateFinder (lr_find of a Tuner) makes steps that are discarded, and whose cost is in no plan: "
                 "choose by public or simulated records"
             )
-        if isinstance(callback, pl.callbacks.StochasticWeightAveraging):
+        if isinstance(callback, pl.callbacks.StochasticWeightAveraging | pl.callbacks.WeightAveraging):
             raise MisconfigurationException(
-                "StochasticWeightAveraging copies the module with its account: leave it out, and average released "
-                "weights instead"
+                f"{type(callback).__name__} copies the module with its account: leave it out, and give averaging=0.999 to "
+                "PrivateTraining, which keeps a moving average of the parameters and releases it"
             )
     if trainer_.overfit_batches:
         raise MisconfigurationException(

@@ -21,8 +21,8 @@ from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
-from lightning_dpgen.plugins.automatic_module import check_overrides
 from lightning_dpgen.plugins.events import PublicEvents
+from lightning_dpgen.plugins.learning_rates import LearningRates
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
@@ -562,12 +562,12 @@ def test_a_schedule_of_the_learning_rate_is_followed():
     class Scheduled(Stranger):
         def configure_optimizers(self):
             optimizer = super().configure_optimizers()
-            schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.1)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, self.size, gamma=0.1)
             return [optimizer], [{"scheduler": schedule, "interval": self.interval}]
 
     account = _account()
     module = Scheduled(account)
-    module.interval = "step"
+    module.interval, module.size = "step", 4
     trainer = _trainer(account)
     trainer.fit(module, poisson_loader(_records(), account))
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-2 * 0.1**3)
@@ -575,18 +575,19 @@ def test_a_schedule_of_the_learning_rate_is_followed():
     lots = round(1 / RATE)
     account = _account()
     module = Scheduled(account)
-    module.interval = "epoch"
+    module.interval, module.size = "epoch", 1
     trainer = _trainer(account)
     trainer.fit(module, poisson_loader(_records(), account))
-    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-2 * 0.1 ** (STEPS // lots // 4))
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-2 * 0.1 ** (STEPS // lots))
     assert STEPS // lots >= 1
 
 
 def test_a_schedule_that_follows_a_plateau_is_refused():
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1))
     config = LRSchedulerConfig(plateau, interval="step")
+    module = SimpleNamespace(trainer=SimpleNamespace(lr_scheduler_configs=[config]))
     with pytest.raises(MisconfigurationException, match="follow private numbers"):
-        check_overrides(Stranger(None), SimpleNamespace(lr_scheduler_configs=[config]))
+        LearningRates(module, None, "training").check()
 
 
 class Partly(Stranger):

@@ -7,21 +7,25 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import pytorch_lightning as pl
 import safetensors.torch
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanSquaredError, SpearmanCorrCoef
 
 from lightning_dpgen import (
     Account,
     DPNorm,
     Fixed,
     MomentsAccountant,
+    PerGroup,
+    PerRecord,
     PrivateOptimizer,
     PrivateTraining,
     load_release,
@@ -464,6 +468,67 @@ def test_a_schedule_that_no_step_is_due_for_is_warned_of(config):
     assert model.trainer.optimizers[0].param_groups[0]["lr"] == 1e-2
 
 
+class ByRule(Plain):
+    """A schedule that is made for the optimizer by `rule`."""
+
+    def __init__(self, rule, **groups):
+        super().__init__()
+        self.rule, self.groups, self.seen = rule, groups, []
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam([{"params": list(self.parameters()), "lr": 1e-2, **self.groups}])
+        return [optimizer], [{"scheduler": self.rule(optimizer), "interval": "step"}]
+
+    def on_train_batch_end(self, *_):
+        group = self.trainer.optimizers[0].param_groups[0]
+        self.seen.append((float(group["lr"]), group["betas"]))
+
+
+RATES = torch.optim.lr_scheduler
+RULES = {
+    "cosine": lambda o: RATES.CosineAnnealingLR(o, STEPS),
+    "one cycle": lambda o: RATES.OneCycleLR(o, 0.1, total_steps=STEPS),
+    "a function": lambda o: RATES.LambdaLR(o, lambda step: 0.9**step),
+    "one after the other": lambda o: RATES.SequentialLR(o, [RATES.LinearLR(o, 0.1, 1.0, 4), RATES.StepLR(o, 3)], [5]),
+    "both at once": lambda o: RATES.ChainedScheduler([RATES.LinearLR(o, 0.1, 1.0, 4), RATES.ExponentialLR(o, 0.9)]),
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("lr", [float, torch.tensor], ids=["a number", "a tensor"])
+def test_a_schedule_that_is_tried_before_a_fit_is_as_it_was(rule, lr):
+    """The learning rates, and the moments that OneCycleLR moves, are those of a schedule that no one has tried."""
+    model = _fitted(_private(), ByRule(rule, lr=lr(1e-2)))
+    alone = torch.optim.Adam([{"params": [nn.Parameter(torch.zeros(1))], "lr": 1e-2}])
+    schedule, expected = rule(alone), []
+    for _ in range(STEPS):
+        alone.step()
+        schedule.step()
+        expected.append((float(alone.param_groups[0]["lr"]), alone.param_groups[0]["betas"]))
+    assert [rate for rate, _ in model.seen] == pytest.approx([rate for rate, _ in expected])
+    assert [betas for _, betas in model.seen] == [betas for _, betas in expected]
+
+
+def test_a_schedule_that_would_fail_within_the_plan_is_refused_before_the_first_step():
+    words = rf"OneCycleLR: its step {STEPS - 1} of {STEPS} in this plan fails .*such as total_steps={STEPS}"
+    _refused(ByRule(lambda o: RATES.OneCycleLR(o, 0.1, total_steps=STEPS - 2)), _private(), words)
+
+
+def test_a_schedule_whose_first_change_is_behind_the_plan_is_warned_of():
+    with pytest.warns(UserWarning, match=f"StepLR .*: the plan has {STEPS} whole steps, in which .* never changes"):
+        _fitted(_private(), ByRule(lambda o: RATES.StepLR(o, STEPS + 1)))
+
+
+def test_a_module_steps_a_schedule_by_its_own_hook():
+    class Hooked(ByRule):
+        def lr_scheduler_step(self, scheduler, metric):
+            scheduler.step()
+            scheduler.step()
+
+    model = _fitted(_private(), Hooked(lambda o: RATES.LambdaLR(o, lambda step: 0.9**step)))
+    assert [rate for rate, _ in model.seen] == pytest.approx([1e-2 * 0.9 ** (2 * i) for i in range(1, STEPS + 1)])
+
+
 @pytest.mark.parametrize(("config", "times"), SOME, ids=str)
 def test_a_schedule_by_epochs_counts_passes(config, times):
     model = _fitted(_private(), Scheduled(**config))
@@ -626,11 +691,100 @@ def test_it_goes_on_from_any_checkpoint_and_a_release_says_which_weights_it_take
     late.account.ledger.close()
 
 
+class Measured(Plain):
+    """Updates a metric of torchmetrics in its training step, or in the term that this returns."""
+
+    def __init__(self, metric, way):
+        super().__init__()
+        self.parts = nn.ModuleDict({"error": metric})
+        self.way = way
+
+    def training_step(self, batch, batch_idx):
+        return PerRecord(lambda lot, _: self._measured(lot.records)) if self.way == "term" else self._measured(batch)
+
+    def _measured(self, x):
+        y = self.net(x)
+        if self.way == "update":
+            self.parts["error"].update(y.flatten(), x.flatten())
+        else:
+            self.parts["error"](y.flatten(), x.flatten())
+        return (y - x).square().sum(dim=1)
+
+
+@pytest.mark.filterwarnings("ignore:Metric `SpearmanCorrcoef` will save all")
+@pytest.mark.parametrize("way", ["update", "forward", "term"])
+@pytest.mark.parametrize("metric", [MeanSquaredError, SpearmanCorrCoef], ids=["sums", "a list"])
+def test_a_metric_that_a_training_step_updates_is_refused_by_its_name(metric, way):
+    model = Measured(metric(), way)
+    words = rf"training_step updates self.parts.error \({metric.__name__}\), .*self\.log.*validation_step"
+    _refused(model, _private(), words)
+    assert model.parts["error"].update_count == 0
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_loss_in_a_list_is_refused_with_the_cure(kind):
+    class Listed(Plain):
+        def training_step(self, batch, batch_idx):
+            return kind([super().training_step(batch, batch_idx)])
+
+    _refused(Listed(), _private(), f"a {kind.__name__} with a tensor: expected the loss itself, as in return loss")
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_an_average_by_a_callback_is_refused_with_the_cure(first):
+    private, model = _private(), Plain()
+    callbacks = [EMAWeightAveraging(), private.callback()]
+    with pytest.raises(MisconfigurationException, match=r"EMAWeightAveraging copies .*averaging=0\.999"):
+        _trainer(*(callbacks if first else callbacks[::-1])).fit(model, private.loader())
+    assert not private.account.ledger.accesses
+
+
+def test_groups_without_room_for_a_lot_are_warned_of():
+    class Grouped(Plain):
+        def training_step(self, batch, batch_idx):
+            return PerGroup(self.loss, groups=2, places=3)
+
+        def loss(self, lot, noise, groups):
+            return groups.gather(self.net(lot.records)).square().sum(dim=(1, 2))
+
+    expected = SETTINGS["n"] * SETTINGS["sample_rate"]
+    with pytest.warns(UserWarning, match=rf"room for 6 of the {expected:g} .*places={PerGroup.slots(expected, 2)}"):
+        _fitted(_private(), Grouped())
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`", "ignore:Experiment logs directory")
+@pytest.mark.parametrize("block", [1, 4])
+def test_logs_of_callbacks_count_the_steps_of_the_plan(tmp_path, block):
+    """Those of a fit that goes on begin where the fit before has ended."""
+    seen = []
+    for last in (5, -1):
+        private = _private(ledger=tmp_path / "ledger")
+        logger = CSVLogger(tmp_path, name=f"until {last}")
+        trainer = _trainer(private.callback(), LearningRateMonitor(), logger=logger, log_every_n_steps=1, max_steps=last)
+        going_on = {} if last == 5 else {"ckpt_path": tmp_path / "five.ckpt"}
+        trainer.fit(ByRule(RULES["cosine"]), private.loader(block), **going_on)
+        trainer.save_checkpoint(tmp_path / "five.ckpt")
+        logs = pandas.read_csv(Path(logger.log_dir) / "metrics.csv")
+        seen.append(sorted(set(logs.loc[logs["lr-Adam"].notna(), "step"])))
+    assert seen == [list(range(0, 5, block)), list(range(5, STEPS, block))]
+
+
 class Logged(Plain):
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
         self.log("loss", loss)
         return loss
+
+
+class Rights(pl.Callback):
+    """The logs of a folder that others may read after some block."""
+
+    def __init__(self, folder):
+        self.folder, self.open = folder, set()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        logs = [path for name in ("events*", "*.csv", "hparams*") for path in self.folder.rglob(name)]
+        self.open |= {path.name for path in logs if path.stat().st_mode & 0o077 and path.parent.stat().st_mode & 0o077}
 
 
 @pytest.mark.filterwarnings("ignore:Experiment logs directory")
@@ -642,14 +796,17 @@ def test_logs_of_records_are_closed_to_others(tmp_path, kind, own):
     try:
         folder.mkdir()
         (folder / "code.py").write_text("")
-        logger = kind(folder, name="mine" if own else "", version=None if own else "")
-        private = _private()
-        _trainer(private.callback(), logger=logger, log_every_n_steps=1).fit(Logged(), private.loader())
+        # A CSVLogger writes its file after some steps.
+        options = {"flush_logs_every_n_steps": 3} if kind is CSVLogger else {}
+        logger = kind(folder, name="mine" if own else "", version=None if own else "", **options)
+        private, rights = _private(), Rights(folder)
+        _trainer(private.callback(), rights, logger=logger, log_every_n_steps=1).fit(Logged(), private.loader())
     finally:
         os.umask(mask)
     logs = [path for path in Path(logger.log_dir).iterdir() if path.name.startswith(("events", "metrics", "hparams"))]
     assert logs and all(path.stat().st_mode & 0o077 == 0 for path in logs)
     assert (Path(logger.log_dir).stat().st_mode & 0o077 == 0) == own
+    assert not rights.open, "a fit that is killed leaves logs as they are"
     assert (folder / "code.py").stat().st_mode & 0o777 == 0o666
 
 

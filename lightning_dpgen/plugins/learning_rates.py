@@ -1,0 +1,126 @@
+"""Schedules of the learning rate in a private fit: they step by private steps or passes, and are tried before the first."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from lightning_dpgen.privacy.account import Account
+
+# Far more than rounding moves a sum of rates, and far less than one of them.
+_ROUNDING = 1e-9
+
+
+class LearningRates:
+    """The schedulers of an adopted module: each steps when so many lots have been drawn, or passes have been made.
+
+    A pass is as many lots as a record is expected in once. A scheduler with ``interval="epoch"`` counts passes, since all
+    steps of a plan are one epoch of the Trainer.
+
+    Args:
+        module: a module whose fit has begun.
+        account: the account of the fit.
+        stage: the plan's stage that the steps belong to.
+    """
+
+    def __init__(self, module: pl.LightningModule, account: Account, stage: str) -> None:
+        self._module, self._account, self._stage = module, account, stage
+
+    @property
+    def _configs(self) -> list:
+        trainer: Any = self._module.trainer
+        return trainer.lr_scheduler_configs
+
+    def check(self) -> None:
+        """Try each scheduler over the plan, and put it back: one that fails then would end a fit that is paid for.
+
+        A scheduler that leaves the learning rate as it is gets a warning.
+
+        Raises:
+            MisconfigurationException: for a scheduler that fails within the plan, or follows a plateau.
+        """
+        for config in self._configs:
+            scheduler = config.scheduler
+            if isinstance(scheduler, ReduceLROnPlateau):
+                raise MisconfigurationException(
+                    "a learning rate that follows a plateau (ReduceLROnPlateau) would follow private numbers, whose cost "
+                    "is in no plan: take a schedule of steps"
+                )
+            steps = self._account.plan.stage(self._stage).count
+            due = self._counted(config, steps) // config.frequency
+            # A scheduler that the module steps by a hook of its own is stepped in a way that is not known here.
+            tried = isinstance(scheduler, LRScheduler) and not _steps_by_its_own_hook(self._module)
+            if not due or (tried and len(_tried(scheduler, due)) == 1):
+                counted = "steps" if config.interval == "step" else "passes (1 / sample_rate steps each)"
+                warnings.warn(
+                    f"{type(scheduler).__name__} with interval={config.interval!r}, frequency={config.frequency}: the "
+                    f"plan has {self._counted(config, steps)} whole {counted}, in which the learning rate never changes: "
+                    "return a schedule that changes it within them ({'scheduler': ..., 'interval': 'step'} counts steps)",
+                    stacklevel=2,
+                )
+
+    def step(self) -> None:
+        """Step each scheduler that is due after the lot that was drawn last."""
+        done = self._account.done[self._stage]
+        for config in self._configs:
+            now, before = self._counted(config, done), self._counted(config, done - 1)
+            if now // config.frequency > before // config.frequency:
+                self._module.lr_scheduler_step(config.scheduler, None)
+
+    def _counted(self, config: Any, done: int) -> int:
+        """Return the steps, or whole passes, in so many lots."""
+        if config.interval == "step":
+            return done
+        stage = self._account.plan.stage(self._stage)
+        if stage.later:
+            return math.floor(stage.passes(done) + _ROUNDING)
+        return done // max(1, round(1.0 / stage.access.sample_rate))
+
+
+def _steps_by_its_own_hook(module: pl.LightningModule) -> bool:
+    return type(module).lr_scheduler_step is not pl.LightningModule.lr_scheduler_step
+
+
+def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
+    """Return the learning rates that so many steps of a scheduler give, one for each group; it is put back after them.
+
+    Raises:
+        MisconfigurationException: if one of the steps fails.
+    """
+    optimizer, kept = scheduler.optimizer, copy.deepcopy(scheduler.state_dict())
+    groups = [{name: copy.deepcopy(x) for name, x in g.items() if name != "params"} for g in optimizer.param_groups]
+    rates, made = {_rates(optimizer)}, 0
+    try:
+        with warnings.catch_warnings():
+            # It warns of a step before the first one of its optimizer.
+            warnings.simplefilter("ignore")
+            while made < times:
+                scheduler.step()
+                made += 1
+                rates.add(_rates(optimizer))
+    except Exception as error:
+        raise MisconfigurationException(
+            f"{type(scheduler).__name__}: its step {made + 1} of {times} in this plan fails ({type(error).__name__}: "
+            f"{error}): expected a schedule of {times} steps, such as total_steps={times}"
+        ) from error
+    finally:
+        scheduler.load_state_dict(kept)
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            for name, value in before.items():
+                if isinstance(value, Tensor):
+                    group[name].copy_(value)
+                else:
+                    group[name] = value
+    return rates
+
+
+def _rates(optimizer: Optimizer) -> tuple[float, ...]:
+    return tuple(float(group["lr"]) for group in optimizer.param_groups)

@@ -1,0 +1,65 @@
+"""Metrics of torchmetrics that a training step updates: they keep sums over records, so they are refused before a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torchmetrics import Metric
+
+
+@contextmanager
+def refuse_updated_metrics(module: nn.Module) -> Iterator[None]:
+    """Refuse a metric of a module that is updated within the block, where the training step is tried.
+
+    A metric keeps its sums in attributes, where the values of a record are lost when the loss returns. What torch says of
+    that names neither the attribute nor a cure.
+
+    Raises:
+        ValueError: naming the attribute.
+
+    Example:
+        >>> from torchmetrics import MeanMetric
+        >>> module = nn.Module()
+        >>> module.error = MeanMetric()
+        >>> with refuse_updated_metrics(module):
+        ...     module.error.update(1.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: training_step updates self.error (MeanMetric), which keeps sums over records...
+    """
+    metrics = {name: part for name, part in module.named_modules() if isinstance(part, Metric)}
+    before = {name: (part.update_count, _state_of(part)) for name, part in metrics.items()}
+    failure = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    updated = {name: part for name, part in metrics.items() if _is_updated(part, *before[name])}
+    for name, part in updated.items():
+        # A Trainer that ends moves their sums, and values of a record that are lost cannot be moved.
+        vars(part).update(before[name][1])
+        part.reset()
+    if updated:
+        name, part = next(iter(updated.items()))
+        raise ValueError(
+            f"training_step updates self.{name} ({type(part).__name__}), which keeps sums over records: log the value of a "
+            "record by self.log, whose mean over a lot stays private, and update metrics in validation_step, on public "
+            "records"
+        ) from failure
+    if failure is not None:
+        raise failure
+
+
+def _state_of(metric: Metric) -> dict[str, Any]:
+    return {name: list(x) if isinstance(x, list) else x for name, x in metric.metric_state.items()}
+
+
+def _is_updated(metric: Metric, count: int, state: dict[str, Any]) -> bool:
+    # A trial puts the counts of a module back.
+    return metric.update_count != count or any(
+        len(x) != len(state[name]) if isinstance(x, list) else x is not state[name]
+        for name, x in metric.metric_state.items()
+    )
