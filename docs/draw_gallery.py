@@ -291,13 +291,14 @@ EXHIBITS = {
         write_visits,
         draw_visits,
         "Cost by age and department: real, with bins found with noise, and with few public bins",
-        "Both have the same budget. In the middle most is lost: no child is there, and departments hardly "
-        "depend on age. The quality of an evaluation is {quality:.2f}, where as many real records have "
-        "{reference:.2f}, and 2 AUC - 1 of telling rows apart is {told:.2f}. The program warns of it before it reads "
-        "a record: cells of two columns hold fewer records than there is noise. With few bins, on the right, the "
-        "quality is {coarse_quality:.2f} and rows are told apart by {coarse_told:.2f}. Ages are there again, and cost "
-        "grows with age. Some children are in departments for adults, and some costs are far above real ones, since "
-        "the last bin reaches to 50,000.",
+        "Both have the same budget. In the middle much is lost: no one is younger than 22 or older than 87, cost grows "
+        "less with age than it should, and departments hardly depend on age. The quality of an evaluation is "
+        "{quality:.2f}, where as many real records have {reference:.2f}, and 2 AUC - 1 of telling rows apart is "
+        "{told:.2f}. The program warns of it before it reads a record: cells of two columns hold fewer records than "
+        "there is noise. With few bins, on the right, the quality is {coarse_quality:.2f} and rows are told apart by "
+        "{coarse_told:.2f}. All ages are there again, and cost grows with age. Some children are in departments for "
+        "adults, some adults are in paediatrics, and some costs are far above real ones, since the last bin reaches to "
+        "50,000.",
     ),
     "moons": Exhibit(
         "Two numbers and a label",

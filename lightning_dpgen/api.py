@@ -26,6 +26,7 @@ from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
+from lightning_dpgen.release.certificate import paragraphs
 from lightning_dpgen.release.files import read_certificate
 from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.runs import folder as run_folder
@@ -137,10 +138,10 @@ class Fitted:
         if certificate["private"]:
             title = f"epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}"
         may = "may be published" if certificate["private"] else "must NOT be published"
+        said = Markup().join(Markup("<p>{}</p>").format(paragraph) for paragraph in paragraphs(certificate))
         return Markup(
-            "<div><b>{}</b><p>{}</p><ul><li><code>{}</code> {}</li><li><code>{}</code> must not leave this machine</li>"
-            "</ul></div>"
-        ).format(title, certificate["statement"], self.folder / "release", may, self.folder / "private")
+            "<div><b>{}</b>{}<ul><li><code>{}</code> {}</li><li><code>{}</code> must not leave this machine</li></ul></div>"
+        ).format(title, said, self.folder / "release", may, self.folder / "private")
 
 
 @short_in_notebooks

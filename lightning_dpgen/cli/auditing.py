@@ -26,6 +26,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import NoiseMissing
 from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.rounding import round_down, round_up
 from lightning_dpgen.runs.attacked import MeasuredRun
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.folder import RunFolder
@@ -83,12 +84,13 @@ def _of_run(found: AttackedRun, attacked: MeasuredRun) -> str:
     # Noises of one access are told apart where one of them is refuted.
     parts = [*found.accesses, *(one for one in found.noises if one.refuted), found.whole]
     for one in parts:
-        mus, epsilons = (one.claim, one.attained, one.shown.mu, one.shown.low), one.epsilons
+        mus, (claimed, shown) = (one.claim, one.attained, one.shown.mu, one.shown.low), one.epsilons
         verdict = "REFUTED" if one.refuted else "-"
-        rows.append((one.what, *(f"{mu:.4g}" for mu in mus), verdict, *(f"{epsilon:.4g}" for epsilon in epsilons)))
+        rows.append((one.what, *(f"{mu:.4g}" for mu in mus), verdict, *_bounds(claimed, shown)))
     plan = attacked.plan
     said = [
-        f"whole runs, epsilon {plan.epsilon:.4g}, delta {plan.delta:.3g}: {found.trials:,} without a {_unit(plan)} and",
+        f"whole runs, epsilon {round_up(plan.epsilon, 4):g}, delta {plan.delta:.3g}: {found.trials:,} without a "
+        f"{_unit(plan)} and",
         "as many with it, beside records at which it is told best; attained is the mu that endless runs would show",
         "",
         aligned(rows),
@@ -108,7 +110,13 @@ def _unit(plan: Plan) -> str:
 
 def _row(found: Finding) -> tuple[str, ...]:
     verdict = "REFUTED" if found.refuted else "-"
-    return found.what, f"{found.claim:.4g}", f"{found.delta:g}", f"{found.bound:.4g}", verdict, found.how
+    claimed, shown = _bounds(found.claim, found.bound)
+    return found.what, claimed, f"{found.delta:g}", shown, verdict, found.how
+
+
+def _bounds(claimed: float, shown: float) -> tuple[str, str]:
+    """Write an upper bound rounded up, and a lower one rounded down."""
+    return f"{round_up(claimed, 4):g}", f"{round_down(shown, 4):g}"
 
 
 def _check(spec: AuditSpec) -> None:

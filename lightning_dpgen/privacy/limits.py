@@ -15,6 +15,7 @@ from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.rounding import round_up
 
 # Noise so small protects nothing, and a search need not go there.
 _SMALLEST_MULTIPLIER = 0.2
@@ -79,7 +80,7 @@ class EpsilonLimit:
 
     def compare(self, event: dp_accounting.DpEvent) -> str:
         cost = self._spent(event).epsilon
-        return f"cost epsilon {cost:.4g} where {self._target:g} at delta={self._delta:g} may be spent"
+        return f"cost epsilon {round_up(cost, 4):g} where {self._target:g} at delta={self._delta:g} may be spent"
 
 
 class ReferenceLimit:

@@ -16,18 +16,16 @@ from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.pld import REPLACE_ONE, ZERO_OUT
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, paragraphs, selected
-from lightning_dpgen.release.files import SYNTHETIC
+from lightning_dpgen.release.files import CERTIFICATE, SYNTHETIC
 from lightning_dpgen.release.hazards import RELATIONS, exact, hazards_of
-from lightning_dpgen.release.report import describe, describe_purchase, environment, write_setting
-from lightning_dpgen.release.text import listed, markdown, printable
+from lightning_dpgen.release.report import describe, describe_purchase, environment
+from lightning_dpgen.release.text import listed, markdown, printable, value_text
 from lightning_dpgen.release.verdict import Verdict
 
 # Guesses of an attacker before the release, as probabilities.
 PRIORS = (0.01, 0.1, 0.5, 0.9)
-# Rows of what is declared; a wide table has more columns than an officer reads.
-_MOST_ROWS = 200
+# Levels of what is declared that have rows of their own.
 _DEEPEST = 3
-_LONGEST = 160
 
 
 def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
@@ -42,7 +40,7 @@ def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
     """
     if not verdict.good or not certificate["private"] or certificate["noise"]["seeded"]:
         raise ValueError(f"no dossier of such a release: {(verdict.problems or ['it is not private'])[0]}")
-    hazards, declared = hazards_of(certificate), list(_rows("declared", certificate["declared"]))
+    hazards = hazards_of(certificate)
     page = environment(autoescape=False).get_template("dossier.md.jinja")
     text = page.render(
         digest=certificate["digest"],
@@ -56,14 +54,14 @@ def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
         epsilon=exact(certificate["epsilon"]),
         odds=_odds(certificate["epsilon"]),
         large=certificate["epsilon"] > CAUTIOUS_EPSILON,
-        released=_cell(listed(certificate["released"])),
+        files=_cell(_all_of(sorted({*certificate["files"], CERTIFICATE}))),
+        released=_cell(_all_of(certificate["released"])),
         worlds=RELATIONS[certificate["relation"]],
         replaced=_replaced(certificate),
         guesses=list(_guesses(certificate)),
         delta=_delta(certificate),
         assumed=[_cell(line) for line in _assumed(certificate)],
-        declared=declared[:_MOST_ROWS],
-        more=len(declared) > _MOST_ROWS,
+        declared=list(_rows("declared", certificate["declared"])),
         stages=list(_stages(certificate)),
         study=[_cell(line) for line in _other_releases(certificate)],
         chosen=_cell(selected(certificate["selection"])) if isinstance(certificate["selection"], dict) else "",
@@ -218,7 +216,17 @@ def _rows(path: str, value: Any, depth: int = 0) -> Iterator[dict[str, str]]:
         for name, own in inner:
             yield from _rows(f"{path}.{name}", own, depth + 1)
     elif value is not None:
-        yield {"field": path, "value": _cell(printable(write_setting(value), _LONGEST))}
+        yield {"field": path, "value": _cell(_all_of(value))}
+
+
+def _all_of(value: Any) -> str:
+    """Write a declared value whole, however long it is: an officer has to see all that was taken to be public."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_all_of(own)}" for name, own in value.items() if own is not None)
+    if isinstance(value, list):
+        parts = [f"({_all_of(own)})" if isinstance(own, dict | list) else _all_of(own) for own in value]
+        return ", ".join(parts) or "(empty)"
+    return exact(value) if isinstance(value, float) else value_text(value, len(str(value)) + 1)
 
 
 def _stages(certificate: dict[str, Any]) -> Iterator[dict[str, str]]:

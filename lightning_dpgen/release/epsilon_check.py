@@ -326,7 +326,7 @@ def _second_opinion(event: dp_accounting.DpEvent, delta: float, relation: str) -
     event, delta = without_failures(event, delta) if delta else (event, delta)
     if isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent) and not isinstance(event.event, OneOfDpEvent):
         own = RdpAccountant(_ORDERS).compose(event).get_epsilon(delta)
-        return f"a second account (dp_accounting's own of the best of several trials): {own:.6g}"
+        return f"a second account (dp_accounting's own of the best of several trials): {round_up(own):g}"
     history = None if relation == REPLACE_ONE else gaussian_history(event)
     if history is None:
         return "no second accountant: Opacus knows neither Laplace noise, nor a replaced record, nor trials that differ"
@@ -338,4 +338,4 @@ def _second_opinion(event: dp_accounting.DpEvent, delta: float, relation: str) -
         warnings.simplefilter("ignore")  # its orders may end, and its bound holds all the same
         # Whole orders only: the series of other orders may take minutes to converge.
         epsilon = accountant.get_epsilon(delta, alphas=_ORDERS)
-    return f"a second accountant (Opacus, Renyi moments, a looser bound): {epsilon:.6g}"
+    return f"a second accountant (Opacus, Renyi moments, a looser bound): {round_up(epsilon):g}"

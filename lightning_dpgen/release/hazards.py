@@ -16,6 +16,7 @@ from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT
 from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, selected
 from lightning_dpgen.release.files import PROJECTED, SYNTHETIC
+from lightning_dpgen.release.stage_noises import FIRST_PASS, STAGES
 from lightning_dpgen.release.text import listed, printable
 
 GUARANTEE, ALGORITHM, DEPLOYMENT = "The guarantee", "Algorithms", "Deployment"
@@ -85,9 +86,9 @@ def _of_guarantee(certificate: dict[str, Any]) -> list[Hazard]:
             GUARANTEE,
             "2.2",
             "Epsilon is so large that it protects little",
-            f"Epsilon is {exact(epsilon)}; the budget set first is {exact(certificate['target_epsilon'])}. {large}",
+            f"Epsilon is {exact(epsilon)}; the largest that was allowed is {exact(certificate['target_epsilon'])}. {large}",
             ("epsilon", "target_epsilon"),
-            "Who chose this budget, and for what harm? Ask the curator.",
+            "Who chose this epsilon, and in view of which harm? Ask the curator.",
         ),
         _of_other_releases(certificate),
         Hazard(
@@ -152,7 +153,9 @@ def _of_other_releases(certificate: dict[str, Any]) -> Hazard:
 
 def _of_algorithms(certificate: dict[str, Any]) -> list[Hazard]:
     declared, selection = certificate["declared"], certificate["selection"]
-    found, most = found_privately(declared), declared.get("max_rows")
+    found, most, schema = found_privately(declared), declared.get("max_rows"), declared.get("schema")
+    of_table = isinstance(schema, dict) and schema.get("kind") == "table"
+    by_groups = " ('dpgen evaluate --by COLUMN')" if of_table else ""
     bounds = "The description of a record was declared"
     bounds += f", but for what was bought: {listed(found)}." if found else ". The certificate does not say where from."
     sampled, fields = (
@@ -193,7 +196,7 @@ def _of_algorithms(certificate: dict[str, Any]) -> list[Hazard]:
             "3.3.1",
             "Noise makes results wrong for small groups most of all, and so creates or magnifies bias",
             ask="How close is it to the real data, and for each group that decisions are made about? Ask the curator for "
-            "the private evaluation ('dpgen evaluate --by COLUMN').",
+            f"the private evaluation{by_groups}.",
         ),
         Hazard(
             ALGORITHM,
@@ -241,7 +244,7 @@ def _of_algorithms(certificate: dict[str, Any]) -> list[Hazard]:
 
 def _of_models(certificate: dict[str, Any]) -> list[Hazard]:
     declared, released = certificate["declared"], certificate["released"]
-    init, model, schema = declared.get(INIT), declared.get("model"), declared.get("schema")
+    init, schema = declared.get(INIT), declared.get("schema")
     public = (
         "The certificate names no network that it started from.",
         ("declared",),
@@ -255,15 +258,16 @@ def _of_models(certificate: dict[str, Any]) -> list[Hazard]:
         )
     kinds = {SYNTHETIC: "a model and synthetic records", PROJECTED: "projected rows, one for each record"}
     kind = next((words for name, words in kinds.items() if name in released), "the weights of a model")
-    named: tuple[str, tuple[str, ...]] = ("", ())
-    if isinstance(model, dict) and "name" in model:
-        named = (f"The model is '{printable(model['name'], _LONGEST_NAME)}'.", ("declared.model.name",))
+    named, compared = _of_network(certificate)
     described: tuple[str, tuple[str, ...]] = ("", ())
+    whose = "May one record show several people, or several records the same person? Ask the curator."
     if isinstance(schema, dict) and "kind" in schema:
         described = (
             f"The records are of the kind '{printable(schema['kind'], _LONGEST_NAME)}'.",
             ("declared.schema.kind",),
         )
+        # The hazard of the unit asks already about persons of several rows.
+        whose = "May one row be about several people? Ask the curator." if schema["kind"] == "table" else whose
     return [
         Hazard(
             ALGORITHM,
@@ -278,17 +282,31 @@ def _of_models(certificate: dict[str, Any]) -> list[Hazard]:
             "3.6",
             "Synthetic data of deep networks are worse than those of noisy tables",
             *named,
-            ask="Was the release compared with one of noisy tables (model=measured), in the private evaluation? Ask the "
-            "curator.",
+            compared,
         ),
         Hazard(
             ALGORITHM,
             "3.7",
             "Pictures, texts and recordings do not show whose they are, so no unit fits them",
             *described,
-            ask="May one record show several people, or several records the same person? Ask the curator.",
+            whose,
         ),
     ]
+
+
+def _of_network(certificate: dict[str, Any]) -> tuple[tuple[str, tuple[str, ...]], str]:
+    """Return what the certificate says of a network behind synthetic records, with its fields, and what is left to ask."""
+    if SYNTHETIC not in certificate["released"]:
+        return ("The release holds no synthetic records.", ("released",)), ""
+    model, named = certificate["declared"].get("model"), ""
+    fields = ["stages"]
+    if isinstance(model, dict) and "name" in model:
+        named = f" The model is '{printable(model['name'], _LONGEST_NAME)}'."
+        fields.append("declared.model.name")
+    if {stage["name"] for stage in certificate["stages"]} <= {*STAGES, FIRST_PASS}:
+        return (f"No network was trained: synthetic records were drawn from noisy statistics.{named}", tuple(fields)), ""
+    ask = "Was the release compared with one of noisy tables (model=measured), in the private evaluation? Ask the curator."
+    return (named.strip(), tuple(fields[1:])), ask
 
 
 def _of_deployment(certificate: dict[str, Any]) -> list[Hazard]:

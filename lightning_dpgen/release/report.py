@@ -160,7 +160,7 @@ def _sum_in_words(entry: dict[str, Any]) -> dict[str, str]:
         "stage": entry["stage"],
         "names": ", ".join(names) + (f" and {rest:,} more" if rest else ""),
         "unit": unit,
-        "bound": f"{_number(entry['bound_in_units'])} in {entry['norm']}{times}",
+        "bound": f"{_number(_rounded_up(entry['bound_in_units']))} in {entry['norm']}{times}",
         "noise": _number(entry["scale_in_units"]),
     }
 
@@ -173,6 +173,16 @@ def _number(value: float) -> str:
         ('2,980', '0.0352', '-16,300')
     """
     return f"{value:,.0f}" if 1000.0 <= abs(value) < 1e9 else f"{value:.3g}"
+
+
+def _rounded_up(bound: float) -> float:
+    """Round a bound up to the digits that `_number` writes.
+
+    Example:
+        >>> _number(_rounded_up(1234.2)), _number(_rounded_up(1.2301))
+        ('1,235', '1.24')
+    """
+    return float(math.ceil(bound)) if 1000.0 <= bound < 1e9 else round_up(bound, 3)
 
 
 def write_setting(value: Any) -> str:
@@ -219,13 +229,14 @@ def describe(tree: dict[str, Any]) -> str:
     if kind == "ComposedDpEvent":
         if [event["type"] for event in tree["events"]] == ["PoissonSampledDpEvent", "EpsilonDeltaDpEvent"]:
             lot, failure = tree["events"]
-            return f"{describe(lot)}; a cut of the lot tells of a record with probability at most {failure['delta']:.4g}"
+            at_most = f"{round_up(failure['delta'], 4):g}"
+            return f"{describe(lot)}; a cut of the lot tells of a record with probability at most {at_most}"
         return "; ".join(describe(event) for event in tree["events"])
     if kind == "LaplaceDpEvent":
         # Other pure noise (spherical or discrete noise, a noisy maximum) is written so, too.
         return f"pure noise, accounted for as Laplace noise of multiplier {tree['noise_multiplier']:.4g}"
     if kind == "EpsilonDeltaDpEvent":
-        return f"what one record alone holds is seen with probability at most {tree['delta']:.4g}"
+        return f"what one record alone holds is seen with probability at most {round_up(tree['delta'], 4):g}"
     if kind == "RepeatAndSelectDpEvent":
         return f"the best of a secret number of trials, {tree['mean']:g} on average, each: {describe(tree['event'])}"
     if kind == "OneOfDpEvent":

@@ -24,7 +24,7 @@ class _Privacy(Spec):
         le=LARGEST_EPSILON,
     )
     delta: float | None = setting(
-        "the probability that epsilon does not hold",
+        "the part of the probability of any outcome that epsilon does not bound",
         ge=0,
         lt=1,
         by_default="the power of ten at or below 1 / (10 n), at most 1e-5",
@@ -102,7 +102,12 @@ class OffSpec(_Privacy):
 class PurePrivacySpec(_Privacy):
     """Pure epsilon (delta = 0), one row or element replaced: for projections."""
 
-    delta: float | None = setting("the probability that epsilon does not hold; above 0 for Gaussian noise", 0.0, ge=0, lt=1)
+    delta: float | None = setting(
+        "the part of the probability of any outcome that epsilon does not bound; above 0 for Gaussian noise",
+        0.0,
+        ge=0,
+        lt=1,
+    )
     noise: Literal["standard", "secure"] = setting(_NOISE, "standard")
 
 

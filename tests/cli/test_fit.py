@@ -1,5 +1,6 @@
 """`fit` does from Python what `dpgen train data=table` does; a wrong argument gets one line and costs nothing."""
 
+import html
 import inspect
 import io
 import json
@@ -63,6 +64,8 @@ def test_what_is_fitted(fitted, capfd):
     assert "epsilon=" in repr(fitted) and str(fitted.folder) in repr(fitted)
     page = fitted._repr_html_()
     assert "epsilon 2.99" in page and "differentially private" in page and "<script" not in page
+    said = [html.unescape(paragraph) for paragraph in re.findall("<p>(.*?)</p>", page)]
+    assert len(said) > 3 and " ".join(said) == fitted.certificate["statement"]
     assert capfd.readouterr() == ("", "")
 
 

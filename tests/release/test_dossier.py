@@ -142,6 +142,46 @@ def test_a_number_that_differs_is_found_and_the_dossier_follows_it(path, kind):
     assert _wrong_numbers(make_dossier(certificate, Verdict()), changed), "what another certificate says is found out"
 
 
+def test_all_that_is_declared_is_listed_and_each_file():
+    """Values of 300 categories, of pairs, and of names that no path can hold stand in the dossier, as do all files."""
+    values = [f"place {number}" for number in range(300)]
+    columns = [{"name": "place", "values": values, "density": [[number, number / 7] for number in range(40)]}]
+    certificate = _certificate()
+    certificate["declared"] |= {"schema": {"kind": "table", "columns": columns}, "a name": {"b c": [["deep", "er"], {}]}}
+    certificate["files"] |= {f"file{number}.bin": "0" * 64 for number in range(30)}
+    text = make_dossier(_sealed(certificate), Verdict()).replace("\\_", "_")
+    rows = text[text.index("## Everything that is declared") :]
+    for leaf in _leaves(certificate["declared"]):
+        assert (f"{leaf:g}" if isinstance(leaf, float) and leaf == int(leaf) else str(leaf)) in rows, leaf
+    assert " more" not in rows[: rows.index("## The certificate's own")] and "…" not in rows
+    assert all(name in text[: text.index("## Who is protected")] for name in [*certificate["files"], "privacy.json"])
+
+
+@pytest.mark.parametrize(
+    ("released", "stages", "asked"),
+    [
+        (["synthetic.parquet"], ["first pass", "tables", "labels"], False),
+        (["synthetic.parquet"], ["clustering", "final pass", "training"], True),
+        (["synthetic.parquet"], ["a stage of one's own"], True),
+        (["synthetic.parquet"], ["selection"], True),
+        (["projected.parquet"], ["rows"], False),
+        (["model.safetensors"], ["training"], False),
+    ],
+)
+def test_a_comparison_with_noisy_tables_is_asked_for_where_a_network_may_have_made_records(released, stages, asked):
+    certificate = _certificate() | {"released": released}
+    certificate["stages"] = [certificate["stages"][0] | {"name": name} for name in stages]
+    text = make_dossier(_sealed(certificate), Verdict())
+    assert ("model=measured" in text) == asked and ("No network was trained" in text) == ("tables" in stages)
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("table", True), ("image", False), ("baskets", False)])
+def test_groups_of_a_column_are_asked_for_where_there_are_columns(kind, asked):
+    certificate = _certificate()
+    certificate["declared"]["schema"] = {"kind": kind}
+    assert ("--by COLUMN" in make_dossier(_sealed(certificate), Verdict())) == asked
+
+
 # The sections of NIST SP 800-226 (initial public draft, December 2023) that name a hazard, and how many each names.
 NAMED_BY_NIST = {
     "2.2": 1, "2.3": 1, "2.4": 2, "2.5": 3, "2.6": 1, "3": 1, "3.3.1": 1, "3.3.2": 1, "3.3.3": 1, "3.4.1": 2, "3.5": 1,
