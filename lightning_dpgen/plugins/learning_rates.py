@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytorch_lightning as pl
@@ -96,6 +97,7 @@ def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
         MisconfigurationException: if one of the steps fails.
     """
     optimizer, kept = scheduler.optimizer, copy.deepcopy(scheduler.state_dict())
+    attributes = [(part, dict(vars(part))) for part in _parts_of(scheduler)]
     groups = [{name: copy.deepcopy(x) for name, x in g.items() if name != "params"} for g in optimizer.param_groups]
     rates, made = {_rates(optimizer)}, 0
     try:
@@ -112,6 +114,10 @@ def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
             f"{error}): expected a schedule of {times} steps, such as total_steps={times}"
         ) from error
     finally:
+        # One of a user's own may leave attributes out of its state.
+        for part, before in attributes:
+            vars(part).clear()
+            vars(part).update(before)
         scheduler.load_state_dict(kept)
         for group, before in zip(optimizer.param_groups, groups, strict=True):
             for name, value in before.items():
@@ -120,6 +126,13 @@ def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
                 else:
                     group[name] = value
     return rates
+
+
+def _parts_of(scheduler: LRScheduler) -> Iterator[LRScheduler]:
+    """Yield a scheduler, and those that it is made of (SequentialLR, ChainedScheduler)."""
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from _parts_of(part)
 
 
 def _rates(optimizer: Optimizer) -> tuple[float, ...]:

@@ -485,11 +485,29 @@ class ByRule(Plain):
 
 
 RATES = torch.optim.lr_scheduler
+
+
+class Forgetful(RATES.LRScheduler):
+    """A schedule of a user's own that keeps no state."""
+
+    def __init__(self, optimizer):
+        self.times = 0
+        super().__init__(optimizer)
+
+    def get_lr(self):
+        self.times += 1
+        return [rate / self.times for rate in self.base_lrs]
+
+    def state_dict(self):
+        return {}
+
+
 RULES = {
     "cosine": lambda o: RATES.CosineAnnealingLR(o, STEPS),
     "one cycle": lambda o: RATES.OneCycleLR(o, 0.1, total_steps=STEPS),
     "a function": lambda o: RATES.LambdaLR(o, lambda step: 0.9**step),
     "one after the other": lambda o: RATES.SequentialLR(o, [RATES.LinearLR(o, 0.1, 1.0, 4), RATES.StepLR(o, 3)], [5]),
+    "of a user's own": Forgetful,
     "both at once": lambda o: RATES.ChainedScheduler([RATES.LinearLR(o, 0.1, 1.0, 4), RATES.ExponentialLR(o, 0.9)]),
 }
 
