@@ -17,6 +17,9 @@ from torch._C import _functorch
 _YOUNG = 2_000
 
 
+_MOVES = (Tensor.cpu, Tensor.cuda, Tensor.to)
+
+
 def is_hidden(x: Any) -> bool:
     """Return True for a tensor that holds records of which only one is seen."""
     return isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x)
@@ -27,6 +30,9 @@ class Kept(Tensor):
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in _MOVES:
+            # A Trainer that ends moves what a module has, and would hide the error that has ended it.
+            return args[0]
         raise ValueError(
             f"{getattr(function, '__name__', 'a function')} receives a value computed from a record in an earlier call of "
             "the loss. Records of another lot are private: compute the value anew in each call, keep only what follows "

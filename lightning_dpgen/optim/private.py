@@ -304,6 +304,7 @@ class PrivateOptimizer(DPOptimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Make the gradient of the lot private, and step; as in Opacus, a closure is called and its value dropped."""
+        self._opt_called = True
         if closure is not None:
             with torch.enable_grad():
                 closure()
@@ -311,6 +312,9 @@ class PrivateOptimizer(DPOptimizer):
             return None
         with self._stepping():
             return self._torch_optimizer.step()
+
+    # A schedule of torch would put a function of its own in the place of `step`, to see whether it was called.
+    step._wrapped_by_lr_sched = True
 
     def expect(self, draw: LotId, source: object | None = None) -> None:
         """Name the lot whose gradients Opacus will leave in ``grad_sample`` for the next step.

@@ -191,6 +191,7 @@ class MomentsAccountant(pl.Callback):
             go_on_from(self.account, checkpoint.get(LEDGER))
         except LedgerError as error:
             raise MisconfigurationException(str(error)) from None
+        self._warn_of_lost_steps()
         if self.average is not None:
             if AVERAGE not in checkpoint:
                 raise MisconfigurationException(
@@ -202,6 +203,17 @@ class MomentsAccountant(pl.Callback):
             optimizer.last_bounds = bounds
         # Steps are counted by the ledger: the loops start anew, on what is left.
         checkpoint.pop("loops", None)
+
+    def _warn_of_lost_steps(self) -> None:
+        if self._adopted is None or not self.account.ranks.leads:
+            return
+        if lost := self.account.ledger.count(self.stage) - self.account.done.get(self.stage, 0):
+            warnings.warn(
+                f"{lost} steps after this checkpoint are paid for, and what they made is lost: the fit makes the "
+                f"{self.account.remaining(self.stage)} that are left, and a schedule of the learning rate stops {lost} "
+                "steps before its end",
+                stacklevel=2,
+            )
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if isinstance(trainer.model, DistributedDataParallel):
@@ -276,8 +288,10 @@ class MomentsAccountant(pl.Callback):
         # The curve takes half a second, which makes no difference to a fit of some length.
         if trainer.loggers and self.account.private and time.monotonic() - self._began > _WORTH_A_CURVE:
             step = self.account.plan.stage(self.stage).count - self.account.remaining(self.stage)
+            # Lightning counts steps from 0, and so do the other logs of an adopted module.
+            number = step if self._adopted is None else step - 1
             for logger in trainer.loggers:
-                logger.log_metrics({f"{PUBLIC}epsilon": self._curve.at(step)}, step=step)
+                logger.log_metrics({f"{PUBLIC}epsilon": self._curve.at(step)}, step=number)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         # One pass over the loader is the whole plan, with or without noise.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -91,7 +92,8 @@ class AutomaticModule:
         stage: the plan's stage that the steps belong to.
         engine: as for `term_gradients`.
         options: how gradients are computed.
-        after_last: called when the last planned step has changed the parameters, and nothing else has.
+        after_last: called when the last planned step, and the module's `on_train_batch_end` after it, have changed the
+            parameters, and nothing else has.
 
     Attributes:
         average: the average of the trained parameters; None without `StepOptions.averaging`.
@@ -159,11 +161,12 @@ class AutomaticModule:
                 self._step(wrapped, self._terms(), lot)
             if self.average is not None:
                 self.average.update()
-            if not self._account.remaining(self._stage):
-                self._after_last()
             self.learning_rates.step()
             self._write_logs()
+            # A module may change its parameters here (a moving average, a bound of weights), which takes no further record.
             self._after(None, None, self._index)
+            if not self._account.remaining(self._stage):
+                self._after_last()
             # A block ends where the Trainer ends the fit: a lot that is not drawn costs nothing.
             if 0 <= module.trainer.max_steps <= module.trainer.global_step:
                 break
@@ -236,6 +239,7 @@ class AutomaticModule:
         trainer: Any = self._module.trainer
         values, self._values = self._values, None
         step = sum(self._account.done.values())
+        # Lightning counts steps from 0.
         if values and step % trainer.log_every_n_steps == 0:
             sums: dict[str, list[float]] = {}
             for (name, _), (value, size) in values.items():
@@ -244,7 +248,7 @@ class AutomaticModule:
                 total[1] += max(size, 1)
             private = {name: value / size for name, (value, size) in sums.items()}
             for logger in trainer.loggers:
-                logger.log_metrics(private, step=step)
+                logger.log_metrics(private, step=step - 1)
 
     def rehearse(self, empty: Any) -> None:
         """Check on made-up records that the engine understands the training step; see `check_exact`.
@@ -319,7 +323,7 @@ class AutomaticModule:
     def _called(self, records: Any) -> Any:
         """Call the module's own training step as Lightning does, which leaves out an index that it does not take."""
         given = self._own(records, self._index) if self._takes_index else self._own(records)
-        return given["loss"] if isinstance(given, dict) and isinstance(given.get("loss"), Tensor) else given
+        return given["loss"] if isinstance(given, dict) and "loss" in given else given
 
     def _losses(self, lot: Lot, noise: Tensor) -> Tensor:
         views = self._options.views
@@ -376,14 +380,15 @@ class AutomaticModule:
                 "each record, or make the views in the term (of_views)"
             )
         for term in terms:
-            if isinstance(term, PerGroup) and term.places is not None and term.groups * term.places < self._largest_lot:
-                warnings.warn(
-                    f"PerGroup(groups={term.groups}, places={term.places}): all groups together have room for "
-                    f"{term.groups * term.places} of the {self._largest_lot:g} records that a lot is expected to hold, and "
-                    "the others take no part in its step: expected "
-                    f"places={PerGroup.slots(self._largest_lot, term.groups)}, by PerGroup.slots",
-                    stacklevel=2,
-                )
+            if isinstance(term, PerGroup) and term.places is not None:
+                expected = self._largest_lot / term.groups
+                if term.places < expected + 3.0 * math.sqrt(expected):
+                    warnings.warn(
+                        f"PerGroup(groups={term.groups}, places={term.places}): a group is expected to have {expected:.3g} "
+                        "records and often has more than places, so many records take no part in a step: expected "
+                        f"places={PerGroup.slots(self._largest_lot, term.groups)}, by PerGroup.slots",
+                        stacklevel=2,
+                    )
 
     def _checked(self, given: Any) -> list:
         """Return the terms that a training step gave as a list; refuse anything else."""

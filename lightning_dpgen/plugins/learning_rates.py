@@ -11,13 +11,14 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim import Optimizer, lr_scheduler
+from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, MultiplicativeLR, ReduceLROnPlateau
 
 from lightning_dpgen.privacy.account import Account
 
 # Far more than rounding moves a sum of rates, and far less than one of them.
 _ROUNDING = 1e-9
+_TAKE_FUNCTIONS = (LambdaLR, MultiplicativeLR, CyclicLR)
 
 
 class LearningRates:
@@ -41,9 +42,10 @@ class LearningRates:
         return trainer.lr_scheduler_configs
 
     def check(self) -> None:
-        """Try each scheduler over the plan, and put it back: one that fails then would end a fit that is paid for.
+        """Try the schedulers of torch over the plan, and put them back: one that fails would end a fit that is paid for.
 
-        A scheduler that leaves the learning rate as it is gets a warning.
+        A scheduler that leaves the learning rate as it is gets a warning. One with code of the user's (a class, a function,
+        the hook `lr_scheduler_step`) is not tried, since that code may count its calls.
 
         Raises:
             MisconfigurationException: for a scheduler that fails within the plan, or follows a plateau.
@@ -57,9 +59,7 @@ class LearningRates:
                 )
             steps = self._account.plan.stage(self._stage).count
             due = self._counted(config, steps) // config.frequency
-            # A scheduler that the module steps by a hook of its own is stepped in a way that is not known here.
-            tried = isinstance(scheduler, LRScheduler) and not _steps_by_its_own_hook(self._module)
-            if not due or (tried and len(_tried(scheduler, due)) == 1):
+            if not due or (self._is_of_torch(scheduler) and len(_tried(scheduler, due)) == 1):
                 counted = "steps" if config.interval == "step" else "passes (1 / sample_rate steps each)"
                 warnings.warn(
                     f"{type(scheduler).__name__} with interval={config.interval!r}, frequency={config.frequency}: the "
@@ -76,6 +76,13 @@ class LearningRates:
             if now // config.frequency > before // config.frequency:
                 self._module.lr_scheduler_step(config.scheduler, None)
 
+    def _is_of_torch(self, scheduler: Any) -> bool:
+        hook = type(self._module).lr_scheduler_step
+        return hook is pl.LightningModule.lr_scheduler_step and all(
+            type(part).__module__ == lr_scheduler.__name__ and not isinstance(part, _TAKE_FUNCTIONS)
+            for part in parts_of(scheduler)
+        )
+
     def _counted(self, config: Any, done: int) -> int:
         """Return the steps, or whole passes, in so many lots."""
         if config.interval == "step":
@@ -86,10 +93,6 @@ class LearningRates:
         return done // max(1, round(1.0 / stage.access.sample_rate))
 
 
-def _steps_by_its_own_hook(module: pl.LightningModule) -> bool:
-    return type(module).lr_scheduler_step is not pl.LightningModule.lr_scheduler_step
-
-
 def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
     """Return the learning rates that so many steps of a scheduler give, one for each group; it is put back after them.
 
@@ -97,7 +100,6 @@ def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
         MisconfigurationException: if one of the steps fails.
     """
     optimizer, kept = scheduler.optimizer, copy.deepcopy(scheduler.state_dict())
-    attributes = [(part, dict(vars(part))) for part in _parts_of(scheduler)]
     groups = [{name: copy.deepcopy(x) for name, x in g.items() if name != "params"} for g in optimizer.param_groups]
     rates, made = {_rates(optimizer)}, 0
     try:
@@ -111,13 +113,9 @@ def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
     except Exception as error:
         raise MisconfigurationException(
             f"{type(scheduler).__name__}: its step {made + 1} of {times} in this plan fails ({type(error).__name__}: "
-            f"{error}): expected a schedule of {times} steps, such as total_steps={times}"
+            f"{error}): expected a schedule of {times} steps or more, such as total_steps={times} of a OneCycleLR"
         ) from error
     finally:
-        # One of a user's own may leave attributes out of its state.
-        for part, before in attributes:
-            vars(part).clear()
-            vars(part).update(before)
         scheduler.load_state_dict(kept)
         for group, before in zip(optimizer.param_groups, groups, strict=True):
             for name, value in before.items():
@@ -128,11 +126,11 @@ def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
     return rates
 
 
-def _parts_of(scheduler: LRScheduler) -> Iterator[LRScheduler]:
+def parts_of(scheduler: Any) -> Iterator[Any]:
     """Yield a scheduler, and those that it is made of (SequentialLR, ChainedScheduler)."""
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()):
-        yield from _parts_of(part)
+        yield from parts_of(part)
 
 
 def _rates(optimizer: Optimizer) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.automatic_module import StepOptions
+from lightning_dpgen.plugins.learning_rates import parts_of
 from lightning_dpgen.plugins.training_ledger import digest_of, open_account
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant_names import PLD
@@ -463,7 +464,8 @@ class _Accountant(MomentsAccountant):
             raise MisconfigurationException(
                 f"{error}; a moving average of the parameters is kept by averaging=0.999, and not by the module"
             ) from None
-        trainer.optimizers = self._wrapped(trainer.optimizers)
+        before, trainer.optimizers = trainer.optimizers, self._wrapped(trainer.optimizers)
+        _follow(trainer, dict(zip(map(id, before), trainer.optimizers, strict=True)))
         super().on_fit_start(trainer, module)
 
     def _wrapped(self, optimizers: list[Optimizer]) -> list[Optimizer]:
@@ -520,3 +522,14 @@ class _Accountant(MomentsAccountant):
     def _restore(self, module: pl.LightningModule) -> None:
         super()._restore(module)
         self.fitting = False
+
+
+def _follow(trainer: pl.Trainer, wrapped: dict[int, Optimizer]) -> None:
+    """Let schedulers know the optimizers of the Trainer: a log of rates would else take them for further ones."""
+    trainer_: Any = trainer
+    for config in trainer_.lr_scheduler_configs:
+        if config.name is None and hasattr(config.scheduler, "optimizer"):
+            config.name = f"lr-{type(config.scheduler.optimizer).__name__}"
+        for part in parts_of(config.scheduler):
+            if (follows := wrapped.get(id(getattr(part, "optimizer", None)))) is not None:
+                part.optimizer = follows

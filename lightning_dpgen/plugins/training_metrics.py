@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any
 
 from torch import nn
@@ -30,17 +31,23 @@ def refuse_updated_metrics(module: nn.Module) -> Iterator[None]:
         ...
         ValueError: training_step updates self.error (MeanMetric), which keeps sums over records...
     """
-    metrics = {name: part for name, part in module.named_modules() if isinstance(part, Metric)}
-    before = {name: (part.update_count, _state_of(part)) for name, part in metrics.items()}
+    # A metric is hashed by its state.
+    before = {id(part): (part.update_count, _state_of(part)) for part in _metrics_of(module).values()}
     failure = None
     try:
         yield
     except Exception as error:
         failure = error
-    updated = {name: part for name, part in metrics.items() if _is_updated(part, *before[name])}
-    for name, part in updated.items():
-        # A Trainer that ends moves their sums, and values of a record that are lost cannot be moved.
-        vars(part).update(before[name][1])
+    reached = [frame.f_locals.get("self") for error in _causes(failure) for frame, _ in walk_tb(error.__traceback__)]
+    # A metric that the training step has made is updated, too.
+    updated = {
+        name: part
+        for name, part in _metrics_of(module).items()
+        if id(part) not in before or _is_updated(part, *before[id(part)]) or any(x is part for x in reached)
+    }
+    for part in updated.values():
+        # Values of a record that are lost cannot be reset.
+        vars(part).update(before[id(part)][1] if id(part) in before else part._defaults)
         part.reset()
     if updated:
         name, part = next(iter(updated.items()))
@@ -51,6 +58,16 @@ def refuse_updated_metrics(module: nn.Module) -> Iterator[None]:
         ) from failure
     if failure is not None:
         raise failure
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _metrics_of(module: nn.Module) -> dict[str, Metric]:
+    return {name: part for name, part in module.named_modules() if isinstance(part, Metric)}
 
 
 def _state_of(metric: Metric) -> dict[str, Any]:

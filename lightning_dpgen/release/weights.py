@@ -61,7 +61,8 @@ def check_public(network: nn.Module, public: Sequence[str]) -> None:
         more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
         raise ValueError(
             f"buffers or frozen parameters {unknown[:_MOST_NAMED]}{more} may hold statistics of records, which no account "
-            "has paid for: name those that are public constants in public=[...], and take the others out of the network"
+            "has paid for: name those that are public constants in public=[...], as here, and take the others out of the "
+            "network"
         )
     if wrong := sorted(set(public) - others):
         raise ValueError(

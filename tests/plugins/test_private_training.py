@@ -17,7 +17,7 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from torchmetrics import MeanSquaredError, SpearmanCorrCoef
+from torchmetrics import CatMetric, MeanSquaredError, MetricTracker, SpearmanCorrCoef
 
 from lightning_dpgen import (
     Account,
@@ -487,8 +487,8 @@ class ByRule(Plain):
 RATES = torch.optim.lr_scheduler
 
 
-class Forgetful(RATES.LRScheduler):
-    """A schedule of a user's own that keeps no state."""
+class Counting(RATES.LRScheduler):
+    """A schedule of a user's own that counts its calls, and keeps no state."""
 
     def __init__(self, optimizer):
         self.times = 0
@@ -502,12 +502,23 @@ class Forgetful(RATES.LRScheduler):
         return {}
 
 
+def counting(optimizer):
+    calls = []
+
+    def factor(step):
+        calls.append(step)
+        return 1 / len(calls)
+
+    return RATES.LambdaLR(optimizer, factor)
+
+
 RULES = {
     "cosine": lambda o: RATES.CosineAnnealingLR(o, STEPS),
     "one cycle": lambda o: RATES.OneCycleLR(o, 0.1, total_steps=STEPS),
     "a function": lambda o: RATES.LambdaLR(o, lambda step: 0.9**step),
     "one after the other": lambda o: RATES.SequentialLR(o, [RATES.LinearLR(o, 0.1, 1.0, 4), RATES.StepLR(o, 3)], [5]),
-    "of a user's own": Forgetful,
+    "of a user's own": Counting,
+    "a function that counts": counting,
     "both at once": lambda o: RATES.ChainedScheduler([RATES.LinearLR(o, 0.1, 1.0, 4), RATES.ExponentialLR(o, 0.9)]),
 }
 
@@ -693,7 +704,10 @@ def test_it_goes_on_from_any_checkpoint_and_a_release_says_which_weights_it_take
     with pytest.raises(RuntimeError, match="broken"):
         _trainer(private.callback(), checkpoints, Broken(), enable_checkpointing=True).fit(Plain(), private.loader())
     private, model = _private(ledger=tmp_path / "ledger"), Plain()
-    _trainer(private.callback()).fit(model, private.loader(), ckpt_path=folder / "step=3.ckpt")
+    with pytest.warns(
+        UserWarning, match=f"4 steps after this checkpoint are paid for, .*makes the {STEPS - 7} that are left"
+    ):
+        _trainer(private.callback()).fit(model, private.loader(), ckpt_path=folder / "step=3.ckpt")
     assert private.account.ledger.count("training") == STEPS, "the steps after the checkpoint stay spent"
 
     # The program ends before it releases: the last parameters are in no checkpoint.
@@ -721,22 +735,73 @@ class Measured(Plain):
         return PerRecord(lambda lot, _: self._measured(lot.records)) if self.way == "term" else self._measured(batch)
 
     def _measured(self, x):
-        y = self.net(x)
-        if self.way == "update":
-            self.parts["error"].update(y.flatten(), x.flatten())
-        else:
-            self.parts["error"](y.flatten(), x.flatten())
+        y, metric = self.net(x), self.parts["error"]
+        call = metric.update if self.way == "update" else metric
+        call(*[y.flatten(), x.flatten()][: 1 if isinstance(metric, CatMetric) else 2])
         return (y - x).square().sum(dim=1)
 
 
 @pytest.mark.filterwarnings("ignore:Metric `SpearmanCorrcoef` will save all")
 @pytest.mark.parametrize("way", ["update", "forward", "term"])
-@pytest.mark.parametrize("metric", [MeanSquaredError, SpearmanCorrCoef], ids=["sums", "a list"])
+@pytest.mark.parametrize("metric", [MeanSquaredError, SpearmanCorrCoef, CatMetric], ids=lambda m: m.__name__)
 def test_a_metric_that_a_training_step_updates_is_refused_by_its_name(metric, way):
     model = Measured(metric(), way)
     words = rf"training_step updates self.parts.error \({metric.__name__}\), .*self\.log.*validation_step"
     _refused(model, _private(), words)
     assert model.parts["error"].update_count == 0
+
+
+def test_a_metric_that_a_training_step_makes_for_itself_is_refused(recwarn):
+    class Tracked(Plain):
+        def __init__(self):
+            super().__init__()
+            self.errors = MetricTracker(MeanSquaredError())
+
+        def training_step(self, batch, batch_idx):
+            self.errors.increment()
+            self.errors.update(self.net(batch), batch)
+            return super().training_step(batch, batch_idx)
+
+    _refused(Tracked(), _private(), r"training_step updates self.errors.\d \(MeanSquaredError\)")
+
+
+def test_a_metric_of_a_later_step_ends_the_fit_with_the_reason():
+    """It can be seen in no trial; the Trainer moves the metric when it ends, which hides no error."""
+
+    class Late(Measured):
+        def training_step(self, batch, batch_idx):
+            later = self._measured(batch) if batch_idx >= 3 else 0.0
+            return later + (self.net(batch) - batch).square().sum(dim=1)
+
+    model, private = Late(MeanSquaredError(), "update"), _private()
+    with pytest.raises(ValueError, match="the layer MeanSquaredError writes a value"):
+        _fitted(private, model)
+
+
+def test_what_a_module_does_after_a_step_is_released(tmp_path):
+    class Bounded(Plain):
+        def on_train_batch_end(self, *_):
+            for p in self.parameters():
+                p.data.clamp_(-0.1, 0.1)
+
+    private, model = _private(), Bounded()
+    private.release(_fitted(private, model), tmp_path / "release")
+    weights = safetensors.torch.load_file(tmp_path / "release/model.safetensors")
+    assert max(float(x.abs().max()) for x in weights.values()) <= 0.1 + 1e-6
+
+
+@pytest.mark.parametrize(
+    "loss", [lambda m, x: [m.term()], lambda m, x: m.term(), lambda m, x: (m.net(x) - x).square().mean()]
+)
+def test_a_dictionary_with_a_loss_is_the_loss(loss):
+    class Dictionary(Plain):
+        def training_step(self, batch, batch_idx):
+            return {"loss": loss(self, batch)}
+
+        def term(self):
+            return PerRecord(lambda lot, _: (self.net(lot.records) - lot.records).square().sum(dim=1))
+
+    _fitted(_private(), Dictionary())
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
@@ -766,7 +831,7 @@ def test_groups_without_room_for_a_lot_are_warned_of():
             return groups.gather(self.net(lot.records)).square().sum(dim=(1, 2))
 
     expected = SETTINGS["n"] * SETTINGS["sample_rate"]
-    with pytest.warns(UserWarning, match=rf"room for 6 of the {expected:g} .*places={PerGroup.slots(expected, 2)}"):
+    with pytest.warns(UserWarning, match=rf"expected to have {expected / 2:g} .*places={PerGroup.slots(expected, 2)}"):
         _fitted(_private(), Grouped())
 
 
