@@ -314,7 +314,7 @@ class PrivateOptimizer(DPOptimizer):
             return self._torch_optimizer.step()
 
     # A schedule of torch would put a function of its own in the place of `step`, to see whether it was called.
-    step._wrapped_by_lr_sched = True
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
     def expect(self, draw: LotId, source: object | None = None) -> None:
         """Name the lot whose gradients Opacus will leave in ``grad_sample`` for the next step.
