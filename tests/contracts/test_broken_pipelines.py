@@ -590,7 +590,7 @@ BROKEN = {
     ),
     "figure of fidelity noised for a record of a person": Broken(
         fidelity.measure_fidelity,
-        {'"means", sums, sensitivity=steps["means"])': '"means", sums, sensitivity=steps["means"], of_unit=True)'},
+        {"sums, unit=unit, sensitivity=radius)": "sums, unit=unit, sensitivity=radius, of_unit=True)"},
         (baskets_cost,),
     ),
     "gradients of a classifier that are not shortened": Broken(
