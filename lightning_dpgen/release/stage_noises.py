@@ -101,8 +101,7 @@ def check_stages(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tu
     if not certificate["private"] or certificate["epsilon"] is None:
         return [], []
     declared, kind = certificate["declared"], model.get("model")
-    # Settings that the owner of a network declares beside its weights are words.
-    by_settings = isinstance(declared.get("model"), dict) and "schema" in declared and kind != PLAIN_WEIGHTS
+    by_settings = follows_from_settings(declared, model)
     if not model and (by_settings or any(name.startswith(_SYNTHETIC) for name in certificate["released"])):
         return [f"{MODEL} is no part of the release: it says which model this is, and so which stages have made it"], []
     entries = certificate["noise"]["sums"] + certificate["noise"]["others"]
@@ -119,6 +118,12 @@ def check_stages(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tu
         *_rates((stage["event"] for stage in certificate["stages"] if stage["name"] == TRAINING), declared),
         *_noises(names, entries, declared),
     ], []
+
+
+def follows_from_settings(declared: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    """Return whether a run of the program by declared settings has made this; a projection has settings of its own."""
+    # Settings that the owner of a network declares beside its weights are words.
+    return isinstance(declared.get("model"), dict) and "schema" in declared and model.get("model") != PLAIN_WEIGHTS
 
 
 def _stages(names: set[str], declared: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[str]:
