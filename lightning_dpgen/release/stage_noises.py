@@ -132,12 +132,12 @@ def _stages(names: set[str], declared: Mapping[str, Any], model: Mapping[str, An
     # The check of projected rows asks for it by what they say (`projection_check`).
     possible = {CLIPPED} if kind == PROJECTION else set()
     for name in sorted(needed - names):
-        yield f"noise: a model of kind {kind[:80]!r} by these settings is made with a stage {name!r}, and there is none"
+        yield f"noise: stage {name!r} is missing, but a model of kind {kind[:80]!r} by these settings is made with it"
     for name in sorted(names - needed - possible)[:_MOST_NAMED]:
-        yield f"noise of stage {name[:80]!r}: a model of kind {kind[:80]!r} by these settings is made without such a stage"
+        yield f"noise: stage {name[:80]!r} is there, but a model of kind {kind[:80]!r} by these settings is made without it"
     components = model.get("k")
     if TRAINING in needed and type(components) is int and components > 1 and "clustering" not in names | needed:
-        yield f"noise: a model of {components} components is made with a stage 'clustering', and there is none"
+        yield f"noise: stage 'clustering' is missing, but a model of {components} components is made with it"
 
 
 def _kind(model: Mapping[str, Any]) -> str:
@@ -174,6 +174,11 @@ def _sampled(event: Mapping[str, Any]) -> Iterator[float]:
         yield event["sampling_probability"]
     for part in [*event.get("events", ()), *([event["event"]] if "event" in event else ())]:
         yield from _sampled(part)
+
+
+def is_measured(certificate: Mapping[str, Any]) -> bool:
+    """Return whether every stage measures statistics, so that no network was trained and no step sampled records."""
+    return {stage["name"] for stage in certificate["stages"]} <= {*STAGES, FIRST_PASS}
 
 
 def stages_of(kind: str, declared: Mapping[str, Any]) -> set[str]:

@@ -11,7 +11,7 @@ _OF_PERSONS = re.compile(r"one person with at most ([0-9,.]+) records?")
 
 
 def unit_of_persons(most: int) -> str:
-    """Return the unit where `data.person` says whose a record is, and so many of a person's records take part.
+    """Return the unit of a run in which at most so many records of a person take part.
 
     Example:
         >>> unit_of_persons(4)
@@ -33,12 +33,12 @@ def is_of_persons(unit: str) -> bool:
 def check_unit(certificate: Mapping[str, Any], by_settings: bool) -> list[str]:
     """Check that the unit says of persons and their records what is declared of them.
 
-    Other words are those of the curator: `privacy.unit`, or the `unit` of a release of one's own.
+    Other words are the curator's own, and nothing here tells whether they are true.
 
     Args:
         certificate: of a shape that was checked.
         by_settings: whether a run of the program has declared its settings in it, in which a unit of persons follows from
-            `data.person` and `data.max_rows`.
+            the column of persons and the largest number of records.
 
     Returns:
         What is wrong, a line each.

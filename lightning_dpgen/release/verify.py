@@ -195,8 +195,9 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
     # The stages of a selection are its trials.
     if certificate["private"] and bought != drawn and isinstance(certificate["selection"], str):
         verdict.problems.append(
-            f"the stage {LABELS!r} {'bought' if bought else 'would buy'} a label for the model, and {MODEL} says that "
-            f"it has {'none' if bought else 'one'}"
+            f"stage {LABELS!r} is there, but {MODEL} lacks what it buys"
+            if bought
+            else f"stage {LABELS!r} is missing, but {MODEL} has what it buys"
         )
     if certificate["private"] and model.get("private", True) is not True:
         verdict.problems.append(f"{MODEL} says that this is not private, and the certificate that it is")
