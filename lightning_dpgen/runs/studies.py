@@ -53,7 +53,7 @@ def study_of(privacy: PrivacySpec | OffSpec | PurePrivacySpec, n: int | None, *,
     if not path.exists() and None in (given["epsilon"], given["delta"]):
         raise UsageError(
             f"privacy.study={privacy.study}: {path} is not there yet; begin it with the total of all its runs, as in "
-            "privacy.study_epsilon=10 privacy.study_delta=1e-6"
+            "privacy.study_epsilon=10 privacy.study_delta=1e-5"
         )
     if not path.exists() and n is not None and given["delta"] >= 1.0 / n:
         raise UsageError(
