@@ -9,7 +9,7 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS, Option
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.reporter import TerminalReporter, warn
-from lightning_dpgen.runs.studies import check_study, first_total, spent_so_far, study_of
+from lightning_dpgen.runs.studies import check_study, first_total, spent_so_far, study_delta_warning, study_of
 from lightning_dpgen.runs.table import aligned, budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
 from lightning_dpgen.specs.projection import ProjectSpec
@@ -35,7 +35,7 @@ def tell_run(spec: RunSpec) -> int:
     for line in (decay_line(settings.clipping, plan), terms_table(settings, plan)):
         if line is not None:
             print(line)
-    _tell_study(settings.spec, plan)
+    _tell_study(settings.spec, plan, settings.n)
     return 0
 
 
@@ -43,7 +43,7 @@ def tell_selection(argv: Sequence[str]) -> int:
     """Print the budget of a selection."""
     candidates = read_candidates(argv, TerminalReporter())
     print(candidates.table())
-    _tell_study(candidates.settings[0].spec, candidates.plan)
+    _tell_study(candidates.settings[0].spec, candidates.plan, candidates.settings[0].n)
     return 0
 
 
@@ -54,18 +54,20 @@ def tell_projection(asked: ProjectSpec) -> int:
     projection = fill_projection(asked, d)
     warn(caution(asked.privacy.epsilon) if projection.private else None)
     print(_projection_table(projection))
-    _tell_study(asked, projection.plan())
+    _tell_study(asked, projection.plan(), asked.data.n)
     return 0
 
 
-def _tell_study(spec: RunSpec | ProjectSpec, plan: Plan) -> None:
-    if (study := study_of(spec.privacy, begin=False)) is not None:
+def _tell_study(spec: RunSpec | ProjectSpec, plan: Plan, n: int | None) -> None:
+    if (study := study_of(spec.privacy, n, begin=False)) is not None:
+        warn(study_delta_warning(study, n))
         print(spent_so_far(study))
         print(check_study(study, plan))
     elif spec.privacy.study is not None:
         print(f"study {spec.privacy.study}: not begun; its first run begins it")
-        if (text := first_total(spec.privacy, plan)) is not None:
-            print(text)
+        if (told := first_total(spec.privacy, plan, n)) is not None:
+            warn(told[0])
+            print(told[1])
 
 
 def _projection_table(settings: ProjectionSettings) -> str:

@@ -202,7 +202,7 @@ class PrivateTraining:
         person_of = persons_of(store, persons, max_rows)
         if stage.truncation is not None:
             stage.truncation.check(stage.stage, len(store) if person_of is None else len(np.unique(person_of)))
-        _warn(plan, len(store))
+        _warn(plan, len(store), study)
         path = None if ledger is None else Path(ledger).resolve()
         begun = None if path is None else _BEGUN.get(path)
         # In a notebook a cell that failed is run again, and its first training has the ledger still.
@@ -371,8 +371,8 @@ def _streamed(records: Any, plan: Plan) -> StreamedStore:
     return StreamedStore(records, plan.n or 1)
 
 
-def _warn(plan: Plan, records: int) -> None:
-    """Warn of a delta and of a number of records that are allowed and rarely meant."""
+def _warn(plan: Plan, records: int, study: Study | None) -> None:
+    """Warn of deltas and of a number of records that are allowed and rarely meant."""
     n = plan.n or 1
     if plan.private and plan.delta >= 1.0 / n:
         raise ValueError(
@@ -381,6 +381,13 @@ def _warn(plan: Plan, records: int) -> None:
         )
     if plan.private and plan.delta > 0.1 / n:
         warnings.warn(f"delta={plan.delta:g}: is above 1/(10 n) = {0.1 / n:.3g}; a smaller delta is usual", stacklevel=3)
+    if study is not None and study.delta > 0.1 / n:
+        # A study that was begun keeps its delta, and may hold runs on more records.
+        warnings.warn(
+            f"study {study.name}: its delta {study.delta:g} is above 1/(10 n) = {0.1 / n:.3g}; a smaller delta is usual, "
+            "and a study's is fixed when it begins",
+            stacklevel=3,
+        )
     # The message leaves out the true number, which is private.
     if not 0.5 <= records / n <= 2.0:
         warnings.warn(

@@ -225,7 +225,7 @@ class Study:
         spent = f"{runs} of {self.epsilon:g} at delta {self.delta:g}"
         if math.isfinite(after.epsilon):
             return f"{spent}, and with this one it would be {round_up(after.epsilon):g}"
-        return f"{spent}, and with this one no epsilon holds at that delta"
+        return f"{spent}, and with this one no epsilon holds at that delta: a run with a smaller delta leaves more of it"
 
     def _composed(self, entries: Sequence[Mapping[str, Any]]) -> Total:
         return composed(entries, self.epsilon, self.delta)

@@ -12,18 +12,24 @@ from fractions import Fraction
 from typing import Any
 
 from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
-from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.pld import REPLACE_ONE, ZERO_OUT
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, paragraphs, selected
 from lightning_dpgen.release.files import CERTIFICATE, SYNTHETIC
-from lightning_dpgen.release.hazards import RELATIONS, exact, hazards_of
+from lightning_dpgen.release.hazards import RELATIONS, exact, generators_that_are_not_ciphers, hazards_of
 from lightning_dpgen.release.report import describe, describe_purchase, environment
 from lightning_dpgen.release.text import listed, markdown, printable, value_text
 from lightning_dpgen.release.verdict import Verdict
 
 # Guesses of an attacker before the release, as probabilities.
 PRIORS = (0.01, 0.1, 0.5, 0.9)
+# Parts of the description of a record, by its kind.
+_FORMS = {
+    "table": "its columns, their bounds and their categories",
+    "images": "its height and width, the values of a pixel, and its labels",
+    "baskets": "the items, the largest number of them in a basket, and its labels",
+    "series": "its length, the bounds of its values, and its labels",
+}
 # Levels of what is declared that have rows of their own.
 _DEEPEST = 3
 
@@ -54,10 +60,12 @@ def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
         epsilon=exact(certificate["epsilon"]),
         odds=_odds(certificate["epsilon"]),
         large=certificate["epsilon"] > CAUTIOUS_EPSILON,
-        files=_cell(_all_of(sorted({*certificate["files"], CERTIFICATE}))),
+        files=_cell(_all_of(sorted(certificate["files"]))),
+        itself=_cell(CERTIFICATE),
         released=_cell(_all_of(certificate["released"])),
         worlds=RELATIONS[certificate["relation"]],
         replaced=_replaced(certificate),
+        replaced_odds=_odds(certificate["also"]["replace_one_epsilon"] or 0.0),
         guesses=list(_guesses(certificate)),
         delta=_delta(certificate),
         assumed=[_cell(line) for line in _assumed(certificate)],
@@ -186,7 +194,10 @@ def _assumed(certificate: dict[str, Any]) -> Iterator[str]:
         yield f"The number of records, {declared['n']:,}, is taken to be public."
     else:
         yield f"The number of records was not declared: a noisy count, {declared['n']:,}, was bought."
-    yield "The description of a record is taken to be public: its columns, their bounds and their categories."
+    yield f"The description of a record is taken to be public{_form(declared.get('schema'))}."
+    selection = certificate["selection"]
+    chosen = [printable(name, 80) for name in (selection["chosen"] or ())] if isinstance(selection, dict) else []
+    yield f"All settings that are declared are taken to be public, too{f', but for {listed(chosen)}' if chosen else ''}."
     if found := found_privately(declared):
         yield f"Bought with a share of the budget, and so not assumed: {listed(found, most=20, letters=80)}."
     if isinstance(init := declared.get(INIT), dict):
@@ -203,6 +214,12 @@ def _assumed(certificate: dict[str, Any]) -> Iterator[str]:
         yield "The declared seed is of public choices, such as first weights or a projection's matrix, not of the noise."
     if declared.get("rows_independent") is True:
         yield "It is declared that a record changes no row of the query but its own; the guarantee rests on that."
+
+
+def _form(schema: Any) -> str:
+    """Name the parts of the description of a record; empty where the certificate does not show its kind."""
+    kind = schema.get("kind") if isinstance(schema, dict) else None
+    return f": {_FORMS[kind]}" if kind in _FORMS else ""
 
 
 def _rows(path: str, value: Any, depth: int = 0) -> Iterator[dict[str, str]]:
@@ -248,8 +265,19 @@ def _other_releases(certificate: dict[str, Any]) -> list[str]:
         f"This was run {study['runs']} of the study '{printable(study['name'], 80)}'. All of its runs so far together cost "
         f"epsilon {exact(study['epsilon'])} at delta {exact(study['delta'])}, for one unit {how}. The total "
         f"that was declared first is {exact(study['total_epsilon'])}.",
+        _study_delta(study["delta"], certificate["declared"]["n"]),
         "Releases outside of the study add to it.",
     ]
+
+
+def _study_delta(delta: float, n: int) -> str:
+    """Say how the delta of a study compares with one in the number of records of this run."""
+    line = f"The declared n of this run is {n:,}, so the study's delta is "
+    if delta >= 1.0 / n:
+        return f"{line}not smaller than 1/n: the study's epsilon says little of these records."
+    times = math.floor(1 / (Fraction(repr(delta)) * n))
+    line += f"at least {times:,} times smaller than 1/n." if times > 1 else "hardly smaller than 1/n."
+    return line + (" It is the custom to stay below a tenth of 1/n, and it does not." if delta > 0.1 / n else "")
 
 
 def _noise(certificate: dict[str, Any]) -> list[str]:
@@ -257,9 +285,5 @@ def _noise(certificate: dict[str, Any]) -> list[str]:
         "No seed of the noise is known, so it cannot be taken out again.",
         "Noise on sums of whole numbers is exact. Other noisy sums are rounded to a public grid, which hides last digits.",
     ]
-    if certificate["noise"]["source"] != SECURE:
-        lines.append(
-            "The generator that samples records is statistically sound and not cryptographic; noise on a GPU is made by "
-            "torch's generator."
-        )
-    return lines
+    weak = generators_that_are_not_ciphers(certificate)
+    return [*lines, weak] if weak else lines

@@ -93,7 +93,7 @@ def _check_correlated(certificate: dict, events: list[dp_accounting.DpEvent], ve
     relation = certificate["relation"]
     found = {event for each in events for event in _parts(each) if isinstance(event, CorrelatedGaussianDpEvent)}
     ordered = any(event.strategy.sampler == FIXED_ORDER for event in found)
-    if found and (relation == REPLACE_ONE or "max_rows" in certificate["declared"]):
+    if found and (relation == REPLACE_ONE or certificate["declared"].get("max_rows", 1) > 1):
         verdict.problems.append("correlated noise is proved for one record added, removed or replaced by nothing alone")
     elif ordered != (relation == ZERO_OUT):
         verdict.problems.append(

@@ -16,7 +16,7 @@ from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT
 from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, selected
 from lightning_dpgen.release.files import PROJECTED, SYNTHETIC
-from lightning_dpgen.release.stage_noises import FIRST_PASS, STAGES
+from lightning_dpgen.release.stage_noises import is_measured
 from lightning_dpgen.release.text import listed, printable
 
 GUARANTEE, ALGORITHM, DEPLOYMENT = "The guarantee", "Algorithms", "Deployment"
@@ -27,6 +27,8 @@ RELATIONS = {
     ZERO_OUT: "the unit is in its place in the data, or that place is empty; the number of places is public",
 }
 _LONGEST_NAME = 80
+# The events of noise on all records, and those that put several together: none of them samples.
+_WITHOUT_SAMPLING = {"ComposedDpEvent", "SelfComposedDpEvent", "GaussianDpEvent", "LaplaceDpEvent"}
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,33 @@ def exact(value: float) -> str:
 def hazards_of(certificate: dict[str, Any]) -> list[Hazard]:
     """Return the hazards with what a verified certificate of a private release says of each, in the publication's order."""
     return [*_of_guarantee(certificate), *_of_algorithms(certificate), *_of_deployment(certificate)]
+
+
+def generators_that_are_not_ciphers(certificate: dict[str, Any]) -> str:
+    """Say which generators of a release are not cryptographic; empty where the cipher alone has made it.
+
+    Noise on sums of whole numbers is drawn by the cipher on the CPU, whatever the source is.
+    """
+    if certificate["noise"]["source"] == SECURE:
+        return ""
+    events = [certificate["event"], *(stage["event"] for stage in certificate["stages"])]
+    said = []
+    if not all(_types(event) <= _WITHOUT_SAMPLING for event in events):
+        said.append("The generator that samples records is statistically sound and not cryptographic.")
+    if _is_inexact(certificate):
+        said.append("Noise on a GPU is made by torch's generator.")
+    return " ".join(said)
+
+
+def _is_inexact(certificate: dict[str, Any]) -> bool:
+    """Return whether some noise is drawn in floating point."""
+    return any(entry["mechanism"] in (REAL_GAUSSIAN, CORRELATED) for entry in certificate["noise"]["others"])
+
+
+def _types(event: dict[str, Any]) -> set[str]:
+    """Return the types of all events in a tree."""
+    parts = [*event.get("events", ()), *([event["event"]] if "event" in event else ())]
+    return {event["type"]}.union(*map(_types, parts))
 
 
 def _of_guarantee(certificate: dict[str, Any]) -> list[Hazard]:
@@ -303,23 +332,18 @@ def _of_network(certificate: dict[str, Any]) -> tuple[tuple[str, tuple[str, ...]
     if isinstance(model, dict) and "name" in model:
         named = f" The model is '{printable(model['name'], _LONGEST_NAME)}'."
         fields.append("declared.model.name")
-    if {stage["name"] for stage in certificate["stages"]} <= {*STAGES, FIRST_PASS}:
+    if is_measured(certificate):
         return (f"No network was trained: synthetic records were drawn from noisy statistics.{named}", tuple(fields)), ""
     ask = "Was the release compared with one of noisy tables (model=measured), in the private evaluation? Ask the curator."
     return (named.strip(), tuple(fields[1:])), ask
 
 
 def _of_deployment(certificate: dict[str, Any]) -> list[Hazard]:
-    secure = certificate["noise"]["source"] == SECURE
-    words = "All random words come from a cipher that the operating system has keyed."
-    guess = ""
-    if not secure:
-        guess = "May an attacker predict such generators? Ask the curator for a run that samples by the cipher, too."
-        words = (
-            "Noise comes from a cipher (on a GPU, from torch's generator); the generator that samples records is "
-            "statistically sound, and not cryptographic."
-        )
-    inexact = any(entry["mechanism"] in (REAL_GAUSSIAN, CORRELATED) for entry in certificate["noise"]["others"])
+    weak, inexact = generators_that_are_not_ciphers(certificate), _is_inexact(certificate)
+    words, guess = "Every random word of the noise comes from a cipher that the operating system has keyed.", ""
+    if weak:
+        words = f"Noise on a CPU comes from a cipher. {weak}"
+        guess = "May an attacker predict such generators? Ask the curator for a run that uses the cipher alone."
     timing: tuple[str, tuple[str, ...]] = ("", ())
     if isinstance(certificate["selection"], dict):
         timing = ("The guarantee needs the number of trials, and the time that they took, to stay secret.", ("selection",))

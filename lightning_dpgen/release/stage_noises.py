@@ -101,8 +101,7 @@ def check_stages(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tu
     if not certificate["private"] or certificate["epsilon"] is None:
         return [], []
     declared, kind = certificate["declared"], model.get("model")
-    # Settings that the owner of a network declares beside its weights are words.
-    by_settings = isinstance(declared.get("model"), dict) and "schema" in declared and kind != PLAIN_WEIGHTS
+    by_settings = follows_from_settings(declared, model)
     if not model and (by_settings or any(name.startswith(_SYNTHETIC) for name in certificate["released"])):
         return [f"{MODEL} is no part of the release: it says which model this is, and so which stages have made it"], []
     entries = certificate["noise"]["sums"] + certificate["noise"]["others"]
@@ -121,18 +120,24 @@ def check_stages(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tu
     ], []
 
 
+def follows_from_settings(declared: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    """Return whether a run of the program by declared settings has made this; a projection has settings of its own."""
+    # Settings that the owner of a network declares beside its weights are words.
+    return isinstance(declared.get("model"), dict) and "schema" in declared and model.get("model") != PLAIN_WEIGHTS
+
+
 def _stages(names: set[str], declared: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[str]:
     kind = _kind(model)
     needed = stages_of(kind, declared)
     # The check of projected rows asks for it by what they say (`projection_check`).
     possible = {CLIPPED} if kind == PROJECTION else set()
     for name in sorted(needed - names):
-        yield f"noise: a model of kind {kind[:80]!r} by these settings is made with a stage {name!r}, and there is none"
+        yield f"noise: stage {name!r} is missing, but a model of kind {kind[:80]!r} by these settings is made with it"
     for name in sorted(names - needed - possible)[:_MOST_NAMED]:
-        yield f"noise of stage {name[:80]!r}: a model of kind {kind[:80]!r} by these settings is made without such a stage"
+        yield f"noise: stage {name[:80]!r} is there, but a model of kind {kind[:80]!r} by these settings is made without it"
     components = model.get("k")
     if TRAINING in needed and type(components) is int and components > 1 and "clustering" not in names | needed:
-        yield f"noise: a model of {components} components is made with a stage 'clustering', and there is none"
+        yield f"noise: stage 'clustering' is missing, but a model of {components} components is made with it"
 
 
 def _kind(model: Mapping[str, Any]) -> str:
@@ -169,6 +174,11 @@ def _sampled(event: Mapping[str, Any]) -> Iterator[float]:
         yield event["sampling_probability"]
     for part in [*event.get("events", ()), *([event["event"]] if "event" in event else ())]:
         yield from _sampled(part)
+
+
+def is_measured(certificate: Mapping[str, Any]) -> bool:
+    """Return whether every stage measures statistics, so that no network was trained and no step sampled records."""
+    return {stage["name"] for stage in certificate["stages"]} <= {*STAGES, FIRST_PASS}
 
 
 def stages_of(kind: str, declared: Mapping[str, Any]) -> set[str]:

@@ -30,6 +30,7 @@ from lightning_dpgen.release.licenses import LICENSE
 from lightning_dpgen.release.pictures import MOST_ROWS, write_sheet
 from lightning_dpgen.release.report import write_pages
 from lightning_dpgen.release.sampler import Release, write_model
+from lightning_dpgen.release.stage_noises import MODELS
 from lightning_dpgen.release.tables import write_table
 from lightning_dpgen.release.text import printable
 
@@ -109,6 +110,7 @@ class SyntheticContent:
             size=size_category(self.rows),
             tasks=tasks(schema),
             figure=self.figure,
+            measured=self.mixture.network.kind in MODELS,
             classified=_label(schema) if isinstance(self.mixture.network, LabelledNetwork) else None,
         )
 

@@ -26,7 +26,8 @@ from lightning_dpgen.release.noise_check import check_noises
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
 from lightning_dpgen.release.projection_check import check_projection
 from lightning_dpgen.release.signature import fingerprint, is_signed_by, read_public, read_signature
-from lightning_dpgen.release.stage_noises import check_stages
+from lightning_dpgen.release.stage_noises import check_stages, follows_from_settings
+from lightning_dpgen.release.unit_check import check_unit
 from lightning_dpgen.release.verdict import Verdict
 
 _LARGEST_FILE = 16 * 2**20
@@ -188,12 +189,15 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
             f"relation={relation!r}: projected rows, one for each record, are stated under {REPLACE_ONE!r}, and everything "
             f"else under {ADD_OR_REMOVE_ONE!r}; {MODEL} and the released files must agree on what this is"
         )
+    if certificate["private"]:
+        verdict.problems += check_unit(certificate, follows_from_settings(certificate["declared"], model))
     bought, drawn = LABELS in {stage["name"] for stage in certificate["stages"]}, model.get(LABELLED) is True
     # The stages of a selection are its trials.
     if certificate["private"] and bought != drawn and isinstance(certificate["selection"], str):
         verdict.problems.append(
-            f"the stage {LABELS!r} {'bought' if bought else 'would buy'} a label for the model, and {MODEL} says that "
-            f"it has {'none' if bought else 'one'}"
+            f"stage {LABELS!r} is there, but {MODEL} lacks what it buys"
+            if bought
+            else f"stage {LABELS!r} is missing, but {MODEL} has what it buys"
         )
     if certificate["private"] and model.get("private", True) is not True:
         verdict.problems.append(f"{MODEL} says that this is not private, and the certificate that it is")

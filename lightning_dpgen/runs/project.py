@@ -27,7 +27,7 @@ from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.resume import load_state
-from lightning_dpgen.runs.studies import check_study, mark, study_of
+from lightning_dpgen.runs.studies import check_study, mark, study_delta_warning, study_of
 from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.runs.warnings import projection_warnings, seed_warning
 from lightning_dpgen.specs.projection import ProjectSpec
@@ -84,7 +84,7 @@ def _open(
     settings: ProjectionSettings, rows: np.ndarray | scipy.sparse.csr_matrix, folder: RunFolder, reporter: Reporter
 ) -> Account:
     spec, asked = settings.spec, settings.asked(rows.shape[0])
-    stream, study = private_stream(spec), study_of(spec.privacy)
+    stream, study = private_stream(spec), study_of(spec.privacy, rows.shape[0])
     records = [rows.data, rows.indices, rows.indptr] if scipy.sparse.issparse(rows) else [rows]
     if folder.unfinished:
         with ExitStack() as unless_it_fits:
@@ -96,6 +96,7 @@ def _open(
         return account
     plan = settings.plan()
     reporter.say(budget_table(plan))
+    reporter.warn(study_delta_warning(study, rows.shape[0]))
     reporter.say(check_study(study, plan))
     reporter.warn(mark(study, spec.privacy, [] if spec.data.source == "blobs" else records))
     run_folder.take(folder)

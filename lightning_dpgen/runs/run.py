@@ -28,7 +28,7 @@ from lightning_dpgen.runs.learn import learn, open_records, read_records
 from lightning_dpgen.runs.measure import needs_records
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.run_dir import remove_blocks
-from lightning_dpgen.runs.studies import check_study, mark, spent_so_far, study_of
+from lightning_dpgen.runs.studies import check_study, mark, spent_so_far, study_delta_warning, study_of
 from lightning_dpgen.runs.table import budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
 from lightning_dpgen.specs.compute import RaySpec
@@ -122,7 +122,7 @@ class _Run:
         _LOG.debug("filling in the settings that were left open, and checking them")
         settings, plan = settle(self.spec, self.source)
         self.reporter.warn(seed_warning(self.spec.debug.private_seed))
-        self.study = study_of(self.spec.privacy)
+        self.study = study_of(self.spec.privacy, self.spec.data.n)
         if self.folder.unfinished:
             account = run_folder.reopen_account(self.folder, private_stream(self.spec), self.study)
             with closing(account.ledger):
@@ -156,6 +156,7 @@ class _Run:
 
     def _look(self, settings: Settings | None, plan: Plan) -> Any:
         """Return the records, or what a first pass sees of them, once all is known that could be wrong."""
+        self.reporter.warn(study_delta_warning(self.study, self.spec.data.n))
         self.reporter.say(check_study(self.study, plan))
         if isinstance(self.spec.model, CustomSpec):
             known = discover.for_any_find(self.spec, self.source) if settings is None else settings

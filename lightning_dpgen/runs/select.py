@@ -47,7 +47,7 @@ from lightning_dpgen.runs.memory import is_out_of_memory
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter
 from lightning_dpgen.runs.resume import load_state
 from lightning_dpgen.runs.run_dir import remove_blocks
-from lightning_dpgen.runs.studies import check_study, mark, study_of
+from lightning_dpgen.runs.studies import check_study, mark, study_delta_warning, study_of
 from lightning_dpgen.runs.warnings import delta_warning, seed_warning
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.clipping import DPNormSpec
@@ -92,7 +92,7 @@ def _select(
         check_memory(settings, source)
     default, plain = _untrained(candidates)
     score = _scoring(candidates, default)
-    stream, study = private_stream(spec), study_of(spec.privacy)
+    stream, study = private_stream(spec), study_of(spec.privacy, first.n)
     # Whatever is asked for, the budget and the space among it.
     asked = {"words": list(words), "unit": first.unit, "debug": {"private_seed": spec.debug.private_seed}}
     if first.initial is not None:
@@ -111,6 +111,7 @@ def _select(
         account = run_folder.reopen_account(folder, stream, study)
     else:
         reporter.say(candidates.table())
+        reporter.warn(study_delta_warning(study, first.n))
         reporter.say(check_study(study, candidates.plan))
         records = read(reporter)
         check_other_records(spec, source.contents())

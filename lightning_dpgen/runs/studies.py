@@ -25,11 +25,15 @@ from lightning_dpgen.specs.usage_error import UsageError
 _FOLDER = "studies"
 
 
-def study_of(privacy: PrivacySpec | OffSpec | PurePrivacySpec, *, begin: bool = True) -> Study | None:
+def study_of(privacy: PrivacySpec | OffSpec | PurePrivacySpec, n: int | None, *, begin: bool = True) -> Study | None:
     """Return the study that was asked for, begun with its total if it is new and `begin`; None where there is none.
 
+    Args:
+        n: the declared number of records of the run; None while it is to be bought.
+
     Raises:
-        UsageError: for a name or a total that is none, or a total where there is no study.
+        UsageError: for a name or a total that is none, a total where there is no study, or a new one's delta of 1/n or
+            more.
         LedgerError: if the study is damaged, has another total, or is new and has none.
     """
     given = {name: getattr(privacy, f"study_{name}") for name in ("folder", "epsilon", "delta")}
@@ -49,7 +53,12 @@ def study_of(privacy: PrivacySpec | OffSpec | PurePrivacySpec, *, begin: bool = 
     if not path.exists() and None in (given["epsilon"], given["delta"]):
         raise UsageError(
             f"privacy.study={privacy.study}: {path} is not there yet; begin it with the total of all its runs, as in "
-            "privacy.study_epsilon=10 privacy.study_delta=1e-6"
+            "privacy.study_epsilon=10 privacy.study_delta=1e-5"
+        )
+    if not path.exists() and n is not None and given["delta"] >= 1.0 / n:
+        raise UsageError(
+            f"privacy.study_delta={given['delta']:g}: expected less than 1/n = {1.0 / n:.3g} for {n:,} records, since "
+            "publishing one record at random would satisfy a delta of 1/n; it is fixed when the study begins"
         )
     try:
         make_private(folder, path.name, KEY)
@@ -96,6 +105,19 @@ def mark(
     )
 
 
+def study_delta_warning(study: Study | None, n: int | None) -> str | None:
+    """Return a warning of the delta of a study that is large beside a run's number of records.
+
+    A study that was begun keeps its delta, and may hold runs on more or fewer records, so none is refused for it.
+    """
+    if study is None or n is None or study.delta <= 0.1 / n:
+        return None
+    told = f"study {study.name}: its delta {study.delta:g} is"
+    if study.delta >= 1.0 / n:
+        return f"{told} 1/n = {1.0 / n:.3g} or more, so its epsilon says little of these records"
+    return f"{told} above 1/(10 n) = {0.1 / n:.3g}: a smaller delta is usual, and a study's is fixed when it begins"
+
+
 def check_study(study: Study | None, plan: Plan, run: str = "") -> str | None:
     """Return what the study would have spent with this plan, in words; None without one.
 
@@ -109,8 +131,13 @@ def check_study(study: Study | None, plan: Plan, run: str = "") -> str | None:
     return f"study {study.name}: with this run {said(study.check(plan.event, run=run, **study_entry(plan)), study)}"
 
 
-def first_total(privacy: PrivacySpec | OffSpec | PurePrivacySpec, plan: Plan) -> str | None:
-    """Return what a study that is not begun would have spent with this plan, in words; None without its total.
+def first_total(
+    privacy: PrivacySpec | OffSpec | PurePrivacySpec, plan: Plan, n: int | None
+) -> tuple[str | None, str] | None:
+    """Return a warning of the delta of a study that is not begun, and what it would have spent with this plan.
+
+    Returns:
+        None without the total of the study.
 
     Raises:
         BudgetTooSmall, UsageError: as `check_study` and `study_of`; the study is still not begun.
@@ -119,7 +146,8 @@ def first_total(privacy: PrivacySpec | OffSpec | PurePrivacySpec, plan: Plan) ->
         return None
     # A study is a file: this one, of the same total, is gone at once.
     with tempfile.TemporaryDirectory() as place:
-        return check_study(study_of(privacy.model_copy(update={"study_folder": place})), plan)
+        study = study_of(privacy.model_copy(update={"study_folder": place}), n)
+        return study_delta_warning(study, n), check_study(study, plan)
 
 
 def spent_so_far(study: Study | None) -> str | None:

@@ -29,6 +29,7 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bounds import bytes_of_record, check_columns, check_declared, check_rows, default_rows
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.licenses import LICENSE
+from lightning_dpgen.release.unit_check import unit_of_persons
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.autoencoder import VAESpec
@@ -351,7 +352,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
         clipping = make_rule(completed(spec.clipping, defaults), model.steps, getattr(model, "critic_steps", 1))
     unit = spec.privacy.unit or f"one {source.record} of the data set"
     if data.column_of_persons is not None:
-        unit = f"one person with at most {data.max_rows} record{'s' if data.max_rows > 1 else ''}"
+        unit = unit_of_persons(data.most_rows)
     settings = Settings(spec, schema, split, clipping, unit, source.open_parts, centres, initial=initial)
     try:
         check_declared(settings.declared())

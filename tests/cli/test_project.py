@@ -164,7 +164,7 @@ def _coarser(certificate):
         (lambda c: c["also"].update(replace_one_epsilon=2.0), "'also'"),
         (lambda c: c.update(epsilon=2.0, target_epsilon=2.0), "costs"),
         (lambda c: c["stages"][1].update(name="something"), "noise of stage 'rows': there is no such stage"),
-        (_renamed, "is made with a stage 'rows', and there is none"),
+        (_renamed, "stage 'rows' is missing"),
         (_coarser, "moves rows by at most"),
     ],
 )

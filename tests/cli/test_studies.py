@@ -126,6 +126,35 @@ def test_a_study_that_makes_no_sense_costs_nothing(train, tmp_path, words, messa
     assert status == 2 and re.search(message, err) and "Traceback" not in err and not run.exists()
 
 
+@pytest.mark.parametrize("command", [["train"], ["budget"], ["project", "data=blobs", "data.n=300", "project.radius=3"]])
+def test_the_delta_of_a_new_study_is_below_one_in_the_number_of_records(dpgen, tmp_path, command):
+    """Digits are 1,797 records here; nothing is begun, and so nothing is spent."""
+    words = [f"privacy.study_folder={tmp_path / 'studies'}", "privacy.study=census", "privacy.study_epsilon=9"]
+    words += [] if command == ["budget"] else [f"run_dir={tmp_path / 'run'}"]
+    status, _, err = dpgen(*command, *words, "privacy.study_delta=0.01")
+    assert status == 2 and "privacy.study_delta=0.01: expected less than 1/n" in err and not [*tmp_path.iterdir()]
+
+
+def test_a_large_delta_of_a_study_is_warned_of(dpgen, tmp_path, monkeypatch, short_fits):
+    """A study that was begun keeps it, and may be about more records than those of this run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text("columns:\n  age: {type: integer, low: 0, high: 99}\n")
+    (tmp_path / "t.csv").write_text("\n".join(["age", *map(str, range(90))]) + "\n")
+    table = ["data=table", "data.path=t.csv", "data.schema=s.yaml", "data.n=90", "model=measured", "privacy.epsilon=1"]
+    for name, delta, said in (
+        ("small", "1e-5", None),
+        ("large", "0.005", "study large: its delta 0.005 is above 1/(10 n) = 0.00111"),
+    ):
+        study = [f"privacy.study={name}", "privacy.study_epsilon=9", f"privacy.study_delta={delta}"]
+        for command in (["budget"], ["train", f"run_dir={name}"], ["budget"]):
+            status, _, err = dpgen(*command, *table, *study)
+            assert status == 0 and ("its delta" in err) == (said is not None) and (said or "") in err
+    (tmp_path / "studies").mkdir(exist_ok=True)
+    Study(tmp_path / "studies" / "old.jsonl", epsilon=9.0, delta=0.1)
+    status, _, err = dpgen("train", *table, "privacy.study=old", "run_dir=old")
+    assert status == 0 and "study old: its delta 0.1 is 1/n = 0.0111 or more, so its epsilon says little" in err
+
+
 @pytest.mark.parametrize("command", [["train"], ["budget"], ["project", "data=blobs", "project.radius=3"]])
 def test_noise_from_a_seed_leaves_nothing_of_a_study(dpgen, tmp_path, command):
     """Another run would state a total of both, and the noise of this one can be removed."""

@@ -87,12 +87,12 @@ def test_stages_are_those_of_the_model(release):
         assert (check_stages(certificate, other)[0] == []) == (kind == model["model"])
     for stage in certificate["stages"]:
         fewer = certificate | {"stages": [other for other in certificate["stages"] if other is not stage]}
-        assert any("and there is none" in problem for problem in check_stages(fewer, model)[0])
+        assert any("is missing, but a model" in problem for problem in check_stages(fewer, model)[0])
     for name, more in ((FIRST_PASS, {"n_share": 0.1}), (FIDELITY, {"fidelity_share": 0.1})):
         another = certificate | {"stages": [*certificate["stages"], certificate["stages"][0] | {"name": name}]}
-        assert [problem for problem in check_stages(another, model)[0] if "made without such a stage" in problem]
+        assert [problem for problem in check_stages(another, model)[0] if "is made without it" in problem]
         settings = another | {"declared": certificate["declared"] | more}
-        assert not [problem for problem in check_stages(settings, model)[0] if "made without such a stage" in problem]
+        assert not [problem for problem in check_stages(settings, model)[0] if "is made without it" in problem]
 
 
 def test_a_selection_and_a_model_that_is_missing_hide_nothing(release):
@@ -118,7 +118,7 @@ def test_a_selection_and_a_model_that_is_missing_hide_nothing(release):
         declared["split"]["k"] = 1
         fewer = [stage for stage in certificate["stages"] if stage["name"] in ("final pass", TRAINING)]
         found = check_stages(certificate | {"declared": declared, "stages": fewer}, model)[0]
-        assert any("a model of 2 components is made with a stage 'clustering'" in problem for problem in found)
+        assert any("stage 'clustering' is missing, but a model of 2 components" in problem for problem in found)
         declared = copy.deepcopy(certificate["declared"])
         declared["model"]["rate"] *= 0.1
         assert any(

@@ -47,7 +47,7 @@ def test_what_was_found_was_not_assumed(tmp_path):
     assert "but for what was found in the records" in said and "bounds of column 19 and 5 more)" in said
     assert verify(tmp_path / "r").problems == []
     page = Page((tmp_path / "r" / "report.html").read_text()).text
-    assert "were not assumed but found" in page and "Nothing of this description" not in page
+    assert "were not assumed but found" in page and "All of this description" not in page
     assert "but for what was found" in released(tmp_path / "s", SCHEMA, discovery_share=0.05)["statement"]
 
 

@@ -94,7 +94,13 @@ def test_each_kind_has_its_page_and_is_consistent(made, kind):
     (schema, words), (folder, certificate) = SCHEMAS[kind], made(kind)
     assert verify(folder).problems == []
     page = page_of(folder)
-    for word in [certificate["statement"], "What epsilon means here", "What the budget bought", "Nothing of this", *words]:
+    for word in [
+        certificate["statement"],
+        "What epsilon means here",
+        "What the budget bought",
+        "All of this description was declared",
+        *words,
+    ]:
         assert word in page.text, word
     front, card = card_of(folder)
     assert front["library_name"] == "lightning_dpgen" and front["size_categories"] == ["n<1K"] and "license" not in front
