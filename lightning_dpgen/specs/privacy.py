@@ -24,7 +24,7 @@ class _Privacy(Spec):
         le=LARGEST_EPSILON,
     )
     delta: float | None = setting(
-        "the part of the probability of any outcome that epsilon does not bound",
+        "the most, of the probability of any outcome, that epsilon does not bound",
         ge=0,
         lt=1,
         by_default="the power of ten at or below 1 / (10 n), at most 1e-5",
@@ -103,7 +103,7 @@ class PurePrivacySpec(_Privacy):
     """Pure epsilon (delta = 0), one row or element replaced: for projections."""
 
     delta: float | None = setting(
-        "the part of the probability of any outcome that epsilon does not bound; above 0 for Gaussian noise",
+        "the most, of the probability of any outcome, that epsilon does not bound; above 0 for Gaussian noise",
         0.0,
         ge=0,
         lt=1,
