@@ -30,7 +30,7 @@ class Kept(Tensor):
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
-        if function in _MOVES:
+        if function in _MOVES and isinstance(args[0], cls):
             # A Trainer that ends moves what a module has, and would hide the error that has ended it.
             return args[0]
         raise ValueError(
