@@ -242,7 +242,7 @@ def test_a_certificate_says_the_bound_that_it_rests_on_and_verify_computes_the_f
         path.write_text(json.dumps(changed | {"digest": digest(changed)}))
         problems = [p for p in verify(tmp_path / "release").problems if "does not hold the certificate" not in p]
         assert problems and any("lots" in p for p in problems), name
-    for rows in ("4", True, 2.5, [1], None, -1, 1, 10**30):
+    for rows in ("4", True, 2.5, [1], None, -1, 0, 10**30):
         changed = certificate | {"declared": declared | {"max_rows": rows}}
         path.write_text(json.dumps(changed | {"digest": digest(changed)}))
         assert any("max_rows" in problem for problem in verify(tmp_path / "release").problems), rows
