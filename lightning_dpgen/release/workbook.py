@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from lightning_dpgen.data.files.extras import needs
-from lightning_dpgen.data.tables.written_form import MomentForm, NumberForm, WrittenForm
+from lightning_dpgen.data.tables.moment_form import MomentForm
+from lightning_dpgen.data.tables.written_form import NumberForm, WrittenForm, parts_of_unit
 from lightning_dpgen.release.as_read import AsRead
 
 MOST_ROWS_OF_A_SHEET = 2**20 - 1
@@ -20,7 +21,10 @@ SHEET = "synthetic"
 _LONGEST_SHEET = 31
 # Excel has no days before 1900, and a 29 February 1900 that was none.
 _FIRST_DAY = datetime.date(1900, 3, 1)
-_PARTS = {"Y": "yyyy", "m": "mm", "d": "dd", "H": "hh", "M": "mm", "S": "ss"}
+_PARTS = {
+    "Y": "yyyy", "y": "yy", "m": "mm", "-m": "m", "b": "mmm", "B": "mmmm", "d": "dd", "-d": "d", "a": "ddd", "A": "dddd",
+    "H": "hh", "-H": "h", "I": "hh", "-I": "h", "M": "mm", "S": "ss", "p": "AM/PM",
+}  # fmt: skip
 
 
 def write_workbook(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema, form: AsRead, sheet: str) -> None:
@@ -107,17 +111,29 @@ def _number_format(form: WrittenForm | None, kind: pa.DataType) -> str | None:
         ('dd\\\\.mm\\\\.yyyy', 'yyyy-mm-dd')
         >>> _number_format(NumberForm(",", ".", 2), pa.float64())
         '#,##0.00'
+        >>> _number_format(NumberForm(unit="$1", negative="($1)"), pa.int64())
+        '"$"0;"($"0")"'
     """
     if isinstance(form, MomentForm):
-        parts = re.split(r"%([YmdHMS])", form.format)
-        parts[1::2] = [_PARTS[part] for part in parts[1::2]]
-        parts[::2] = ["".join(f"\\{sign}" for sign in between) for between in parts[::2]]
-        return "".join(parts)
+        parts = form.parts
+        # Excel has no format for days of a year, seconds since 1970, or capitals.
+        if all(part in _PARTS for part in parts[1::2]):
+            parts[1::2] = [_PARTS[part] for part in parts[1::2]]
+            parts[::2] = ["".join(f"\\{sign}" for sign in between) for between in parts[::2]]
+            return "".join(parts)
     if isinstance(form, NumberForm):
-        whole = "#,##0" if form.thousands else "0"
+        digits = "#,##0" if form.thousands else "0"
         if form.decimals is not None or pa.types.is_integer(kind):
-            return whole + ("." + "0" * form.decimals if form.decimals else "")
-        return "#,##0.###############" if form.thousands else None
+            digits += "." + "0" * form.decimals if form.decimals else ""
+        elif form.thousands or form.of_unit:
+            digits += ".###############"
+        else:
+            return None
+        # Excel writes the minus of its own accord where there is one format.
+        shown = [form.unit, form.negative] if "negative" in form.of_unit else [form.unit]
+        return ";".join(
+            "".join(f'"{text}"' if i != 1 else digits for i, text in enumerate(parts_of_unit(one)) if text) for one in shown
+        )
     if pa.types.is_date(kind):
         return "yyyy-mm-dd"
     if pa.types.is_timestamp(kind):

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from lightning_dpgen.data.files.text import UNREADABLE, UTF8, damaged, opened
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes
+from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.scales import Decimals, Integers
-from lightning_dpgen.data.tables.written_form import NEEDED, OF_ALL, OF_TEXTS, MomentForm, NumberForm
+from lightning_dpgen.data.tables.written_form import NEEDED, OF_ALL, OF_TEXTS, NumberForm
 
 _LOOKED_AT = 1 << 20
 # More digits than these are of a measurement that is not rounded.

@@ -10,11 +10,13 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.names import plain
+from lightning_dpgen.data.numbers import are_numbers
 from lightning_dpgen.data.tables.arrays import Misfit, shown
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.likely_form import likely_keys
+from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.numeric import scale_of
-from lightning_dpgen.data.tables.written_form import MomentForm, WrittenForm
+from lightning_dpgen.data.tables.written_form import WrittenForm
 from lightning_dpgen.sampling.errors import BadRecords
 
 
@@ -43,6 +45,9 @@ class Localized(RowSource):
 
     def _read(self, name: str, column: pa.Array, before: int) -> pa.Array:
         form, values = self._forms.get(name), plain(column) if name in self._forms else column
+        if isinstance(form, MomentForm) and are_numbers(values.type):
+            # Programs take dates of digits alone for numbers.
+            values = form.of_numbers(values)
         if form is None or not pa.types.is_string(values.type):
             return column
         absent = pc.or_(pc.is_null(values), pc.is_in(values, pa.array(["", *self._missing.get(name, ())], pa.string())))

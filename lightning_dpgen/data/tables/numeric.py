@@ -6,7 +6,7 @@ import datetime
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,8 +20,9 @@ from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes, Times, is_zone
 from lightning_dpgen.data.tables.density import Density
 from lightning_dpgen.data.tables.likely_form import with_likely_keys
+from lightning_dpgen.data.tables.moment_form import LAST_YEAR, MomentForm
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
-from lightning_dpgen.data.tables.written_form import MomentForm, WrittenForm, form_of, problem_of_signs
+from lightning_dpgen.data.tables.written_form import BARE, NumberForm, WrittenForm, problem_of_signs, problem_of_unit
 from lightning_dpgen.data.value_grid import ValueGrid
 
 TYPES = ("integer", "number", "date", "datetime", "time")
@@ -29,7 +30,7 @@ MOST_BINS = 10_000
 _MOST_SPECIAL = 1000
 _MOST_PIECES, _MOST_COUNT = 10_000, 1e15
 # Keys of how values are written in text, where that is not as programs do.
-_WRITTEN = ("decimal", "thousands", "format", "zone")
+_WRITTEN = ("decimal", "thousands", "unit", "negative", "format", "zone")
 # A number as people write it, and YAML does not read it.
 _WITH_COMMA = re.compile(r"[+-]?\d[\d.,' ]*")
 # A unit is a multiple of 1 / 2^24, which float32 holds exactly.
@@ -46,7 +47,8 @@ class Numeric(Modelled):
     Args:
         type: ``integer``, ``number``, ``date``, ``datetime`` or ``time``.
         low, high: the bounds, both included; dates and times as ISO text. Of a time of day, the whole day by default.
-        decimals: of numbers, 0 to 15, to which they are rounded; None for real numbers.
+        decimals: of numbers, 0 to 15, to which they are rounded; None for real numbers. Of whole numbers, the zeros with
+            which text has them, as in 23.0.
         resolution: of ``datetime`` and ``time``: ``second`` (the default), ``minute``, ``hour`` or ``day``; cut off below.
         bins: their number; None where it is left to `TableSchema.completed`.
         edges: the starts of the bins after the first, between `low` and `high`; in place of `bins`.
@@ -59,6 +61,8 @@ class Numeric(Modelled):
         density_noise: the standard deviation of the noise in a count.
         decimal, thousands: of text that stands for numbers, the sign before decimals and the one between thousands; None
             for those of the table.
+        unit, negative: of text that stands for numbers, the numbers 1 and -1 as they are written, such as ``$1`` and
+            ``($1)``; None for no unit, and for a minus before all.
         format: of text that stands for dates or times, as in ``%d.%m.%Y``; None for ISO 8601.
         zone: of ``datetime``, a name such as ``Europe/Berlin``: values have an offset, and are read and written as what the
             clocks of this zone show.
@@ -88,6 +92,8 @@ class Numeric(Modelled):
     density_noise: float = 0.0
     decimal: str | None = None
     thousands: str | None = None
+    unit: str | None = None
+    negative: str | None = None
     format: str | None = None
     zone: str | None = None
 
@@ -112,6 +118,7 @@ class Numeric(Modelled):
             if not isinstance(listed, list | tuple):
                 self.refuse(key, listed, "a list")
             self._set(key, tuple(self._declared(key, value) for value in listed))
+        self._check_years()
         self._check_density()
         self._check_choices()
         self._check_missing_values()
@@ -123,7 +130,7 @@ class Numeric(Modelled):
 
     def form(self, decimal: str = ".", thousands: str = "") -> WrittenForm | None:
         """Return the declared form of its texts, by these signs of the table; None where it is that of programs."""
-        return form_of({key: getattr(self, key) for key in ("type", *_WRITTEN)}, decimal, thousands)
+        return form_of({key: getattr(self, key) for key in ("type", "high", *_WRITTEN)}, decimal, thousands)
 
     @property
     def scaled(self) -> bool:
@@ -364,8 +371,8 @@ class Numeric(Modelled):
 
     def _check_kind(self) -> None:
         if self.decimals is not None:
-            if self.type != "number":
-                raise BadSchema("expected only with type: number", self.name, "decimals")
+            if self.type not in ("integer", "number"):
+                raise BadSchema("expected only with type: integer or number", self.name, "decimals")
             if type(self.decimals) is not int or not 0 <= self.decimals <= 15:
                 self.refuse("decimals", self.decimals, "a whole number from 0 to 15")
         if self.type not in ("datetime", "time"):
@@ -392,6 +399,20 @@ class Numeric(Modelled):
                 raise BadSchema("expected only with type: integer or number", self.name, "decimal")
             if problem := problem_of_signs(self.decimal or ".", self.thousands or ""):
                 raise BadSchema(problem, self.name, "decimal")
+        if (self.unit, self.negative) != (None, None):
+            if self.type not in ("integer", "number"):
+                raise BadSchema("expected only with type: integer or number", self.name, "unit")
+            if found := problem_of_unit(self.unit or BARE, self.negative):
+                raise BadSchema(found[1], self.name, found[0])
+
+    def _check_years(self) -> None:
+        """Refuse values that two digits of a year do not tell apart."""
+        form = self.form()
+        if isinstance(form, MomentForm) and form.two_digits:
+            for key, value in [("low", self.low), *(("special", value) for value in self.special)]:
+                if not form.last_year - 100 < int(value[:4]) <= form.last_year:
+                    expected = f"a year from {form.last_year - 99} to {form.last_year}, which two digits (%y) tell apart"
+                    self.refuse(key, value, expected)
 
     def _check_choices(self) -> None:
         if self.encoding not in ("bins", "scaled"):
@@ -445,3 +466,25 @@ def scale_of(kind: str, decimals: int | None = None, resolution: str | None = No
     if kind == "datetime":
         return Datetimes(resolution, zone)
     return Dates() if kind == "date" else Times(resolution)
+
+
+def form_of(fields: Mapping[str, Any], decimal: str, thousands: str) -> WrittenForm | None:
+    """Return the form of a column by what a schema says of it, and by the signs of the table; None for that of programs.
+
+    Raises:
+        ValueError: for a format that is none.
+
+    Example:
+        >>> form_of({"type": "number", "decimal": ","}, ".", "") == NumberForm(",")
+        True
+    """
+    if fields.get("format") is not None:
+        # Two digits of a year are of the hundred years that end with the bound, which is public.
+        year = re.match(r"\d{4}", str(fields.get("high")))
+        return MomentForm(fields["format"], fields["type"], int(year[0]) if year else LAST_YEAR)
+    if fields["type"] not in ("integer", "number"):
+        return None
+    own = fields.get("decimal") or decimal, fields.get("thousands")
+    unit = {"unit": fields.get("unit") or BARE, "negative": fields.get("negative")}
+    form = NumberForm(own[0], thousands if own[1] is None else own[1], **unit)
+    return None if form == NumberForm() else form

@@ -15,9 +15,9 @@ from lightning_dpgen.data.tables.arrays import Misfit, plain
 from lightning_dpgen.data.tables.bins import Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
 from lightning_dpgen.data.tables.likely_form import with_likely_keys
-from lightning_dpgen.data.tables.numeric import MOST_BINS, scale_of
+from lightning_dpgen.data.tables.numeric import MOST_BINS, form_of, scale_of
 from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
-from lightning_dpgen.data.tables.written_form import WrittenForm, form_of
+from lightning_dpgen.data.tables.written_form import WrittenForm
 from lightning_dpgen.data.value_grid import FOUND_LEVELS, Leaves, ValueGrid
 
 # The word of a schema in the place of what is to be found.

@@ -39,11 +39,12 @@ from lightning_dpgen.data.tables.likely_form import (
     likely_signs,
     likely_words,
 )
+from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.schema_keys import KINDS as DECIDED
 from lightning_dpgen.data.tables.sources import check_kind
-from lightning_dpgen.data.tables.written_form import NEEDED, MomentForm, NumberForm
+from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm
 from lightning_dpgen.sampling.errors import BadRecords
 
 OPEN = UNFILLED[0]

@@ -170,8 +170,9 @@ COLUMN_KEYS = (
     ),
     Key(
         "decimals",
-        "the number of decimals, 0 to 15, to which numbers are rounded and with which text files show them",
-        "none: real numbers",
+        "the number of decimals, 0 to 15, to which numbers are rounded and with which text files show them; of type "
+        "`integer` the zeros that text files show, as in 23.0",
+        "none: real numbers, and whole ones without a point",
         {"type": "integer", "minimum": 0, "maximum": 15},
     ),
     Key(
@@ -259,8 +260,23 @@ COLUMN_KEYS = (
         _THOUSANDS,
     ),
     Key(
+        "unit",
+        'the number 1 as this column writes it, if its numbers are text: `"1 €"`, `"$1"`, `"1 %"` (12.5 % is the number '
+        "12.5), `1kg`; each number has this unit, with any spaces beside it",
+        "no unit",
+        _TEXT,
+    ),
+    Key(
+        "negative",
+        'the number -1 as this column writes it, with its unit, if its numbers are text: `"(1)"`, `"1-"`, `"$-1"`, '
+        '`"($1)"`, or `"−1"` with the sign of typesetters',
+        "a minus before unit and number",
+        _TEXT,
+    ),
+    Key(
         "format",
-        'how dates or times are written in text: `%Y %m %d %H %M %S`, as in `"%d.%m.%Y"`',
+        'how dates or times are written in text or by digits: `"%d.%m.%Y"`, `"%Y%m%d"`, `"%d %b %y"`, `"%I:%M %p"`, `"%s"` '
+        "(below)",
         "ISO 8601, as in 2024-01-31",
         _TEXT,
     ),
@@ -306,7 +322,7 @@ _CUT = (
     *("low", "high", "bins", "edges", "transform", "special", "density", "density_noise", "encoding"),
     *("relative_to", "distance"),
 )
-_MISSING, _SIGNS = ("missing", "missing_values"), ("decimal", "thousands")
+_MISSING, _SIGNS = ("missing", "missing_values"), ("decimal", "thousands", "unit", "negative")
 _RANGE = (
     "between which bounds does every possible record lie? Bounds as narrow as public knowledge allows cost the least "
     "noise; low: private (and high) has them found"
@@ -320,12 +336,12 @@ KINDS: dict[str, Kind] = {
     "boolean": Kind("true and false", ("words", *_MISSING), "may it be missing?"),
     "integer": Kind(
         "whole numbers within bounds",
-        (*_CUT, "decimal", "thousands", *_MISSING),
+        (*_CUT, "decimals", *_SIGNS, *_MISSING),
         f"{_RANGE}. Does a code such as -1 occur? (special)",
     ),
     "number": Kind(
         "numbers within bounds",
-        (*_CUT, "decimals", "decimal", "thousands", *_MISSING),
+        (*_CUT, "decimals", *_SIGNS, *_MISSING),
         f"{_RANGE}. How many decimals do they have? (decimals)",
     ),
     "date": Kind("days within bounds", (*_CUT, "format", *_MISSING), f"{_RANGE}. Does a code stand for no date? (special)"),

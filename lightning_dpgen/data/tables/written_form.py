@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +16,13 @@ DECIMALS = (".", ",")
 THOUSANDS = ("", ".", ",", "'", " ")
 # Fields of text in double quotes: those that need them (RFC 4180), all texts, or all fields.
 NEEDED, OF_TEXTS, OF_ALL = QUOTES = ("needed", "texts", "all")
-_SPACES = " \u00a0\u202f"
-_DIRECTIVES = {"Y": r"\d{4}", "m": r"\d{1,2}", "d": r"\d{1,2}", "H": r"\d{1,2}", "M": r"\d{1,2}", "S": r"\d{1,2}"}
-_PARTS = {"date": ("Ymd",), "datetime": ("YmdHM", "YmdHMS"), "time": ("HM", "HMS")}
+SPACES = " \u00a0\u202f"
+# The number in a unit: a 1 that is no digit of a longer number.
+_ONE = re.compile(r"(?<!\d)1(?!\d)")
+BARE = "1"
+_MINUS, _LONGEST_UNIT = "-\u2212", 20
+# Signs by which a spreadsheet takes a field for a formula, or that would end a field, or stand in a number.
+_NO_UNIT = frozenset("=@+|!()\"'\\")
 
 
 class WrittenForm(ABC):
@@ -49,11 +51,14 @@ class WrittenForm(ABC):
 
 @dataclass(frozen=True)
 class NumberForm(WrittenForm):
-    """Numbers with a sign before the decimals, and perhaps one between thousands.
+    """Numbers with a sign before the decimals, and perhaps one between thousands, a unit, and a sign of negative ones.
 
     Args:
         decimal, thousands: the signs; an empty one for none.
         decimals: the decimals with which numbers are written; None for as many as each number has. Any are read.
+        unit: the number 1 as it is written, such as ``1 €`` or ``$1``. Each number has the unit; spaces before and behind
+            the number do not matter.
+        negative: the number -1, one of `negatives_of` the unit; None for a minus before all.
 
     Example:
         >>> form = NumberForm(",", ".")
@@ -63,117 +68,131 @@ class NumberForm(WrittenForm):
         ['1.234.567,5', '-0,25']
         >>> NumberForm(",", decimals=2).written(pa.array([0.0, 1234.5])).to_pylist()
         ['0,00', '1234,50']
+        >>> form = NumberForm(unit="$1", negative="($1)")
+        >>> form.read(pa.array(["$5", "($5.5)"])).to_pylist(), form.fits(pa.array(["5", "€5"])).tolist()
+        (['5', '-5.5'], [False, False])
     """
 
     decimal: str = "."
     thousands: str = ""
     decimals: int | None = None
+    unit: str = BARE
+    negative: str | None = None
 
     @property
     def example(self) -> str:  # type: ignore[override]
-        return f"1{self.thousands}234{self.decimal}5"
+        return _ONE.sub(f"1{self.thousands}234{self.decimal}5", self.unit)
 
     @property
     def declared(self) -> str:  # type: ignore[override]
         between = f'thousands: "{self.thousands}"' if self.thousands else "no thousands"
-        return f'decimal: "{self.decimal}" and {between}'
+        signs = f'decimal: "{self.decimal}" and {between}'
+        return " and ".join([signs, *(f'{key}: "{value}"' for key, value in self.of_unit.items())])
+
+    @property
+    def of_unit(self) -> dict[str, str]:
+        """The keys of a schema that declare its unit and its negative numbers."""
+        unit = {} if self.unit == BARE else {"unit": self.unit}
+        return unit if self.negative in (None, f"-{self.unit}") else unit | {"negative": self.negative}
 
     def fits(self, texts: pa.Array) -> np.ndarray:
         return pc.match_substring_regex(texts, self._pattern).to_numpy(zero_copy_only=False)
 
     def read(self, texts: pa.Array) -> pa.Array:
+        if self.of_unit:
+            found = pc.extract_regex(texts, self._pattern)
+            positive, negative = (pc.struct_field(found, group) for group in ("positive", "negative"))
+            sign = pc.if_else(pc.equal(negative, ""), "", "-")
+            texts = pc.binary_join_element_wise(sign, positive, negative, "")
         if self.thousands:
             texts = pc.replace_substring_regex(texts, self._between, "")
         return pc.replace_substring(texts, self.decimal, ".")
 
     def written(self, values: pa.Array) -> pa.Array:
-        plain = [None if value is None else self._digits(value) for value in values.to_pylist()]
-        if self.thousands:
-            plain = [None if text is None else self._grouped(text) for text in plain]
-        elif self.decimal != ".":
-            plain = [None if text is None else text.replace(".", self.decimal) for text in plain]
-        return pa.array(plain, pa.string())
+        return pa.array([None if value is None else self._text(value) for value in values.to_pylist()], pa.string())
 
-    def _digits(self, value: int | float) -> str:
-        return _digits(value) if self.decimals is None else f"{value:.{self.decimals}f}"
+    def _text(self, value: int | float) -> str:
+        digits = _digits(value) if self.decimals is None else f"{value:.{self.decimals}f}"
+        digits, is_negative = digits.removeprefix("-"), digits.startswith("-")
+        if self.thousands:
+            whole, rest = re.fullmatch(r"(\d+)(.*)", digits).groups()
+            digits = f"{int(whole):,}".replace(",", self.thousands) + rest.replace(".", self.decimal, 1)
+        elif self.decimal != ".":
+            digits = digits.replace(".", self.decimal)
+        before, _, after = parts_of_unit(self._negative if is_negative else self.unit)
+        return before + digits + after
+
+    @property
+    def _negative(self) -> str:
+        return f"-{self.unit}" if self.negative is None else self.negative
 
     @property
     def _between(self) -> str:
-        return f"[{_SPACES}]" if self.thousands == " " else re.escape(self.thousands)
+        return f"[{SPACES}]" if self.thousands == " " else re.escape(self.thousands)
 
     @cached_property
     def _pattern(self) -> str:
-        whole = rf"(\d+|\d{{1,3}}({self._between}\d{{3}})+)" if self.thousands else r"\d+"
+        whole = rf"(?:\d+|\d{{1,3}}(?:{self._between}\d{{3}})+)" if self.thousands else r"\d+"
         point = re.escape(self.decimal)
-        return rf"^\s*[+-]?({whole}({point}\d*)?|{point}\d+)([eE][+-]?\d+)?\s*$"
-
-    def _grouped(self, text: str) -> str:
-        sign, digits, rest = re.fullmatch(r"(-?)(\d+)(.*)", text).groups()
-        groups = f"{int(digits):,}".replace(",", self.thousands)
-        return sign + groups + rest.replace(".", self.decimal, 1)
+        digits = rf"(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?"
+        (before, after), (under, behind) = (map(_loose, parts_of_unit(one)[::2]) for one in (self.unit, self._negative))
+        return rf"^\s*(?:\+?{before}(?P<positive>{digits}){after}|{under}(?P<negative>{digits}){behind})\s*$"
 
 
-@dataclass(frozen=True)
-class MomentForm(WrittenForm):
-    """Dates and times by a format of ``%Y %m %d %H %M %S``, each once.
-
-    Raises:
-        ValueError: for another format, saying what is expected.
+def parts_of_unit(unit: str) -> list[str]:
+    """Return what stands before the number of a unit, the number 1, and what stands behind it.
 
     Example:
-        >>> form = MomentForm("%d.%m.%Y", "date")
-        >>> form.read(pa.array(["7.3.2024", "31.02.2024"])).to_pylist()
-        ['2024-03-07', '2024-02-31']
-        >>> form.written(pa.array(["2024-03-07"]).cast(pa.date32())).to_pylist()
-        ['07.03.2024']
+        >>> parts_of_unit("1 l/100km")
+        ['', '1', ' l/100km']
     """
+    return re.split(f"({_ONE.pattern})", unit)
 
-    format: str
-    kind: str
 
-    def __post_init__(self) -> None:
-        if sorted(self._found) not in map(sorted, _PARTS[self.kind]) or "%" in re.sub(r"%[YmdHMS]", "", self.format):
-            each = " or ".join(" ".join(f"%{part}" for part in parts) for parts in _PARTS[self.kind])
-            raise ValueError(f"{each}, each once, with other signs between them, as in %d.%m.%Y")
+def negatives_of(unit: str) -> list[str]:
+    """Return how the number -1 may be written with a unit.
 
-    @property
-    def example(self) -> str:  # type: ignore[override]
-        return self.written(pa.array([86399], pa.timestamp("s")))[0].as_py()
-
-    @property
-    def declared(self) -> str:  # type: ignore[override]
-        return f'format: "{self.format}"'
-
-    def fits(self, texts: pa.Array) -> np.ndarray:
-        return pc.match_substring_regex(texts, self._pattern).to_numpy(zero_copy_only=False)
-
-    def read(self, texts: pa.Array) -> pa.Array:
-        found = pc.extract_regex(texts, self._pattern)
-        parts = {part: pc.utf8_lpad(pc.struct_field(found, part), 2, "0") for part in self._found}
-        day = pc.binary_join_element_wise(*(parts[part] for part in "Ymd"), "-") if "Y" in parts else None
-        clock = (
-            pc.binary_join_element_wise(*(parts[part] for part in "HMS" if part in parts), ":") if "H" in parts else None
+    Example:
+        >>> negatives_of("$1")[:4]
+        ['-$1', '$-1', '$1-', '($1)']
+    """
+    before, _, after = parts_of_unit(unit)
+    of_signs = [
+        text
+        for minus in _MINUS
+        for text in (
+            f"{minus}{unit}", f"{before}{minus}1{after}", f"{unit}{minus}", f"{before}1{minus}{after}",
+            f"({unit})", f"{before}(1){after}",
         )
-        return day if clock is None else clock if day is None else pc.binary_join_element_wise(day, clock, " ")
+    ]  # fmt: skip
+    return list(dict.fromkeys(of_signs))
 
-    def written(self, values: pa.Array) -> pa.Array:
-        if pa.types.is_time(values.type):
-            values = values.cast(pa.int32()).cast(pa.int64())
-        elif pa.types.is_date(values.type):
-            values = values.cast(pa.timestamp("s"))
-        return pc.strftime(values.cast(pa.timestamp("s")), format=self.format)
 
-    @property
-    def _found(self) -> list[str]:
-        return re.findall(r"%([YmdHMS])", self.format)
+def problem_of_unit(unit: object, negative: object) -> tuple[str, str] | None:
+    """Return the key and what is wrong with a unit and the form of negative numbers; None if nothing is.
 
-    @cached_property
-    def _pattern(self) -> str:
-        parts = re.split(r"%([YmdHMS])", self.format)
-        for i in range(1, len(parts), 2):
-            parts[i] = f"(?P<{parts[i]}>{_DIRECTIVES[parts[i]]})"
-        parts[::2] = map(re.escape, parts[::2])
-        return rf"^\s*{''.join(parts)}\s*$"
+    Example:
+        >>> problem_of_unit("1 €", "(1 €)"), problem_of_unit("EUR", None)[0], problem_of_unit("$1", "(1)")[0]
+        (None, 'unit', 'negative')
+    """
+    said = f"{str(unit)[:_LONGEST_UNIT]!r}: expected the number 1 as it is written, such as '1 €', '$1' or '1%'"
+    if not isinstance(unit, str) or len(_ONE.findall(unit)) != 1 or unit != unit.strip():
+        return "unit", said
+    if len(unit) > _LONGEST_UNIT or not unit.replace("\u00a0", " ").replace("\u202f", " ").isprintable():
+        return "unit", f"{said}, of at most {_LONGEST_UNIT} signs"
+    if (signs := _NO_UNIT.intersection(unit)) or unit[0] in _MINUS:
+        return "unit", f"{said}, without {min(signs, default=unit[0])}"
+    if negative is not None and negative not in negatives_of(unit):
+        expected = ", ".join(map(repr, negatives_of(unit)))
+        return "negative", f"{str(negative)[:_LONGEST_UNIT]!r}: expected the number -1 as it is written: one of {expected}"
+    return None
+
+
+def _loose(text: str) -> str:
+    """Return the pattern of what stands on one side of a number: spaces beside the number and within do not matter."""
+    parts = [re.escape(part) for part in re.split(f"[{SPACES}]+", text) if part]
+    spaces = f"[{SPACES}]*"
+    return spaces.join(["", *parts, ""]) if parts else ""
 
 
 def with_offset(moments: pa.Array) -> pa.Array:
@@ -191,25 +210,6 @@ def with_offset(moments: pa.Array) -> pa.Array:
     form = "%Y-%m-%d %H:%M:%S%z"
     texts = pc.if_else(in_minutes, pc.strftime(moments, format=form), pc.strftime(utc, format=form))
     return pc.replace_substring_regex(texts, r"(\d\d)$", r":\1")
-
-
-def form_of(fields: Mapping[str, Any], decimal: str, thousands: str) -> WrittenForm | None:
-    """Return the form of a column by what a schema says of it, and by the signs of the table; None for that of programs.
-
-    Raises:
-        ValueError: for a format that is none.
-
-    Example:
-        >>> form_of({"type": "number", "decimal": ","}, ".", "")
-        NumberForm(decimal=',', thousands='', decimals=None)
-    """
-    if fields.get("format") is not None:
-        return MomentForm(fields["format"], fields["type"])
-    if fields["type"] not in ("integer", "number"):
-        return None
-    own = fields.get("decimal") or decimal, fields.get("thousands")
-    form = NumberForm(own[0], thousands if own[1] is None else own[1])
-    return None if form == NumberForm() else form
 
 
 def problem_of_signs(decimal: object, thousands: object) -> str | None:
