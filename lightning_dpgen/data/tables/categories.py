@@ -15,6 +15,7 @@ from lightning_dpgen.data.names import one_of
 from lightning_dpgen.data.numbers import are_numbers, texts_of
 from lightning_dpgen.data.tables.arrays import Misfit, how_to_correct, shown, wrong_type
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
+from lightning_dpgen.data.tables.likely_keys import likely_advice
 from lightning_dpgen.data.tables.scales import Integers
 
 _TRUTH = {False: ("false", "f", "no", "n", "0"), True: ("true", "t", "yes", "y", "1")}
@@ -146,7 +147,8 @@ class Category(Modelled):
                 advice = "list it, or declare other: one of the values, and use outside=clamp"
             row = int(unlisted.argmax())
             expected = one_of(self.values) if self.kind is not bool else " or ".join(self.words or ("true", "false"))
-            advice = how_to_correct(values, row, advice)
+            likely = likely_advice(str(values[row].as_py()), "category")
+            advice = how_to_correct(values, row, f"{advice}; {likely}" if likely else advice)
             raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
         counted[f"{self.name}: not listed"] += int(unlisted.sum())
         codes[unlisted] = moves_to

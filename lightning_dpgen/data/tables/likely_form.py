@@ -13,9 +13,7 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.text import UNREADABLE, UTF8, damaged, opened
 from lightning_dpgen.data.tables.arrays import Misfit
-from lightning_dpgen.data.tables.datetimes import Dates, Datetimes
-from lightning_dpgen.data.tables.moment_form import MomentForm
-from lightning_dpgen.data.tables.scales import Decimals, Integers
+from lightning_dpgen.data.tables.scales import Decimals, Scale
 from lightning_dpgen.data.tables.written_form import NEEDED, OF_ALL, OF_TEXTS, NumberForm
 
 _LOOKED_AT = 1 << 20
@@ -29,15 +27,7 @@ _WORDS = (
     ("no", "sí"), ("não", "sim"), ("nie", "tak"), ("falsch", "wahr"), ("faux", "vrai"),
 )  # fmt: skip
 TRUTH = ("false", "true")
-_SIGNS = [NumberForm(*signs) for signs in ((",", "."), (",", " "), (",", "'"), (".", ","), (".", " "), (".", "'"))]
-_DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d")
-# Forms of ISO 8601 that programs read as they are, and would write with a blank and seconds.
-_ISO = (
-    MomentForm("%Y-%m-%dT%H:%M:%S", "datetime"), MomentForm("%Y-%m-%d %H:%M", "datetime"),
-    MomentForm("%Y-%m-%dT%H:%M", "datetime"), MomentForm("%H:%M", "time"),
-)  # fmt: skip
-_CLOCKS = (("", "date"), (" %H:%M", "datetime"), (" %H:%M:%S", "datetime"))
-
+SIGNS = [NumberForm(*signs) for signs in ((",", "."), (",", " "), (",", "'"), (".", ","), (".", " "), (".", "'"))]
 # Codes in numbers: 999 and more nines, -9 and more; 99 is too often a bound.
 _NINES = re.compile(r"999+|-9+")
 _CODED_DAYS = ("1900-01-01", "9999-12-31")
@@ -73,22 +63,22 @@ def likely_signs(columns: Sequence[pa.Array]) -> NumberForm:
         columns: the texts of each, none missing.
 
     Example:
-        >>> likely_signs([pa.array(["1.234,5", "7,25"]), pa.array(["12.500", "999"])])
-        NumberForm(decimal=',', thousands='.', decimals=None)
+        >>> likely_signs([pa.array(["1.234,5", "7,25"]), pa.array(["12.500", "999"])]) == NumberForm(",", ".")
+        True
         >>> likely_signs([pa.array(["9'000"]), pa.array(["8.50"])]) == NumberForm(".", "'")
         True
         >>> likely_signs([pa.array(["1234.5"]), pa.array(["a, b"])]) == NumberForm()
         True
     """
     full = [texts for texts in columns if len(texts)]
-    odd = [not _reads(Decimals(), texts) for texts in full]
-    fitting = [[bool(form.fits(texts).all()) for texts in full] for form in _SIGNS]
+    odd = [not reads(Decimals(), texts) for texts in full]
+    fitting = [[bool(form.fits(texts).all()) for texts in full] for form in SIGNS]
     # Columns that programs read, too, decide between signs that explain as many of the others.
     scores = [(sum(fits for fits, is_odd in zip(found, odd, strict=True) if is_odd), sum(found)) for found in fitting]
     if not max(scores)[0]:
         return NumberForm()
     # A comma alone stands before decimals, as where 1,234 may be either: a person checks it.
-    best = _SIGNS[scores.index(max(scores))]
+    best = SIGNS[scores.index(max(scores))]
     used = any(holds_thousands(texts, best) for texts in full if best.fits(texts).all())
     return best if used else NumberForm(best.decimal)
 
@@ -169,65 +159,6 @@ def likely_words(texts: pa.Array) -> list[str] | None:
     return list(map(spell, pair))
 
 
-def likely_moments(texts: pa.Array) -> list[MomentForm]:
-    """Return the formats by which all texts are dates, or dates and times.
-
-    Example:
-        >>> [form.format for form in likely_moments(pa.array(["1/2/2024", "3/4/2024"]))]
-        ['%d/%m/%Y', '%m/%d/%Y']
-    """
-    forms = [MomentForm(date + clock, kind) for date in _DATES for clock, kind in _CLOCKS]
-    scales = {"date": Dates(), "datetime": Datetimes("second")}
-    return [form for form in forms if form.fits(texts).all() and _reads(scales[form.kind], form.read(texts))]
-
-
-def likely_keys(text: str, kind: str) -> list[str]:
-    """Return what a schema may declare of a column of a type so that a text is one of its values, as YAML; each will do.
-
-    Example:
-        >>> likely_keys("28.02.2023", "date"), likely_keys("1.234,50", "number"), likely_keys("1,234", "integer")
-        (['format: "%d.%m.%Y"'], ["decimal: ',' and thousands: '.'"], ["thousands: ','"])
-        >>> likely_keys("8,21", "number"), likely_keys("unknown", "number")
-        (["decimal: ','"], [])
-    """
-    texts = pa.array([text])
-    if kind in ("date", "datetime"):
-        return [f'format: "{form.format}"' for form in likely_moments(texts) if form.kind == kind]
-    if kind not in ("integer", "number"):
-        return []
-    found, scale = [], Integers() if kind == "integer" else Decimals()
-    for form in (NumberForm(","), *_SIGNS):
-        parted = holds_thousands(texts, form) if form.thousands else False
-        # A sign that the text has not is needed only where the other sign takes its usual place.
-        useless = form.decimal == "," and "," not in text and form.thousands != "."
-        if parted != bool(form.thousands) or useless or not form.fits(texts).all() or not _reads(scale, form.read(texts)):
-            continue
-        keys = [f"decimal: '{form.decimal}'"] * (form.decimal != ".")
-        quote = '"' if form.thousands == "'" else "'"
-        keys += [f"thousands: {quote}{form.thousands}{quote}"] * parted
-        found.append(" and ".join(keys))
-    return found
-
-
-def with_likely_keys(misfit: Misfit, values: pa.Array, kind: str) -> Misfit:
-    """Return the refusal of a value of a column of a type with the advice of what a schema may declare of its form."""
-    text = values[misfit.row].as_py() if misfit.row is not None and pa.types.is_string(values.type) else None
-    keys = [] if text is None else likely_keys(text, kind)
-    if not keys:
-        return misfit
-    return Misfit(misfit.row, misfit.problem, f"if it is written so, declare {' or '.join(keys)} in the schema")
-
-
-def likely_iso_format(texts: pa.Array, kind: str) -> MomentForm | None:
-    """Return the form of dates and times that are ISO 8601 but not as programs write it; None for any other.
-
-    Example:
-        >>> likely_iso_format(pa.array(["2024-01-31T10:05"]), "datetime").format
-        '%Y-%m-%dT%H:%M'
-    """
-    return next((form for form in _ISO if form.kind == kind and form.fits(texts).all()), None)
-
-
 def _first_bytes(path: Path) -> bytes:
     try:
         with opened(path) as file:
@@ -240,7 +171,8 @@ def _same(sign: str) -> str:
     return " \u00a0\u202f" if sign == " " else sign
 
 
-def _reads(scale: Dates | Datetimes | Decimals | Integers, texts: pa.Array) -> bool:
+def reads(scale: Scale, texts: pa.Array) -> bool:
+    """Tell whether all texts are values of a scale, as programs write them."""
     try:
         scale.ticks(texts)
     except Misfit:

@@ -13,7 +13,7 @@ from lightning_dpgen.data.names import plain
 from lightning_dpgen.data.numbers import are_numbers
 from lightning_dpgen.data.tables.arrays import Misfit, shown
 from lightning_dpgen.data.tables.column import shortened
-from lightning_dpgen.data.tables.likely_form import likely_keys
+from lightning_dpgen.data.tables.likely_keys import likely_advice
 from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.numeric import scale_of
 from lightning_dpgen.data.tables.written_form import WrittenForm
@@ -70,8 +70,8 @@ class Localized(RowSource):
         """Return the refusal of a text that has not the declared form."""
         form, text = self._forms[name], values[row].as_py()
         kinds = (form.kind,) if isinstance(form, MomentForm) else ("integer", "number")
-        keys = dict.fromkeys(key for kind in kinds for key in likely_keys(text, kind))
-        likely = f", or declare {' or '.join(keys)} if it is written so" if keys else ""
+        advice = likely_advice(text, *kinds)
+        likely = f"; {advice}" if advice else ""
         return BadRecords(
             f"{self.where}, {self.place(before + row)}: column {shortened(name)}: {shown(values, row)}: expected "
             f"{form.declared}, as the schema declares, such as {form.example}; correct the value or the schema{likely}"

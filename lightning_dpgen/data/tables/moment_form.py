@@ -19,8 +19,9 @@ _DIGITS = {"Y": 4, "y": 2, "m": 2, "d": 2, "j": 3, "H": 2, "I": 2, "M": 2, "S": 
 # The widths of numbers with signs on both sides.
 _LOOSE = {"Y": r"\d{4}", "y": r"\d\d", "j": r"\d{1,3}", "f": r"\d{1,9}", "3f": r"\d{3}"}
 _MONTHS = (
-    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december",
-)  # fmt: skip
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _NAMES = {
     "b": [name[:3] for name in _MONTHS], "B": _MONTHS, "a": [name[:3] for name in _WEEKDAYS], "A": _WEEKDAYS,
@@ -136,8 +137,23 @@ class MomentForm(WrittenForm):
             texts = _without_zeros(texts)
         return texts
 
+    def spelled_as(self, texts: pa.Array) -> MomentForm:
+        """Return the same format with the zeros and capitals with which texts (n,) of this form are written."""
+        found, parts = pc.extract_regex(texts, self._pattern), self.parts
+        for place, letter in enumerate(self._letters):
+            fields = set(pc.unique(pc.struct_field(found, letter[-1])).to_pylist())
+            bare = any(len(field) == 1 for field in fields) and not any(field.startswith("0") for field in fields)
+            if letter in "mdHI" and bare and not self._touches(place):
+                parts[2 * place + 1] = f"-{letter}"
+            elif letter in "bBaA" and all(field.isupper() for field in fields):
+                parts[2 * place + 1] = f"^{letter}"
+            elif letter == "p" and all(field.islower() for field in fields):
+                parts[2 * place + 1] = "P"
+        parts[1::2] = [f"%{part}" for part in parts[1::2]]
+        return MomentForm("".join(parts), self.kind, self.last_year)
+
     def of_numbers(self, values: pa.Array) -> pa.Array:
-        """Return numbers as the texts that they stand for, where the format is of digits alone; other values as they are."""
+        """Return numbers as the texts that they stand for, where the format is of digits alone; others as they are."""
         if any(self._literals) or not all(letter in _DIGITS or letter == "s" for letter in self._letters):
             return values
         width = 0 if "s" in self._letters else sum(_DIGITS[letter] for letter in self._letters)

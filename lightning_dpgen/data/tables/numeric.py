@@ -19,7 +19,7 @@ from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes, Times, is_zone
 from lightning_dpgen.data.tables.density import Density
-from lightning_dpgen.data.tables.likely_form import with_likely_keys
+from lightning_dpgen.data.tables.likely_keys import with_likely_keys
 from lightning_dpgen.data.tables.moment_form import LAST_YEAR, MomentForm
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.written_form import BARE, NumberForm, WrittenForm, problem_of_signs, problem_of_unit

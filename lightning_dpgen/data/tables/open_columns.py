@@ -14,7 +14,7 @@ from lightning_dpgen.data.numbers import texts_of
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 from lightning_dpgen.data.tables.bins import Bins
 from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
-from lightning_dpgen.data.tables.likely_form import with_likely_keys
+from lightning_dpgen.data.tables.likely_keys import with_likely_keys
 from lightning_dpgen.data.tables.numeric import MOST_BINS, form_of, scale_of
 from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
 from lightning_dpgen.data.tables.written_form import WrittenForm

@@ -23,7 +23,6 @@ from lightning_dpgen.data.files.text import UTF8, bare_name
 from lightning_dpgen.data.files.values import Nested
 from lightning_dpgen.data.names import plain
 from lightning_dpgen.data.numbers import texts_of
-from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times, is_zone
 from lightning_dpgen.data.tables.likely_form import (
@@ -33,12 +32,20 @@ from lightning_dpgen.data.tables.likely_form import (
     likely_charset,
     likely_code,
     likely_decimals,
-    likely_iso_format,
-    likely_moments,
     likely_quotes,
     likely_signs,
     likely_words,
+    reads,
 )
+from lightning_dpgen.data.tables.likely_moments import (
+    example_of,
+    likely_digits,
+    likely_iso_format,
+    likely_moments,
+    likely_numbers,
+    likely_two,
+)
+from lightning_dpgen.data.tables.likely_units import Amounts, is_missing_word, likely_amounts, several_units
 from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
@@ -64,6 +71,11 @@ _TOLD = {
     "quotes": "which fields stand in double quotes, told from the first rows",
 }
 _DECIMALS_TOLD = "told from the first rows: check it; numbers with more are rounded"
+_WHOLE_TOLD = "all of the first rows are whole, and written with these zeros; where others may stand there:  type: number"
+_UNIT_TOLD = "the number 1 (and -1) as the first rows write it: check it"
+_DIGITS_OF_DAYS = "all of the first rows are such days: check it; where other numbers may stand there:  type: integer"
+_EMPTY_TOLD, _MISSING_TOLD = "a field of the first rows was empty: check it", "words of the first rows: check them"
+_PHONE = "digits with a plus in front, as telephone numbers have: texts"
 _OWN = {
     "decimal": "told from the first rows, in which other columns have another sign",
     "thousands": "none stood there in the first rows, as in codes: check it",
@@ -216,8 +228,9 @@ def draft_of_file(
         batch = next(batches, None)
     quotes = likely_quotes(path, separator, charset)
     about |= {"quotes": quotes} if quotes != NEEDED else {}
-    texts = [batch.column(name).slice(0, _ROWS) if batch else pa.array([], pa.string()) for name in rows.columns]
-    signs = likely_signs([values.drop_null() for values in texts])
+    first = [batch.column(name).slice(0, _ROWS) if batch else pa.array([], pa.string()) for name in rows.columns]
+    texts = list(map(_Texts.of, first))
+    signs = likely_signs([one.amounts.bare for one in texts])
     about |= {"decimal": signs.decimal} if signs.decimal != "." else {}
     about |= {"thousands": signs.thousands} if signs.thousands else {}
     return [_of_texts(name, values, signs) for name, values in zip(rows.columns, texts, strict=True)], about
@@ -244,7 +257,14 @@ def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
     drafts = dict(nested)
     for place, name in enumerate(columns):
         values = plain(batch.column(place).slice(0, _ROWS)) if batch else pa.array([], pa.string())
-        drafts[name] = _of_texts(name, values) if pa.types.is_string(values.type) else _of_values(name, values)
+        if pa.types.is_string(values.type):
+            drafts[name] = _of_texts(name, _Texts.of(values))
+            continue
+        draft = _of_values(name, values)
+        has_missing = values.null_count > 0 and draft.fields["type"] != "drop"
+        if has_missing:
+            draft = replace(draft, fields=draft.fields | {"missing": True}).because("missing", _EMPTY_TOLD)
+        drafts[name] = draft
     return [drafts[name] for name in rows.columns]
 
 
@@ -259,43 +279,97 @@ def _text(value: Any) -> str:
     return OPEN if value == OPEN else value_text(value)
 
 
-def _of_texts(name: str, values: pa.Array, signs: NumberForm = _PLAIN) -> ColumnDraft:
-    """Draft a column of the first type that fits all texts, with numbers by these signs."""
-    has_missing = values.null_count > 0
-    values = values.drop_null()
+@dataclass(frozen=True)
+class _Texts:
+    """The first texts of a column, without what says that a value is missing.
+
+    Args:
+        values: the others (n,).
+        words: those that say so, the most frequent first.
+        has_empty: whether a field is empty.
+        amounts: the values without their unit.
+    """
+
+    values: pa.Array
+    words: list[str]
+    has_empty: bool
+    amounts: Amounts
+
+    @classmethod
+    def of(cls, texts: pa.Array) -> _Texts:
+        counts = {one["values"]: one["counts"] for one in pc.value_counts(texts.drop_null()).to_pylist()}
+        has_empty = texts.null_count > 0 or "" in counts
+        words = sorted((text for text in counts if text and is_missing_word(text)), key=lambda text: (-counts[text], text))
+        values = texts.filter(pc.invert(pc.is_in(texts, pa.array([*words, "", None], pa.string()))))
+        return cls(values, words, has_empty, likely_amounts(values))
+
+
+def _of_texts(name: str, texts: _Texts, signs: NumberForm = _PLAIN) -> ColumnDraft:
+    """Draft a column of the first type that fits all texts but words for a missing value, with numbers by these signs."""
+    draft = _of_present(name, texts, signs)
+    kind = draft.fields["type"]
+    if texts.words and kind == "category":
+        # A word may as well be one of the texts.
+        named = value_text(texts.words)
+        told = f"are {named} values? Then list them. Else  missing: true  and  missing_values: {named}"
+        return draft.because("values", f"{draft.why['values']}. {told}")
+    if kind == OPEN or not (texts.words or texts.has_empty):
+        return draft
+    known: dict[str, Any] = {"missing": True}
+    if texts.words:
+        known["missing_values"] = [*texts.words, *[""] * texts.has_empty]
+    draft = replace(draft, fields=draft.fields | known)
+    third = "; a third answer beside true and false is one of  type: category" if kind == "boolean" else ""
+    told = _MISSING_TOLD + third
+    return draft.because("missing_values", told) if texts.words else draft.because("missing", _EMPTY_TOLD)
+
+
+def _of_present(name: str, texts: _Texts, signs: NumberForm) -> ColumnDraft:
+    values, amounts = texts.values, texts.amounts
     if not len(values):
         return ColumnDraft(name, {"type": OPEN}, {"type": f"one of {', '.join(KINDS)}"})
     if len(values) >= _FEWEST_NUMBERED and set(pc.unique(values).to_pylist()) == set(_DIGITS):
         return ColumnDraft.of_type(name, "boolean", words=list(_DIGITS)).because("words", _DIGITS_TOLD)
     if words := likely_words(values):
         return ColumnDraft.of_type(name, "boolean", **({"words": words} if tuple(words) != TRUTH else {}))
-    if pc.any(pc.match_substring_regex(values, r"^\s*0\d")).as_py() and _reads(Integers(), values):
+    if pc.all(pc.match_substring_regex(values, r"^\s*\+\d{7,}\s*$")).as_py():
+        return ColumnDraft.of_type(name, "category").because("type", _PHONE)
+    if forms := likely_digits(values):
+        draft = _of_forms(name, forms)
+        return draft if "format" in draft.why else draft.because("format", _DIGITS_OF_DAYS)
+    if pc.any(pc.match_substring_regex(values, r"^\s*0\d")).as_py() and reads(Integers(), values):
         # A number would lose the zeros.
         draft = ColumnDraft.of_type(name, "category")
-        return draft.because("type", draft.why.get("type", "digits with a zero in front, as codes have: texts"))
+        told = draft.why.get("type", "digits with a zero in front, as codes have: texts")
+        return draft.because("type", told + _also(likely_numbers(values)))
     for form in dict.fromkeys((signs, _PLAIN)):
-        if form.fits(values).all() and (draft := _of_numbers(name, values, form, signs, has_missing=has_missing)):
+        if form.fits(amounts.bare).all() and (draft := _of_numbers(name, texts, form, signs)):
             return draft
     for kind, scale in _TESTS.items():
-        if kind not in ("integer", "number") and _reads(scale, values):
+        if kind not in ("integer", "number") and reads(scale, values):
             form = likely_iso_format(values, kind)
             return ColumnDraft.of_type(name, kind) if form is None else _of_form(name, form)
-    return _of_moments(name, values) or ColumnDraft.of_type(name, "category")
+    return _of_moments(name, values) or _of_several(name, values) or ColumnDraft.of_type(name, "category")
 
 
-def _of_numbers(
-    name: str, values: pa.Array, form: NumberForm, signs: NumberForm, *, has_missing: bool
-) -> ColumnDraft | None:
+def _of_numbers(name: str, texts: _Texts, form: NumberForm, signs: NumberForm) -> ColumnDraft | None:
     """Draft a column of numbers by the signs of `form`, where those of the table are others; None if they are none."""
+    values = texts.amounts.bare
     read = form.read(values)
-    if not _reads(Decimals(), read):
+    if not reads(Decimals(), read):
         return None
-    decimals = likely_decimals(values, form)
+    decimals, is_whole = likely_decimals(values, form), reads(Integers(), read)
+    is_fixed = bool(decimals) and has_same_decimals(values, form, decimals)
+    has_missing = bool(texts.words) or texts.has_empty
     # Programs write whole numbers as 3.0 in a column in which some are missing.
-    fixed = decimals and has_same_decimals(values, form, decimals) and not (decimals == 1 and has_missing)
-    if not fixed and _reads(Integers(), read):
+    if is_whole and is_fixed and ((decimals == 1 and has_missing) or len(values) >= _FEWEST_NUMBERED):
+        draft = ColumnDraft.of_type(name, "integer", decimals=decimals).because("decimals", _WHOLE_TOLD)
+    elif is_whole and not is_fixed:
         draft = ColumnDraft.of_type(name, "integer")
-        draft = draft.because("type", _NUMBERED) if _is_row_number(read) else draft
+        if _is_row_number(read):
+            draft = draft.because("type", _NUMBERED)
+        elif not texts.amounts.fields and (also := _also(likely_numbers(values))):
+            draft = draft.because("type", draft.why.get("type", "a number?") + also)
     elif decimals:
         draft = ColumnDraft.of_type(name, "number", decimals=decimals).because("decimals", _DECIMALS_TOLD)
     else:
@@ -305,7 +379,27 @@ def _of_numbers(
         own["thousands"] = ""
     for key, value in own.items():
         draft = replace(draft, fields=draft.fields | {key: value}).because(key, _OWN[key])
+    for key, value in texts.amounts.fields.items():
+        draft = replace(draft, fields=draft.fields | {key: value}).because(key, _UNIT_TOLD)
     return draft
+
+
+def _also(moment: tuple[str, str] | None) -> str:
+    """Return the question whether digits are dates or times."""
+    return "" if moment is None else f' Or a {moment[0]}? Then  type: {moment[0]}, format: "{moment[1]}"'
+
+
+def _of_several(name: str, values: pa.Array) -> ColumnDraft | None:
+    """Leave open the type of a column of numbers of several units, or of dates in two forms; None for any other."""
+    if units := several_units(values):
+        named = ", ".join(f'"{unit}"' for unit in units[:_MOST_NAMED])
+        told = f"numbers of several units, {named}: one column has one unit; convert them, or give each a column"
+    elif two := likely_two(values):
+        named = " and ".join(f'{example_of(form)} ("{form.format}")' for form in two)
+        told = f"dates or times in two forms, as {named}: write all in one form; format: names it"
+    else:
+        return None
+    return ColumnDraft(name, {"type": OPEN}, {"type": told})
 
 
 def _has_thousand(numbers: pa.Array) -> bool:
@@ -323,10 +417,13 @@ def _is_row_number(texts: pa.Array) -> bool:
 
 def _of_moments(name: str, values: pa.Array) -> ColumnDraft | None:
     """Draft a column of dates or times in another form than that of ISO 8601, or with offsets; None where it has none."""
-    if _reads(Datetimes("second", "UTC"), values):
+    if reads(Datetimes("second", "UTC"), values):
         return ColumnDraft.of_type(name, "datetime", zone=OPEN).because("zone", _ZONE)
-    if not (forms := likely_moments(values)):
-        return None
+    forms = likely_moments(values)
+    return _of_forms(name, forms) if forms else None
+
+
+def _of_forms(name: str, forms: Sequence[MomentForm]) -> ColumnDraft:
     if len(forms) == 1:
         return _of_form(name, forms[0])
     either = " or ".join(f'"{form.format}"' for form in forms)
@@ -334,7 +431,9 @@ def _of_moments(name: str, values: pa.Array) -> ColumnDraft | None:
 
 
 def _of_form(name: str, form: MomentForm) -> ColumnDraft:
-    finest = {"resolution": "minute"} if "%M" in form.format and "%S" not in form.format else {}
+    finest = {}
+    if form.kind != "date" and not re.search("%[Ss]", form.format):
+        finest = {"resolution": "minute" if "%M" in form.format else "hour"}
     return ColumnDraft.of_type(name, form.kind, format=form.format, **finest)
 
 
@@ -383,17 +482,9 @@ def _refuse_many(names: list[str], path: Path | str) -> None:
 def _refuse_record(names: list[str], path: Path) -> None:
     """Refuse a record in place of the header, whose values would stand in the draft."""
     for name in names:
-        looks = [kind for kind, scale in _TESTS.items() if kind != "time" and _reads(scale, pa.array([name]))]
+        looks = [kind for kind, scale in _TESTS.items() if kind != "time" and reads(scale, pa.array([name]))]
         if not name or looks:
             what = f"a field like {'an' if looks[0] == 'integer' else 'a'} {looks[0]}" if looks else "an empty field"
             raise BadRecords(
                 f"{path}: the first line has {what}: expected the names of the columns; use --no-header if it is a record"
             )
-
-
-def _reads(scale: Scale, texts: pa.Array) -> bool:
-    try:
-        scale.ticks(texts)
-    except Misfit:
-        return False
-    return True

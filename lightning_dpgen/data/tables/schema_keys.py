@@ -269,7 +269,7 @@ COLUMN_KEYS = (
     Key(
         "negative",
         'the number -1 as this column writes it, with its unit, if its numbers are text: `"(1)"`, `"1-"`, `"$-1"`, '
-        '`"($1)"`, or `"−1"` with the sign of typesetters',
+        '`"($1)"`, or `"\u22121"` with the minus of typesetters',
         "a minus before unit and number",
         _TEXT,
     ),
