@@ -150,7 +150,11 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:
         raise UsageError(f"-o {output}: cannot be written ({error.strerror or error})") from None
     unfilled = sum(f": {OPEN}" in line for line in text.splitlines() if not line.startswith("#"))
-    print(f"{output}: {len(columns)} columns, {unfilled} lines to fill in in place of {OPEN}")
+    for column in columns:
+        if not column.name:
+            print(f"{path}: {column.why['type']}")
+    many = sum(bool(column.name) for column in columns)
+    print(f"{output}: {many} columns, {unfilled} lines to fill in in place of {OPEN}")
     if asked:
         where = [f"data.url={asked.url}", f"data.query={asked.query}"]
         where += ["data.rows_independent=true"] * asked.rows_independent

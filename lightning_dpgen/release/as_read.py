@@ -24,6 +24,8 @@ class AsRead:
         separator: between fields of text; None for what goes with the ending of a name.
         charset: the encoding of text.
         header: whether text begins with the names of columns.
+        skip_rows: the empty lines above all others, in place of those that the file with the real ones has there.
+        comment: how lines begin that are no records; a first field that begins so stands in double quotes.
         quotes: which fields of text stand in double quotes, one of `data.tables.written_form.QUOTES`.
         forms: of numbers, dates and times in text, by column.
         words: for false and for true, by column.
@@ -45,6 +47,8 @@ class AsRead:
     forms: dict[str, WrittenForm] = field(default_factory=dict)
     words: dict[str, tuple[str, str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    skip_rows: int = 0
+    comment: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, schema: Schema) -> AsRead:
@@ -63,6 +67,8 @@ class AsRead:
             forms,
             {c.name: c.words for c in columns if isinstance(c, Category) and c.words is not None},
             {c.name: c.missing_values[0] for c in columns if c.missing and "" not in c.missing_values},
+            schema.skip_rows,
+            schema.comment,
         )
 
     def texts(self, chunk: pa.RecordBatch) -> pa.RecordBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -115,21 +115,26 @@ def csv_text(
         names = pa.array(plain.schema.names, pa.string())
         if escape:
             plain, names = _escaped(plain), pa.array(map(escaped_name, plain.schema.names), pa.string())
+        if i == 0 and form.skip_rows:
+            yield "\n" * form.skip_rows
         if i == 0 and form.header:
-            yield separator.join(_quoted(names, separator, every=form.quotes != NEEDED).to_pylist()) + "\n"
+            first = _quoted(names, separator, every=form.quotes != NEEDED, marks=form.comment)
+            yield separator.join(first.to_pylist()) + "\n"
         fields = []
         for name, kind, texts in zip(plain.schema.names, plain.schema.types, form.texts(plain).columns, strict=True):
             is_text = pa.types.is_string(kind) or name in form.words
             every = form.quotes == OF_ALL or (form.quotes != NEEDED and is_text)
-            quoted = _quoted(texts, separator, every=every)
+            quoted = _quoted(texts, separator, every=every, marks=() if fields else form.comment)
             # A line of nothing is no row to most readers.
             fields.append(pc.coalesce(quoted, '""' if form.quotes == OF_ALL or plain.num_columns == 1 else ""))
         lines = pc.binary_join_element_wise(*fields, separator).to_pylist()
         yield "".join(f"{line}\n" for line in lines)
 
 
-def _quoted(texts: pa.Array, separator: str, *, every: bool) -> pa.Array:
+def _quoted(texts: pa.Array, separator: str, *, every: bool, marks: Sequence[str] = ()) -> pa.Array:
     """Return texts as fields of RFC 4180: in double quotes where they need them, or every one; null stays null.
+
+    A text that begins with one of the marks would be a comment without quotes.
 
     An empty text needs them, since an empty field is a missing value.
 
@@ -140,7 +145,8 @@ def _quoted(texts: pa.Array, separator: str, *, every: bool) -> pa.Array:
     inside = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
     if every:
         return inside
-    return pc.if_else(pc.match_substring_regex(texts, f'[{re.escape(separator)}"\\r\\n]|^$'), inside, texts)
+    comment = "".join(f"|^{re.escape(mark)}" for mark in marks)
+    return pc.if_else(pc.match_substring_regex(texts, f'[{re.escape(separator)}"\\r\\n]|^${comment}'), inside, texts)
 
 
 def _escaped(chunk: pa.RecordBatch) -> pa.RecordBatch:

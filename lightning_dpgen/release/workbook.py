@@ -75,6 +75,8 @@ def write_workbook(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Sche
     formats = [_number_format(form.forms.get(name), kind) for name, kind in zip(schema.names, schema.types, strict=True)]
     forms = [form.forms.get(name) for name in schema.names]
     try:
+        for _ in range(form.skip_rows):
+            made.append([])
         made.append([cell(name, None, None) for name in schema.names])
         for chunk in map(form.cells, chunks):
             for row in zip(*(column.to_pylist() for column in chunk.columns), strict=True):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,7 @@ class RowSource(ABC):
         hint: further advice where a name stands twice.
 
     Attributes:
+        unnamed: the columns without a name, which are left out: by what stands for each its place, from 1.
         ragged: how many rows have been left out so far, since they have another number of fields.
 
     Raises:
@@ -58,6 +60,7 @@ class RowSource(ABC):
     """
 
     ragged = 0
+    unnamed: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, where: str, columns: Sequence[str], hint: str = "") -> None:
         self.where, self.columns = where, list(columns)
@@ -88,6 +91,10 @@ class RowSource(ABC):
     def place(self, row: int) -> str:
         """Return the place of a row, counted from 0, within the source."""
         return f"row {row} (from 0)"
+
+    def advice_on(self, names: Collection[str]) -> str:
+        """Return where columns of these names may stand that are not there, and what to do; "" where nothing is known."""
+        return ""
 
     def blocks(self, columns: Sequence[str] | None = None) -> Generator[Block]:
         """Yield the rows in their order, with these columns, or all."""

@@ -7,9 +7,10 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +28,8 @@ _BYTES_AT_ONCE = 1 << 24
 # Encodings in which a byte of a letter may be like a separator or a quote.
 _NOT_BY_BYTES = ("utf-16", "utf-16-le", "utf-16-be", "shift_jis", "big5", "gb18030")
 
+# Records among which the names of the columns are searched where they were expected above.
+_MOST_ABOVE = 100
 # Behind a carriage return that ends a line by itself.
 _RETURN = re.compile(rb"(?<=\r)(?!\n)")
 
@@ -43,9 +46,13 @@ class DelimitedText(RowSource):
         drop_ragged: whether rows with another number of fields are left out and counted, not refused.
         headless: the words by which a reader is told that there is no header, for advice; none where it cannot be.
         charset: the encoding of the text, one of `data.files.text.CHARSETS`.
+        skip_rows: the number of lines above all others that are no rows, such as a title.
+        comment: how lines begin that are no rows wherever they stand outside of quotes. A beginning that ends with a letter
+            or a digit ends a word.
 
     Attributes:
         has_header: whether the file says the names of its columns.
+        unnamed: stands for the columns without a name, which are none of `columns`: by each the place of one, from 1.
 
     Raises:
         BadRecords: if there is no header where there should be one, or it cannot be read.
@@ -63,21 +70,29 @@ class DelimitedText(RowSource):
         drop_ragged: bool = False,
         headless: str = "",
         charset: str = UTF8,
+        skip_rows: int = 0,
+        comment: Sequence[str] = (),
     ) -> None:
         self._path, self._strip, self._drop_ragged, self._charset = path, strip, drop_ragged, charset
+        self._skipped = Skipped(skip_rows, tuple(comment))
         self._separator = separator or default_separator(path)
         if len(self._separator.encode()) != 1 or self._separator in '"\r\n':
             raise ValueError(f"separator={shown(separator)}: expected one character")
         self.has_header, self._header_line, self._part = names is None, 0, WHOLE
         if names is None:
-            self._header_line, names = header_of(path, self._separator, charset)
+            self._header_line, names = header_of(path, self._separator, charset, self._skipped)
             names = [name.strip() for name in names] if strip else names
+        # No name in a file has this sign.
+        self.unnamed = {f"\0{place}": place for place, name in enumerate(names, 1) if not name.strip()}
+        self._fields = [name if name.strip() else f"\0{place}" for place, name in enumerate(names, 1)]
+        if len(self.unnamed) == len(names):
+            raise BadRecords(f"{path}, line {self._header_line}: no column has a name: expected the names of the columns")
         hint = f", or say that the first line is no header ({headless})" if headless and self.has_header else ""
-        super().__init__(str(path), names, hint)
-        self._skips_empty = skip_empty and len(self.columns) > 1
+        super().__init__(str(path), [name for name in self._fields if name not in self.unnamed], hint)
+        self._skips_empty = skip_empty and len(self._fields) > 1
 
     def ranges(self, columns: Sequence[str]) -> list[TextRange]:
-        if self._charset in _NOT_BY_BYTES:
+        if self._charset in _NOT_BY_BYTES or self._skipped:
             return [WHOLE]
         # The header is never by itself.
         first, *others = find_ranges(self._path, self._scan())
@@ -94,12 +109,12 @@ class DelimitedText(RowSource):
         read = pa.csv.ReadOptions(
             use_threads=False,
             block_size=_BYTES_AT_ONCE,
-            column_names=self.columns,
+            column_names=self._fields,
             # Lines before the header are empty; the header may be of several lines.
-            skip_rows=max(self._header_line - 1, 0) if has_header else 0,
+            skip_rows=max(self._header_line - 1, 0) if has_header and not self._skipped else 0,
             skip_rows_after_names=int(has_header),
             # Arrow warns of rows that it cannot hand to `_left_out` as text, so all is decoded before.
-            encoding=_with_mark(self._charset) if self._drop_ragged else self._charset,
+            encoding=UTF8 if self._skipped else _with_mark(self._charset) if self._drop_ragged else self._charset,
         )
         parse = pa.csv.ParseOptions(
             delimiter=self._separator,
@@ -115,7 +130,7 @@ class DelimitedText(RowSource):
         )
         try:
             with open_range(self._path, self._part) as unread:
-                file = _Scanned(unread, scan)
+                file = _Scanned(self._kept_lines(unread) if self._skipped else unread, scan)
                 for batch in pa.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
                     yield pa.record_batch(list(map(_stripped, batch.columns)), names=columns) if self._strip else batch
                 # A quote that is left open takes all below it for one field, and Arrow is content.
@@ -144,13 +159,29 @@ class DelimitedText(RowSource):
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the rows below the header as fields, each with its line."""
-        for line, fields in _records(self._path, self._separator, self._charset, self._part):
+        for line, fields in _records(self._path, self._separator, self._charset, self._part, self._skipped):
             if line > self._header_line and (fields or not self._skips_empty):
                 yield line, fields
 
     def _is_ragged(self, fields: list[str]) -> bool:
         # To Arrow an empty line is a row of nulls.
-        return bool(fields) and len(fields) != len(self.columns)
+        return bool(fields) and len(fields) != len(self._fields)
+
+    def _kept_lines(self, file: BinaryIO) -> BinaryIO:
+        """Return the bytes (UTF-8) of the lines that are rows, and of those of the header."""
+        text = io.TextIOWrapper(file, _with_mark(self._charset), newline="")
+        lines = self._skipped.kept(_lines(text), self._separator)
+        return io.BufferedReader(_Lines(line.encode() for number, line in lines if number >= self._header_line))
+
+    def advice_on(self, names: Collection[str]) -> str:
+        above: list[str] = []
+        for line, fields in itertools.islice(_records(self._path, self._separator, self._charset), _MOST_ABOVE):
+            if line != self._header_line and set(names) <= {field.strip() for field in fields} and self.has_header:
+                marks = {text[:1] for text in above if text}
+                mark = f'comment: "{min(marks)}" or ' if len(marks) == 1 and not min(marks).isalnum() else ""
+                return f"; line {line} has these names: declare {mark}skip_rows: {line - 1}"
+            above.append(fields[0] if fields else "")
+        return ""
 
     def _left_out(self, _: pa.csv.InvalidRow) -> str:
         self.ragged += 1
@@ -163,10 +194,16 @@ class DelimitedText(RowSource):
                 if self._is_ragged(fields) and not self._drop_ragged:
                     several = any("\n" in field for field in fields)
                     advice = "close the double quote that may be left open there, or correct" if several else "correct"
+                    advice += " the line or the separator, or put fields that hold the separator in double quotes"
+                    if len(fields) > len(self._fields) and not any(field.strip() for field in fields[len(self._fields) :]):
+                        advice = "the line ends with a separator and nothing behind it: remove it there"
+                    elif len(fields) < len(self._fields) and self.has_header:
+                        advice += (
+                            "; if it is no record, as a sum or a note, declare its beginning under comment in the schema"
+                        )
                     return BadRecords(
                         f"{self._path}, line {line}: found {len(fields)} field{'s' if len(fields) > 1 else ''}, expected "
-                        f"{len(self.columns)}, separated by {self._separator!r}: {advice} the line or the separator, or "
-                        "put fields that hold the separator in double quotes"
+                        f"{len(self._fields)}, separated by {self._separator!r}: {advice}"
                     )
         except BadRecords as found:
             return found
@@ -178,21 +215,64 @@ def default_separator(path: Path) -> str:
     return "\t" if bare_name(path).endswith(".tsv") else ","
 
 
-def header_of(path: Path, separator: str, charset: str = UTF8) -> tuple[int, list[str]]:
+@dataclass(frozen=True)
+class Skipped:
+    """Lines of a file of text that are no rows; see `DelimitedText`."""
+
+    rows: int = 0
+    comment: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.rows > 0 or bool(self.comment)
+
+    def kept(self, lines: Iterable[str], separator: str, first: int = 1) -> Iterator[tuple[int, str]]:
+        """Yield the other lines, each with its number; the first one has this number."""
+        scan, before = QuoteScan(separator.encode()), ""
+        for number, line in enumerate(lines, first):
+            if number <= self.rows or (not scan.is_open and self.is_comment(line)):
+                continue
+            # Lines without a quote change nothing but what stands before the next one.
+            if self.comment and '"' in line:
+                scan.feed((before[-1:] + line).encode())
+            before = line
+            yield number, line
+
+    def is_comment(self, text: object) -> bool:
+        """Tell whether a line, or the first cell of a row, begins as one that is no row.
+
+        Example:
+            >>> skipped = Skipped(comment=("#", "Total"))
+            >>> [skipped.is_comment(text) for text in ("# a,b", "Total;5", "Totally;5", 5)]
+            [True, True, False, False]
+        """
+        return isinstance(text, str) and any(
+            text.startswith(mark) and not (mark[-1].isalnum() and text[len(mark) : len(mark) + 1].isalnum())
+            for mark in self.comment
+        )
+
+
+_NOTHING = Skipped()
+
+
+def header_of(path: Path, separator: str, charset: str = UTF8, skipped: Skipped = _NOTHING) -> tuple[int, list[str]]:
     """Return the number, from 1, and the fields of the first line that is not empty; raise BadRecords if there is none."""
-    for line, fields in _records(path, separator, charset):
+    for line, fields in _records(path, separator, charset, skipped=skipped):
         if fields:
             return line, fields
     raise BadRecords(f"{path} is empty: expected a header line with the names of the columns")
 
 
-def _records(path: Path, separator: str, charset: str, part: TextRange = WHOLE) -> Iterator[tuple[int, list[str]]]:
+def _records(
+    path: Path, separator: str, charset: str, part: TextRange = WHOLE, skipped: Skipped = _NOTHING
+) -> Iterator[tuple[int, list[str]]]:
     """Yield lines as fields (none of an empty one), each with its number, from 1; raise BadRecords for a damaged file."""
-    line, is_over = part.line, False
+    line, is_over, begins = part.line, False, True
 
     def read_on(text: TextIO) -> Iterator[str]:
-        nonlocal is_over
-        yield from _lines(text)
+        nonlocal line, is_over, begins
+        for number, kept in skipped.kept(_lines(text), separator, part.line):
+            line, begins = (number, False) if begins else (line, False)
+            yield kept
         is_over = True
         # An empty line more is a row of its own, unless it still belongs to a field.
         yield ""
@@ -208,7 +288,7 @@ def _records(path: Path, separator: str, charset: str, part: TextRange = WHOLE) 
                     )
                 if not is_over:
                     yield line, fields
-                line = part.line + reader.line_num
+                begins = True
     except UnicodeError as error:
         # A damaged archive may be found out by its checksum alone, behind what it holds.
         if charset == UTF8:
@@ -223,6 +303,22 @@ def _records(path: Path, separator: str, charset: str, part: TextRange = WHOLE) 
         raise BadRecords(f"{path}, line {line} cannot be read: {error}; is a double quote left open there?") from None
     except UNREADABLE as error:
         raise damaged(path, error) from None
+
+
+class _Lines(io.RawIOBase):
+    """A file of bytes that yields lines (bytes) one after the other."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._lines, self._rest = lines, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._rest = self._rest or next(self._lines, b"")
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
 
 
 class _Scanned(io.RawIOBase):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -102,6 +102,9 @@ class FileRows(RowSource):
 
     def place(self, row: int) -> str:
         return self._rows.place(row)
+
+    def advice_on(self, names: Collection[str]) -> str:
+        return self._rows.advice_on(names)
 
 
 def _files_of(folder: Path, text: bool) -> list[Path]:

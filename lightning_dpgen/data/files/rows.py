@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.database import DatabaseQuery, QueryRows
-from lightning_dpgen.data.files.delimited import DelimitedText
+from lightning_dpgen.data.files.delimited import DelimitedText, Skipped
 from lightning_dpgen.data.files.duckdb_file import DuckdbRows
 from lightning_dpgen.data.files.folder import FolderRows
 from lightning_dpgen.data.files.json_lines import JsonLines
@@ -65,6 +65,8 @@ def rows_of(
     *,
     table: str | None = None,
     keys: Sequence[str] = (),
+    skip_rows: int = 0,
+    comment: Sequence[str] = (),
     **options: Any,
 ) -> RowSource:
     """Return the rows of a source, of which only the names of columns are read (and of JSON lines the first thousand).
@@ -75,6 +77,7 @@ def rows_of(
         names: of the columns, where a file of text or a workbook does not say them; else None.
         table: the sheet of a workbook, or the table of a database; None for the only one.
         keys: those that JSON lines may have, beside those of the first lines.
+        skip_rows, comment: the rows of a file of text or a workbook that are none of the table, see `DelimitedText`.
         separator, options: of a file of text, see `DelimitedText`.
 
     Raises:
@@ -100,12 +103,12 @@ def rows_of(
     if kind == PARQUET:
         return ParquetRows(path)
     if kind == WORKBOOK:
-        return WorkbookRows(path, table, names)
+        return WorkbookRows(path, table, names, Skipped(skip_rows, tuple(comment)))
     if is_database(path):
         return SqliteRows(path, table) if _begins_with(path, MAGIC) else DuckdbRows(path, table)
     if bare_name(path).endswith(JSON_LINES):
         return JsonLines(path, keys)
-    return DelimitedText(path, names, separator, **options)
+    return DelimitedText(path, names, separator, skip_rows=skip_rows, comment=comment, **options)
 
 
 def _begins_with(path: Path, magic: bytes) -> bool:

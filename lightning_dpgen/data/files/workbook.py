@@ -6,11 +6,12 @@ import itertools
 import re
 import warnings
 import zipfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightning_dpgen.data.files.delimited import Skipped
 from lightning_dpgen.data.files.extras import needs
 from lightning_dpgen.data.files.table_choice import name_one
 from lightning_dpgen.data.files.text import UNREADABLE, damaged
@@ -21,8 +22,13 @@ from lightning_dpgen.sampling.errors import BadRecords
 # An archive of a few kilobytes may unpack to more than any disk holds; texts of a workbook are held in memory.
 _MOST_BYTES, _MOST_TEXT_BYTES = 1 << 32, 1 << 30
 _TEXTS = "xl/sharedStrings.xml"
-_FORMULA, _MERGED = re.compile(rb"<(?:\w+:)?f[\s/>]"), re.compile(rb"<(?:\w+:)?mergeCell\s")
-_LONGEST_TAG = 64
+# The last row of merged cells stands behind the colon.
+_FORMULA = re.compile(rb"<(?:\w+:)?f[\s/>]")
+_MERGED = re.compile(rb"<(?:\w+:)?mergeCell\s[^>]*ref=\"[A-Z]+\d+:[A-Z]+(\d+)\"")
+_LONGEST_TAG, _LAST_ROW = 64, 2**20
+# Rows among which the names of the columns are searched where they were expected above.
+_MOST_ABOVE = 100
+_NOTHING_SKIPPED = Skipped()
 _AT_ONCE = 1 << 20
 
 
@@ -33,13 +39,20 @@ class WorkbookRows(ValueRows):
         path: the file.
         sheet: its name; None for the only one.
         names: of the columns, where the first row does not say them; else None.
+        skipped: rows that are none of the table: those above all others, and those whose first cell begins so.
 
     Raises:
         BadRecords: if there is no such sheet, it holds merged cells, or it cannot be read.
     """
 
-    def __init__(self, path: Path, sheet: str | None = None, names: Sequence[str] | None = None) -> None:
-        self._path, self._above = path, int(names is None)
+    def __init__(
+        self,
+        path: Path,
+        sheet: str | None = None,
+        names: Sequence[str] | None = None,
+        skipped: Skipped = _NOTHING_SKIPPED,
+    ) -> None:
+        self._path, self._above, self._skipped = path, skipped.rows, skipped
         _refuse_bomb(path)
         with self._opened() as book:
             sheets = [one.title for one in book.worksheets]
@@ -49,10 +62,14 @@ class WorkbookRows(ValueRows):
             if self._sheet not in sheets:
                 raise BadRecords(f"{path} has no sheet {shown(self._sheet)}: it has {shown(', '.join(sheets))}")
             place = book[self._sheet]._worksheet_path
-            names = _header(book[self._sheet], f"{path}, sheet {shown(self._sheet)}") if names is None else list(names)
+            self._has_header, self._fields = names is None, list(names or ())
+            if names is None:
+                self._above, self._fields = _header(book[self._sheet], f"{path}, sheet {shown(self._sheet)}", skipped)
         self._formulas, merged = _holds(path, place)
-        super().__init__(f"{path}, sheet {shown(self._sheet)}", names)
-        if merged:
+        self.unnamed = {f"\0{place}": place for place, name in enumerate(self._fields, 1) if not name}
+        self._fields = [name or f"\0{place}" for place, name in enumerate(self._fields, 1)]
+        super().__init__(f"{path}, sheet {shown(self._sheet)}", [name for name in self._fields if name not in self.unnamed])
+        if merged > skipped.rows:
             raise BadRecords(
                 f"{self.where}: has merged cells, only one of which holds the value: unmerge them (in Excel: Merge and "
                 "Centre), and fill each cell"
@@ -61,7 +78,7 @@ class WorkbookRows(ValueRows):
     def value_blocks(self, columns: list[str]) -> Generator[list[list[Any]]]:
         from openpyxl.cell.cell import ERROR_CODES
 
-        places = [self.columns.index(name) for name in columns]
+        places = [self._fields.index(name) for name in columns]
         for piece in pieces(self._rows()):
             block = []
             for number, row in piece:
@@ -97,13 +114,30 @@ class WorkbookRows(ValueRows):
 
     def _full(self, rows: Any, first: int = 1) -> Iterator[tuple[int, Sequence[Any]]]:
         for number, row in enumerate(rows, first):
-            if number > self._above and any(value is not None for value in row):
-                if any(value is not None for value in row[len(self.columns) :]):
+            is_row = any(value is not None for value in row) and not self._skipped.is_comment(row[0])
+            if number > self._above and is_row:
+                if any(value is not None for value in row[len(self._fields) :]):
+                    elsewhere = "; if the names stand further down, declare skip_rows in the schema"
                     raise BadRecords(
-                        f"{self.where}, row {number}: holds a value to the right of the last of {len(self.columns)} "
+                        f"{self.where}, row {number}: holds a value to the right of the last of {len(self._fields)} "
                         "columns: give the column a name in the first row, or empty the cell"
+                        + (elsewhere if self._has_header else "")
                     )
                 yield number, row
+
+    @classmethod
+    def first_rows(cls, path: Path, sheet: str | None = None, most: int = 200) -> list[list[str]]:
+        """Return the cells of the first rows of a sheet as text, "" for an empty one; errors as those of the class."""
+        everything = cls(path, sheet, ["?"], Skipped(_LAST_ROW))
+        with everything._opened() as book, _rows_of(book[everything._sheet]) as rows:
+            return [["" if cell is None else str(cell) for cell in row] for row in itertools.islice(rows, most)]
+
+    def advice_on(self, names: Collection[str]) -> str:
+        with self._opened() as book, _rows_of(book[self._sheet]) as rows:
+            for number, row in enumerate(itertools.islice(rows, _MOST_ABOVE), 1):
+                if number != self._above and self._has_header and set(names) <= {str(value).strip() for value in row}:
+                    return f"; row {number} has these names: declare skip_rows: {number - 1}"
+        return ""
 
     def _cell(self, place: int, row: int) -> str:
         from openpyxl.utils import get_column_letter
@@ -136,21 +170,16 @@ def _rows_of(sheet: Any) -> Any:
     return closing(sheet.iter_rows(values_only=True))
 
 
-def _header(sheet: Any, where: str) -> list[str]:
-    """Return the names in the first row, without the empty cells at its end."""
+def _header(sheet: Any, where: str, skipped: Skipped) -> tuple[int, list[str]]:
+    """Return the number and the names of the first row that is not empty, "" for none, without the cells at its end."""
     with _rows_of(sheet) as rows:
-        first = list(next(rows, ()))
-    while first and first[-1] is None:
-        first.pop()
-    if not first:
-        raise BadRecords(f"{where}: the first row is empty: expected the names of the columns")
-    for place, name in enumerate(first, 1):
-        if name is None or not str(name).strip():
-            raise BadRecords(
-                f"{where}: the first row has no name in column {place}: expected the names of all columns there, with no "
-                "title above them"
-            )
-    return [str(name).strip() for name in first]
+        for number, row in enumerate(rows, 1):
+            names = ["" if name is None else str(name).strip() for name in row]
+            while names and not names[-1]:
+                names.pop()
+            if names and number > skipped.rows and not skipped.is_comment(row[0]):
+                return number, names
+    raise BadRecords(f"{where}: no row holds a value: expected the names of the columns in the first one")
 
 
 def _refuse_bomb(path: Path) -> None:
@@ -174,14 +203,15 @@ def _refuse_bomb(path: Path) -> None:
         )
 
 
-def _holds(path: Path, place: str) -> tuple[bool, bool]:
-    """Tell whether the file of a sheet within the archive holds formulas, and merged cells."""
-    formulas = merged = False
+def _holds(path: Path, place: str) -> tuple[bool, int]:
+    """Tell whether the file of a sheet within the archive holds formulas, and the last row with merged cells, or 0."""
+    formulas, merged = False, 0
     with zipfile.ZipFile(path) as archive, archive.open(place.removeprefix("/")) as sheet:
         end = b""
         try:
             while part := sheet.read(_AT_ONCE):
-                formulas, merged = formulas or bool(_FORMULA.search(end + part)), merged or bool(_MERGED.search(end + part))
+                formulas = formulas or bool(_FORMULA.search(end + part))
+                merged = max([merged, *map(int, _MERGED.findall(end + part))])
                 end = part[-_LONGEST_TAG:]
         except (zipfile.BadZipFile, *UNREADABLE) as error:
             raise damaged(path, error, " as a workbook") from None

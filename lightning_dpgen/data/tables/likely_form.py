@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.files.text import UNREADABLE, UTF8, damaged, opened
+from lightning_dpgen.data.files.text import PACKED, UNREADABLE, UTF8, damaged, opened
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.scales import Decimals, Scale
 from lightning_dpgen.data.tables.written_form import NEEDED, OF_ALL, OF_TEXTS, NumberForm
@@ -39,7 +39,7 @@ def likely_charset(path: Path) -> str:
     Raises:
         BadRecords: if it cannot be unpacked.
     """
-    first = _first_bytes(path)
+    first = first_bytes(path)
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     # Text of few letters beyond ASCII has a zero in each of its pairs of bytes, in one of the two places.
@@ -127,7 +127,7 @@ def likely_quotes(path: Path, separator: str, charset: str) -> str:
     Raises:
         BadRecords: if it cannot be unpacked.
     """
-    text = _first_bytes(path).decode(charset, errors="ignore").removeprefix("\ufeff")
+    text = first_bytes(path).decode(charset, errors="ignore").removeprefix("\ufeff")
     cut = re.escape(separator)
     fields = re.findall(rf'(?:^|(?<=[{cut}\r\n]))("(?:[^"]|"")*"|[^{cut}"\r\n]+)(?=[{cut}\r\n])', text)
     bare = [field for field in fields if field[0] != '"' and field.strip()]
@@ -159,12 +159,23 @@ def likely_words(texts: pa.Array) -> list[str] | None:
     return list(map(spell, pair))
 
 
-def _first_bytes(path: Path) -> bytes:
+def first_bytes(path: Path) -> bytes:
+    """Return the first bytes of a file of text, unpacked; raise BadRecords where it cannot be."""
     try:
         with opened(path) as file:
             return file.read(_LOOKED_AT)
     except UNREADABLE as error:
         raise damaged(path, error) from None
+
+
+def last_bytes(path: Path) -> bytes:
+    """Return the last bytes of a file of text that is not packed; of a packed one the last of `first_bytes`."""
+    if path.suffix in PACKED:
+        return first_bytes(path)
+    with open(path, "rb") as file:
+        # An even number, since letters of UTF-16 have two bytes.
+        file.seek(max(path.stat().st_size // 2 * 2 - _LOOKED_AT // 16, 0))
+        return file.read()
 
 
 def _same(sign: str) -> str:

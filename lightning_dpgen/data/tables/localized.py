@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ class Localized(RowSource):
     def __init__(self, rows: RowSource, forms: Mapping[str, WrittenForm], missing: Mapping[str, tuple[str, ...]]) -> None:
         super().__init__(rows.where, rows.columns)
         self._rows, self._forms, self._missing = rows, forms, missing
+        self.unnamed = rows.unnamed
 
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         done = 0
@@ -42,6 +43,9 @@ class Localized(RowSource):
 
     def place(self, row: int) -> str:
         return self._rows.place(row)
+
+    def advice_on(self, names: Collection[str]) -> str:
+        return self._rows.advice_on(names)
 
     def _read(self, name: str, column: pa.Array, before: int) -> pa.Array:
         form, values = self._forms.get(name), plain(column) if name in self._forms else column

@@ -29,6 +29,8 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.privacy.nearest_word import nearest, suggest
 from lightning_dpgen.sampling.errors import BadRecords
 
+# What is said of columns that the header gives no name, as the index that pandas writes.
+UNNAMED = "columns without a name in the header, left out"
 # Columns of which a message asks whether they are other ones.
 _MOST_ASKED = 3
 
@@ -74,6 +76,8 @@ def read_table(
     rows = rows if sample is None else SampledRows(rows, sample, person)
     counted, numbers = Counter[str](), Numbering()
     parts = list(read_parts(rows, schema, outside=outside, person=person, values=values, counted=counted))
+    if rows.unnamed:
+        counted[UNNAMED] = len(rows.unnamed)
     if isinstance(rows, SampledRows) and rows.is_part:
         counted[SAMPLED] = rows.seen
     parts = parts or [no_records(schema, person=person, values=values)]
@@ -265,9 +269,12 @@ def check_rows(rows: RowSource, schema: TableSchema, person: str | None = None) 
         parts = [f"lacks {listed(missing)}"] * bool(missing) + [f"has {listed(foreign)}, not in the schema"] * bool(foreign)
         pairs = [(name, near) for name in foreign if (near := nearest(name, missing))][:_MOST_ASKED]
         misspelled = "".join(f"; is {shortened(name)} {shortened(near)}?" for name, near in pairs)
+        elsewhere = rows.advice_on(missing) if missing else ""
         single = "; is it another separator than the schema's?" if len(rows.columns) == 1 and len(needed) > 1 else ""
         advice = "declare them in the schema, with type: drop those to leave out"
-        raise BadRecords(f"{rows.where} {' and '.join(parts)}: expected the same columns; {advice}{single}{misspelled}")
+        raise BadRecords(
+            f"{rows.where} {' and '.join(parts)}: expected the same columns; {advice}{elsewhere or single}{misspelled}"
+        )
 
 
 def _owners(values: pa.Array, name: str) -> pa.Array:

@@ -32,12 +32,15 @@ from lightning_dpgen.privacy.nearest_word import suggest
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20
 _MOST_LABELS = 1000
+_MOST_SKIPPED, _MOST_MARKS, _LONGEST_MARK = 1000, 20, 100
 # Keys of the whole table, beside its columns.
 _DEFAULTS = {
     "description": "",
     "label": None,
     "table": None,
     "header": True,
+    "skip_rows": 0,
+    "comment": (),
     "strip": True,
     "separator": None,
     "charset": UTF8,
@@ -58,6 +61,8 @@ class TableSchema:
         label: the name of a column of categories, true and false, or few whole numbers; None without one.
         description: for people.
         header: whether a file of text begins with the names of columns; else they are told by their positions.
+        skip_rows: the number of lines of a file of text, or of rows of a workbook, above the header or the first record.
+        comment: how lines (first cells of rows) begin that are no records: texts such as ``#``, or one text.
         strip: whether spaces around the fields of a file of text are no part of them.
         separator: of fields in a file of text; None for a tab in a ``.tsv`` file, and a comma in any other.
         table: the sheet of a workbook, or the table of a database; None for the only one.
@@ -98,6 +103,8 @@ class TableSchema:
     thousands: str = ""
     constraints: tuple = ()
     found_constraints: tuple = ()
+    skip_rows: int = 0
+    comment: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, list | tuple) or not all(isinstance(column, Column) for column in self.columns):
@@ -111,6 +118,7 @@ class TableSchema:
         cut = self.separator
         if cut is not None and (not isinstance(cut, str) or len(cut) != 1 or not cut.isascii() or cut in '"\r\n'):
             raise BadSchema(f"{shortened(cut)}: expected one character, such as ';'", key="separator")
+        self._check_skipped()
         if type(self.table) is int:
             # Most people write a year without quotes.
             object.__setattr__(self, "table", str(self.table))
@@ -461,6 +469,24 @@ class TableSchema:
             for value in column.values if isinstance(column, Category) and column.kind is str else ():
                 if value != value.strip():
                     column.refuse("values", value, "no spaces around it, since they are cut off; or declare strip: false")
+
+    def _check_skipped(self) -> None:
+        if type(self.skip_rows) is not int or not 0 <= self.skip_rows <= _MOST_SKIPPED:
+            raise BadSchema(f"{shortened(self.skip_rows)}: expected a number of lines, at most 1,000", key="skip_rows")
+        marks = (self.comment,) if isinstance(self.comment, str) else self.comment
+        expected = "expected a text by which lines begin that are no records, or a list of such, as in '#'"
+        if not isinstance(marks, list | tuple) or len(marks) > _MOST_MARKS:
+            raise BadSchema(f"{shortened(marks)}: {expected}", key="comment")
+        for mark in marks:
+            if (
+                not is_text(mark)
+                or not mark.strip()
+                or not mark.isprintable()
+                or mark[0] in '" '
+                or len(mark) > _LONGEST_MARK
+            ):
+                raise BadSchema(f"{shortened(mark)}: {expected}, without a quote or a space in front", key="comment")
+        object.__setattr__(self, "comment", tuple(marks))
 
     def _check_label(self) -> None:
         found = [column for column in self.modelled if column.name == self.label]

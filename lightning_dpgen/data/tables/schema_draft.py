@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.blocks import RowSource
-from lightning_dpgen.data.files.delimited import default_separator, header_of
+from lightning_dpgen.data.files.delimited import Skipped, default_separator, header_of
 from lightning_dpgen.data.files.folder import FolderRows
-from lightning_dpgen.data.files.kinds import TEXT
+from lightning_dpgen.data.files.kinds import TEXT, WORKBOOK
 from lightning_dpgen.data.files.parquet import ParquetRows
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import UTF8, bare_name
 from lightning_dpgen.data.files.values import Nested
+from lightning_dpgen.data.files.workbook import WorkbookRows
 from lightning_dpgen.data.names import plain
 from lightning_dpgen.data.numbers import texts_of
 from lightning_dpgen.data.tables.columns import KINDS
@@ -45,6 +46,7 @@ from lightning_dpgen.data.tables.likely_moments import (
     likely_numbers,
     likely_two,
 )
+from lightning_dpgen.data.tables.likely_rows import likely_rows, title_rows
 from lightning_dpgen.data.tables.likely_units import Amounts, is_missing_word, likely_amounts, several_units
 from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
@@ -65,6 +67,8 @@ _FAKES = {
 _WORDS = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+")
 _ZONE = "whose clocks count, such as Europe/Berlin; bounds are local times"
 _TOLD = {
+    "skip_rows": "lines above the names of the columns that are no rows: check it",
+    "comment": "how lines begin that are no rows, told from the first and last ones: check it",
     "charset": "told from the first bytes: check a name with accents",
     "decimal": "told from the first rows: check that 1,234 is not a thousand",
     "thousands": "told from the first rows: check it",
@@ -83,6 +87,8 @@ _OWN = {
 # A key that numbers rows tells nothing of what is learned; fewer rows may be in order by chance.
 _NUMBERED = "the first rows are numbered so: is it the row number? Then  type: drop  (or fake: row_number)"
 _FEWEST_NUMBERED = 8
+# The name that pandas gives a column without one.
+_UNNAMED = re.compile(r"Unnamed: \d+")
 # Words for false and true that may also be the first numbers of many.
 _DIGITS = ("0", "1")
 _DIGITS_TOLD = "for false and true, told from the first rows; where other numbers may stand there:  type: integer"
@@ -174,6 +180,9 @@ def draft_text(
         lines.append(f"{key}: {_text(value)}{f'   # {_TOLD[key]}' if key in _TOLD else ''}")
     lines.append("columns:")
     for column in columns:
+        if not column.name:
+            lines.append(f"  # {column.why['type']}")
+            continue
         lines.append(f"  {_text(column.name)}:")
         if (kind := column.fields.get("type")) in DECIDED:
             lines.append(f"    # decide: {DECIDED[kind].decide}")
@@ -200,31 +209,39 @@ def draft_of_file(
     """
     path = Path(path)
     check_kind(path)
+    about: dict[str, Any]
     if path.is_dir() or not bare_name(path).endswith(TEXT):
         # A file without a header would have to be read for the number of its columns.
         if not header:
             raise BadRecords(f"{path}: a file without a header is one of text: leave --no-header out, or save it as .csv")
-        return draft_of_rows(rows_of(path, table=table)), {} if table is None else {"table": table}
+        skip_rows = 0
+        if path.suffix.lower() == WORKBOOK:
+            first = WorkbookRows.first_rows(path, table)
+            skip_rows = title_rows(first, max(map(len, first), default=0))
+        about = ({} if table is None else {"table": table}) | ({"skip_rows": skip_rows} if skip_rows else {})
+        rows = rows_of(path, table=table, skip_rows=skip_rows)
+        unnamed = [_of_unnamed(place, None) for place in rows.unnamed.values()]
+        return unnamed + draft_of_rows(rows), about
     if table is not None:
         raise BadRecords(f"{path} is a file of text, with one table: leave --table out")
-    about: dict[str, Any] = {}
-    separator = default_separator(path)
+    about = {}
     charset = likely_charset(path)
     if charset != UTF8:
         about["charset"] = charset
-    found = header_of(path, separator, charset)[1]
-    others = [cut for cut in ";\t|" if len(found) == 1 and cut in found[0]]
-    if others:
-        about["separator"] = separator = others[0]
-        found = header_of(path, separator, charset)[1]
+    likely = likely_rows(path, charset)
+    separator, skipped = likely.separator, Skipped(likely.skip_rows, likely.comment)
+    about |= likely.fields | ({} if separator == default_separator(path) else {"separator": separator})
+    found = header_of(path, separator, charset, skipped)[1]
     _refuse_many(found, path)
     if header:
         _refuse_record([name.strip() for name in found], path)
     else:
         about["header"] = False
     names = None if header else [f"column_{number}" for number in range(1, len(found) + 1)]
-    rows = rows_of(path, names, separator, skip_empty=True, charset=charset)
-    with closing(rows.batches(rows.columns)) as batches:
+    rows = rows_of(
+        path, names, separator, skip_empty=True, charset=charset, skip_rows=skipped.rows, comment=skipped.comment
+    )
+    with closing(rows.batches([*rows.columns, *rows.unnamed])) as batches:
         batch = next(batches, None)
     quotes = likely_quotes(path, separator, charset)
     about |= {"quotes": quotes} if quotes != NEEDED else {}
@@ -233,7 +250,21 @@ def draft_of_file(
     signs = likely_signs([one.amounts.bare for one in texts])
     about |= {"decimal": signs.decimal} if signs.decimal != "." else {}
     about |= {"thousands": signs.thousands} if signs.thousands else {}
-    return [_of_texts(name, values, signs) for name, values in zip(rows.columns, texts, strict=True)], about
+    drafts = [_of_texts(name, values, signs) for name, values in zip(rows.columns, texts, strict=True)]
+    unnamed = [
+        _of_unnamed(place, batch.column(name).slice(0, _ROWS) if batch else None) for name, place in rows.unnamed.items()
+    ]
+    return unnamed + drafts, about
+
+
+def _of_unnamed(place: int, values: pa.Array | None) -> ColumnDraft:
+    """Return the draft without a name of a column that has none, which is left out."""
+    told = f"column {place} has no name in the header and is left out"
+    if values is not None and _is_row_number(values.drop_null()):
+        told += ": it numbers the rows, as the index that pandas writes does"
+    elif values is None or values.null_count < len(values):
+        told += ": give it a name in the file if it is to be kept"
+    return ColumnDraft("", {"type": "drop"}, {"type": told})
 
 
 def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
@@ -366,6 +397,8 @@ def _of_numbers(name: str, texts: _Texts, form: NumberForm, signs: NumberForm) -
         draft = ColumnDraft.of_type(name, "integer", decimals=decimals).because("decimals", _WHOLE_TOLD)
     elif is_whole and not is_fixed:
         draft = ColumnDraft.of_type(name, "integer")
+        if _is_row_number(read) and _UNNAMED.fullmatch(name):
+            return ColumnDraft(name, {"type": "drop"}, {"type": "the index that pandas wrote without a name"})
         if _is_row_number(read):
             draft = draft.because("type", _NUMBERED)
         elif not texts.amounts.fields and (also := _also(likely_numbers(values))):
@@ -483,8 +516,8 @@ def _refuse_record(names: list[str], path: Path) -> None:
     """Refuse a record in place of the header, whose values would stand in the draft."""
     for name in names:
         looks = [kind for kind, scale in _TESTS.items() if kind != "time" and reads(scale, pa.array([name]))]
-        if not name or looks:
-            what = f"a field like {'an' if looks[0] == 'integer' else 'a'} {looks[0]}" if looks else "an empty field"
+        if looks:
+            what = f"a field like {'an' if looks[0] == 'integer' else 'a'} {looks[0]}"
             raise BadRecords(
                 f"{path}: the first line has {what}: expected the names of the columns; use --no-header if it is a record"
             )

@@ -82,6 +82,20 @@ TABLE_KEYS = (
         _FLAG,
     ),
     Key(
+        "skip_rows",
+        "the number of lines of a text file, or rows of a workbook, above the header (or the first record), such as a "
+        "title; written files have as many empty lines there",
+        "0",
+        {"type": "integer", "minimum": 0, "maximum": 1000},
+    ),
+    Key(
+        "comment",
+        'the beginning of lines that are no records (in a workbook, of the first cell), or a list of such: `"#"`, or '
+        '`["#", Total]`; a word is whole, and a field in quotes is no comment',
+        "none",
+        {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]},
+    ),
+    Key(
         "separator",
         "the character between the fields of a text file",
         "a tab in a .tsv file, else a comma",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Unescaped(RowSource):
             self._escaped = not pc.any(begins_with_sign(header)).as_py()
             names = known_again(header, pa.array(list(listed), pa.string()), escaped=self._escaped).to_pylist()
         super().__init__(rows.where, names)
-        self._rows, self._listed = rows, listed
+        self._rows, self._listed, self.unnamed = rows, listed, rows.unnamed
         self._in_file = dict(zip(names, rows.columns, strict=True))
 
     def ranges(self, columns: Sequence[str]) -> list[TextRange]:
@@ -69,6 +69,9 @@ class Unescaped(RowSource):
 
     def place(self, row: int) -> str:
         return self._rows.place(row)
+
+    def advice_on(self, names: Collection[str]) -> str:
+        return self._rows.advice_on(names)
 
     def _both(self, columns: Sequence[str]) -> dict[str, pa.Array]:
         """Return the texts of columns that are declared with an apostrophe before them and without."""
@@ -156,6 +159,8 @@ def _one_source(source: Any, schema: TableSchema) -> RowSource:
         skip_empty=True,
         headless="header: false in its schema",
         charset=schema.charset,
+        skip_rows=schema.skip_rows,
+        comment=schema.comment,
     )
     if isinstance(rows, DelimitedText):
         return Unescaped(rows, {column.name: _listed(column) for column in schema.columns})
