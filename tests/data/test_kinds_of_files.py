@@ -173,6 +173,11 @@ def spoilt_workbook(change):
     return write
 
 
+def titled(sheet):
+    sheet.insert_rows(1, 2)
+    sheet["A1"] = "Report of visits"
+
+
 def set_cell(cell, value):
     return spoilt_workbook(lambda sheet: sheet.__setitem__(cell, value))
 
@@ -201,8 +206,8 @@ BAD = {
     "a formula without its value": ("a.xlsx", set_cell("B2", "=1+1"), "sheet 't', cell B2 holds a formula without its"),
     "an error": ("a.xlsx", set_cell("B3", "#DIV/0!"), r"cell B3 holds the error #DIV/0!: correct it"),
     "merged": ("a.xlsx", spoilt_workbook(lambda sheet: sheet.merge_cells("A2:A3")), "has merged cells"),
-    "a title": ("a.xlsx", spoilt_workbook(lambda sheet: sheet.insert_rows(1)), "the first row is empty"),
-    "a nameless column": ("a.xlsx", set_cell("B1", None), "has no name in column 2: expected the names of all columns"),
+    "a title": ("a.xlsx", spoilt_workbook(titled), "row 3 has these names: declare skip_rows: 2"),
+    "a nameless column": ("a.xlsx", set_cell("B1", None), "lacks pay: .*; column 2 has no name in the header"),
     "a value beside": ("a.xlsx", set_cell("G2", 5), "row 2: holds a value to the right of the last of 5 columns"),
     "text among numbers": ("a.xlsx", set_cell("B3", "n/a"), "sheet 't', row 3: column 'pay': 'n/a': expected a number"),
     "a password": ("a.xlsx", written(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"x" * 99), "has a password, or is an old"),

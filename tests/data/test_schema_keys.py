@@ -21,10 +21,12 @@ ROOT = Path(__file__).parents[2]
 CHECK = jsonschema.Draft202012Validator(json_schema())
 # Keys that have a meaning for some types of numbers alone, though the class of all of them has them.
 _OF_SOME = {
-    "decimals": {"number"},
+    "decimals": {"integer", "number"},
     "resolution": {"datetime", "time"},
     "decimal": {"integer", "number"},
     "thousands": {"integer", "number"},
+    "unit": {"integer", "number"},
+    "negative": {"integer", "number"},
     "format": {"date", "datetime", "time"},
     "zone": {"datetime"},
     "words": {"boolean"},

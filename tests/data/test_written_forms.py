@@ -1,11 +1,13 @@
 """Encodings, numbers, dates, zones and words as a schema declares them: read, written, drafted, and never guessed."""
 
 import datetime
+import re
 from collections import Counter
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,14 +16,16 @@ from lightning_dpgen.data.files.text import CHARSETS
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.moment_form import MomentForm
+from lightning_dpgen.data.tables.numeric import scale_of
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_draft import draft_of_file, draft_text
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
 from lightning_dpgen.data.tables.sources import table_source
 from lightning_dpgen.data.tables.value_set import value_of
-from lightning_dpgen.data.tables.written_form import DECIMALS, THOUSANDS, NumberForm
+from lightning_dpgen.data.tables.written_form import DECIMALS, THOUSANDS, NumberForm, negatives_of, problem_of_unit
 from lightning_dpgen.release.as_read import AsRead
+from lightning_dpgen.release.tables import csv_text
 from lightning_dpgen.sampling.errors import BadRecords
 
 GERMAN = """Größe;Gewicht;geboren;gesehen;raucht;Stadt
@@ -87,7 +91,7 @@ def test_a_draft_proposes_how_a_table_is_written(tmp_path, charset):
 def test_a_draft_leaves_open_what_may_be_either(tmp_path):
     (tmp_path / "a.csv").write_text("day,at\n1/2/2024,2024-01-31T10:00:00+01:00\n3/4/2024,2024-07-31T10:00:00+02:00\n")
     text = draft_text(draft_of_file(tmp_path / "a.csv")[0], "a.csv")
-    assert 'format: ???   # "%d/%m/%Y" or "%m/%d/%Y": both read the first rows' in text
+    assert 'format: ???   # "%-d/%-m/%Y" or "%-m/%-d/%Y": both read the first rows' in text
     assert "zone: ???   # whose" in text
     pa.parquet.write_table(
         pa.table(
@@ -104,7 +108,7 @@ NUMBERS = {
     "of several": ("0,5\n3,25", {"type": "number", "decimals": 2}),
     "many": ("0,3333333333\n3,25", {"type": "number"}),
     "whole": ("7\n12", {"type": "integer"}),
-    "of a program": ("7,0\n\n12,0", {"type": "integer"}),
+    "of a program": ("7,0\n\n12,0", {"type": "integer", "decimals": 1, "missing": True}),
     "one decimal": ("7,0\n12,0", {"type": "number", "decimals": 1}),
     "another sign": ("52.5200\n48.1", {"type": "number", "decimals": 4, "decimal": ".", "thousands": ""}),
     "codes": ("10115\n99999", {"type": "integer", "thousands": ""}),
@@ -126,62 +130,243 @@ def test_numbers_are_drafted_as_they_are_written(tmp_path, case):
     assert len(read_table(tmp_path / "a.csv", TableSchema.of([column, money], about)).encoded) == 2 + ("\n\n" in texts)
 
 
+DATE, DATETIME, TIME = ({"type": kind} for kind in ("date", "datetime", "time"))
+MINUTES = {"resolution": "minute"}
+# Texts of a column, and what is drafted of it. Filled in, the draft writes the texts again.
 TEXTS = {
     "words in capitals": ("Ja\nNein\nJa", {"type": "boolean", "words": ["Nein", "Ja"]}),
     "mixed capitals": ("Ja\nnein", {"type": "boolean", "words": ["nein", "ja"]}),
     "of R": ("TRUE\nTRUE", {"type": "boolean", "words": ["FALSE", "TRUE"]}),
     "usual": ("true\nfalse", {"type": "boolean"}),
-    "with T": ("2024-01-31T10:05:00", {"type": "datetime", "format": "%Y-%m-%dT%H:%M:%S"}),
-    "to the minute": ("2024-01-31 10:05", {"type": "datetime", "format": "%Y-%m-%d %H:%M", "resolution": "minute"}),
-    "as programs": ("2024-01-31 10:05:00", {"type": "datetime"}),
-    "clocks": ("10:05\n9:30", {"type": "category"}),
-    "times": ("10:05\n09:30", {"type": "time", "format": "%H:%M", "resolution": "minute"}),
-}
+    "words and missing": ("Yes\nNA\nNo", {
+        "type": "boolean", "words": ["No", "Yes"], "missing": True, "missing_values": ["NA"],
+    }),
+    "with T": ("2024-01-31T10:05:00", DATETIME | {"format": "%Y-%m-%dT%H:%M:%S"}),
+    "to the minute": ("2024-01-31 10:05", DATETIME | {"format": "%Y-%m-%d %H:%M"} | MINUTES),
+    "as programs": ("2024-01-31 10:05:00", DATETIME),
+    "thousandths": ("2024-01-31 10:05:00.000", DATETIME | {"format": "%Y-%m-%d %H:%M:%S.%3f"}),
+    "millionths": ("2024-01-31T10:05:00.000000", DATETIME | {"format": "%Y-%m-%dT%H:%M:%S.%f"}),
+    "clocks": ("10:05\n9:30", TIME | {"format": "%-H:%M"} | MINUTES),
+    "times": ("10:05\n09:30", TIME | {"format": "%H:%M"} | MINUTES),
+    "half days": ("02:54 PM\n12:08 AM", TIME | {"format": "%I:%M %p"} | MINUTES),
+    "small half days": ("2:54 pm\n12:08 am", TIME | {"format": "%-I:%M %P"} | MINUTES),
+    "hours": ("2 PM\n11 AM", TIME | {"format": "%-I %p", "resolution": "hour"}),
+    "months by name": ("19 Aug 2023\n01 May 2022", DATE | {"format": "%d %b %Y"}),
+    "whole names": ("August 9, 2023\nMay 10, 2022", DATE | {"format": "%B %-d, %Y"}),
+    "of SAS": ("19AUG2023\n01MAY2022", DATE | {"format": "%d%^b%Y"}),
+    "of Oracle": ("19-AUG-23\n01-MAY-70", DATE | {"format": "%d-%^b-%y"}),
+    "weekdays": ("Sat, 19 Aug 2023\nSun, 01 May 2022", DATE | {"format": "%a, %d %b %Y"}),
+    "of two digits": ("08/19/23\n12/31/22", DATE | {"format": "%m/%d/%y"}),
+    "without zeros": ("8/19/2023\n12/1/2022", DATE | {"format": "%-m/%-d/%Y"}),
+    "ISO without zeros": ("2023-8-19\n2022-12-1", DATE | {"format": "%Y-%-m-%-d"}),
+    "days of years": ("2023-231\n2024-366", DATE | {"format": "%Y-%j"}),
+    "with half days": ("08/19/2023 02:54 PM", DATETIME | {"format": "%m/%d/%Y %I:%M %p"} | MINUTES),
+    "digits": ("20240320\n20231231", DATE | {"format": "%Y%m%d"}),
+    "digits from the day": ("08042024\n27062024", DATE | {"format": "%d%m%Y"}),
+    "digits without zeros": ("8042024\n27062024", DATE | {"format": "%-d%m%Y"}),
+    "digits to the second": ("20240320101112\n20231231235959", DATETIME | {"format": "%Y%m%d%H%M%S"}),
+    "missing days": ("2024-03-20\nNULL", DATE | {"missing": True, "missing_values": ["NULL"]}),
+    "euros": ("334,59 €\n1.435,09 €\n-3,00 €", {"type": "number", "decimals": 2, "unit": "1 €"}),
+    "a narrow space": ("334,59\u202f€\n-3,00\u202f€", {"type": "number", "decimals": 2, "unit": "1\u202f€"}),
+    "percent": ("12,5 %\n7,0 %", {"type": "number", "decimals": 1, "unit": "1 %"}),
+    "dollars": ("$1,200\n-$5,000,000", {"type": "integer", "unit": "$1"}),
+    "a minus behind the sign": ("$1\n$-5", {"type": "integer", "unit": "$1", "negative": "$-1"}),
+    "of accountants": ("45.00\n(1.50)", {"type": "number", "decimals": 2, "negative": "(1)"}),
+    "dollars of accountants": ("$45.00\n($1.50)", {"type": "number", "decimals": 2, "unit": "$1", "negative": "($1)"}),
+    "a minus at the end": ("45-\n7", {"type": "integer", "negative": "1-"}),
+    "a minus of typesetters": ("\u221245\n7", {"type": "integer", "negative": "\u22121"}),
+    "of the Swiss": ("CHF 1'200.\u2013\nCHF 5.\u2013", {"type": "integer", "unit": "CHF 1.\u2013"}),
+    "of the Czechs": ("5,-\n10,-", {"type": "integer", "unit": "1,-"}),
+    "spaces": ("1 234,50 EUR\n7,25 EUR", {"type": "number", "decimals": 2, "unit": "1 EUR"}),
+    "kilograms": ("12.5kg\n7.0kg", {"type": "number", "decimals": 1, "unit": "1kg"}),
+    "degrees": ("36.5°C\n-7.0°C", {"type": "number", "decimals": 1, "unit": "1°C"}),
+    "of pandas": ("\n".join(f"{age}.0" for age in range(20, 30)), {"type": "integer", "decimals": 1}),
+    "missing numbers": ("7\nN/A\n12", {"type": "integer", "missing": True, "missing_values": ["N/A"]}),
+    # Texts that are no numbers, or would lose a part as such.
+    "codes": ("00123\n45678", {"type": "category"}),
+    "telephones": ("+491701234567\n+441701234567", {"type": "category"}),
+    "ordinals": ("1st\n2nd\n3rd", {"type": "category"}),
+    "letters and digits": ("A1\nB2", {"type": "category"}),
+    "quarters": ("Q1\nQ2", {"type": "category"}),
+    "weeks": ("2024-W12\n2024-W13", {"type": "category"}),
+    "ranges": ("10-19\n20-29", {"type": "category"}),
+    "bounds": ("<5\n7", {"type": "category"}),
+    "hexadecimal": ("0x1F\n0xA0", {"type": "category"}),
+    "durations": ("1h 30m\n2h 05m", {"type": "category"}),
+    "numbers of houses": ("#1\n#2", {"type": "category"}),
+    "a word among texts": ("None\nOslo", {"type": "category"}),
+}  # fmt: skip
+# Bounds for each type; %y reads the years up to the last.
+WIDE = {
+    "date": {"low": "1970-01-01", "high": "2068-12-31"},
+    "datetime": {"low": "2020-01-01 00:00", "high": "2024-12-31 23:59"},
+    "integer": {"low": -(10**9), "high": 10**9}, "number": {"low": -(10**6), "high": 10**6},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", TEXTS)
-def test_words_and_moments_are_drafted_as_they_are_spelled(tmp_path, case):
-    """A draft that is filled in writes the texts of the file again."""
+def test_words_numbers_and_moments_are_drafted_as_they_are_spelled(tmp_path, case):
+    """A draft that is filled in writes the file again, and what it writes is read as the same."""
     texts, expected = TEXTS[case]
+    lines = texts.split("\n")
+    (tmp_path / "a.csv").write_text("".join(f"{line};o\n" for line in ["x", *lines]))
+    drafts, about = draft_of_file(tmp_path / "a.csv")
+    fields = drafts[0].fields
+    kept = {key: value for key, value in fields.items() if value != "???" and key not in ("decimal", "thousands")}
+    assert kept == expected
+    values = {"values": sorted(set(lines))} if expected["type"] == "category" else {}
+    columns = [
+        column_of("x", fields | WIDE.get(expected["type"], values)),
+        column_of("o", {"type": "category", "values": ["o"]}),
+    ]
+    schema = TableSchema.of(columns, about)
+    assert parse_schema(schema_text(schema)) == schema
+    (tmp_path / "b.csv").write_text(written := _written(tmp_path / "a.csv", schema))
+    again = texts.lower() if case == "mixed capitals" else texts
+    assert written == "".join(f"{line};o\n" for line in ["x", *again.split("\n")])
+    assert _written(tmp_path / "b.csv", schema) == written
+
+
+def _written(path, schema):
+    """Return the file of the records of a file, as synthetic ones are written."""
+    batch = next(table_source(path, schema).batches([column.name for column in schema.recorded]))
+    arrays = {
+        column.name: column.restored(*column.numbers(batch[column.name], False, Counter())) for column in schema.recorded
+    }
+    return "".join(csv_text([pa.record_batch(arrays)], form=AsRead.of(schema), escape=False))
+
+
+SEVERAL = {
+    "5 kg\n5 lb\n7": r'several units, "1 kg", "1 lb", "1"', "12 %\n7": 'several units, "1 %", "1"',
+    "$5\n€7": 'several units, "\\$1", "€1"',
+    "13.02.2024\n2024-03-01\n14.02.2024": r'two forms, as 31.12.2024 \("%d.%m.%Y"\) and 2024-12-31 \("%Y-%m-%d"\)',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("texts", SEVERAL)
+def test_a_column_of_several_forms_is_told(tmp_path, texts):
     (tmp_path / "a.csv").write_text(f"x\n{texts}\n")
-    fields = draft_of_file(tmp_path / "a.csv")[0][0].fields
-    assert {key: value for key, value in fields.items() if value != "???"} == expected
-    bounds = {"low": "2020-01-01 00:00", "high": "2024-12-31 23:59"} if expected["type"] == "datetime" else {}
-    values = {"values": texts.split("\n")} if expected["type"] == "category" else {}
-    schema = TableSchema((column_of("x", expected | bounds | values),)).completed(9000)
-    column = schema.columns[0]
-    again = column.restored(*column.numbers(_read_one(tmp_path / "a.csv", schema), False, Counter()))
-    written = AsRead.of(schema).texts(pa.record_batch({"x": again})).column(0).to_pylist()
-    assert written == [text if case != "mixed capitals" else text.lower() for text in texts.split("\n")]
+    draft = draft_of_file(tmp_path / "a.csv")[0][0]
+    assert draft.fields == {"type": "???"} and re.search(SEVERAL[texts], draft.why["type"])
 
 
-def _read_one(path, schema):
-    return next(table_source(path, schema).batches(["x"])).column(0)
+def test_a_draft_asks_whether_numbers_are_moments(tmp_path):
+    rows = [f"{1692403200 + 60 * i},{1692403200123 + i},{100 * (5 + i // 60) + i % 60}" for i in range(90)]
+    (tmp_path / "a.csv").write_text("\n".join(["s,ms,at", *rows]) + "\n")
+    drafts = draft_of_file(tmp_path / "a.csv")[0]
+    assert [draft.fields["type"] for draft in drafts] == ["integer"] * 3
+    for draft, form in zip(drafts, ("%s", "%s%3f", "%-H%M"), strict=True):
+        assert f'format: "{form}"' in draft.why["type"]
+        kind = "time" if form == "%-H%M" else "datetime"
+        numbers = next(table_source(tmp_path / "a.csv", _ANY).batches([draft.name])).column(0)
+        read = MomentForm(form, kind).of_numbers(numbers.cast(pa.int64()))
+        assert MomentForm(form, kind).fits(read).all() and scale_of(kind, resolution="second").ticks(
+            MomentForm(form, kind).read(read)
+        ).tolist() == _seconds(draft.name)
+
+
+_ANY = TableSchema(tuple(column_of(name, {"type": "integer", "low": 0, "high": 9}) for name in ("s", "ms", "at")))
+
+
+def _seconds(name):
+    clocks = [3600 * (5 + i // 60) + 60 * (i % 60) for i in range(90)]
+    return {"s": [1692403200 + 60 * i for i in range(90)], "ms": [1692403200] * 90, "at": clocks}[name]
+
+
+# Files, and the records that are in them.
+FILES = {
+    "a title": "Visits 2023\n\nday;cost\n2023-01-01;5\n2023-01-02;7\n",
+    "comments": '# by LIMS; of Berlin; "x\nday;cost\n# note\n2023-01-01;5\n2023-01-02;7\n# end\n',
+    "a sum": "day;cost\n2023-01-01;5\n2023-01-02;7\nTotal;12\n",
+    "an index": ";day;cost\n0;2023-01-01;5\n1;2023-01-02;7\n",
+    "separators at the end": "day;cost;\n2023-01-01;5;\n2023-01-02;7;\n",
+    "all": "Visits 2023\nof Berlin\n;day;cost\n0;2023-01-01;5\n1;2023-01-02;7\nSumme;;12\n",
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+@pytest.mark.parametrize("charset", ["utf-8", "utf-16", "cp1252"])
+def test_lines_that_are_no_records_are_drafted_and_left_out(tmp_path, case, charset):
+    """What is written for them is read again by the same schema."""
+    (tmp_path / "a.csv").write_bytes(FILES[case].encode(charset))
+    drafts, about = draft_of_file(tmp_path / "a.csv")
+    columns = [column_of(draft.name, draft.fields | WIDE[draft.fields["type"]]) for draft in drafts if draft.name]
+    assert [column.type for column in columns] == ["date", "integer"]
+    schema = TableSchema.of(columns, about | {"charset": charset})
+    assert parse_schema(schema_text(schema)) == schema
+    written = _written(tmp_path / "a.csv", schema)
+    assert written == "\n" * schema.skip_rows + "day;cost\n2023-01-01;5\n2023-01-02;7\n"
+    (tmp_path / "b.csv").write_text(written, encoding=charset)
+    assert _written(tmp_path / "b.csv", schema) == written
+
+
+def test_a_record_is_never_taken_for_the_names_below_a_title(tmp_path):
+    """Names below a title differ from the records by digits: else the draft would show a record."""
+    for text in ("who\nSmith,John\nBrown,Ann\n", "who\nSmith,42\nBrown,43\n", "a;b;c\nx,5;2,5;1\ny,5;3,5;1\nz,5;4,5;1\n"):
+        (tmp_path / "a.csv").write_text(text)
+        try:
+            drafts, about = draft_of_file(tmp_path / "a.csv")
+        except BadRecords:
+            continue
+        assert "skip_rows" not in about and {draft.name for draft in drafts} <= set(re.split("[;,\n]", text.split("\n")[0]))
+
+
+def test_a_text_that_begins_as_a_comment_is_written_in_quotes(tmp_path):
+    schema = parse_schema('{comment: ["#", Total], columns: {x: {type: category, values: ["#1", Total, Totally, a]}}}')
+    (tmp_path / "a.csv").write_text('x\n"#1"\n#1\n"Total"\nTotal\nTotally\na\n')
+    assert _written(tmp_path / "a.csv", schema) == 'x\n"#1"\n"Total"\n"Totally"\na\n'
+
+
+UNITS = ["1", "1 €", "$1", "1%", "CHF 1.\u2013", "1,-", "Rs.1", "1 l/100km", "1eV", "1 %"]
 
 
 @given(
     st.lists(st.one_of(st.integers(-(2**53), 2**53), st.floats(-1e12, 1e12)), min_size=1, max_size=20),
     st.sampled_from([(d, t) for d in DECIMALS for t in THOUSANDS if d != t]),
+    st.sampled_from([(unit, negative) for unit in UNITS for negative in (None, *negatives_of(unit))]),
 )
-def test_numbers_that_are_written_are_read_again(numbers, signs):
-    form = NumberForm(*signs)
+def test_numbers_that_are_written_are_read_again(numbers, signs, unit):
+    assert problem_of_unit(*unit) is None
+    form = NumberForm(*signs, unit=unit[0], negative=unit[1])
     values = pa.array(numbers, pa.int64() if all(isinstance(number, int) for number in numbers) else pa.float64())
     texts = form.written(values)
     assert form.fits(texts).all()
     assert form.read(texts).cast(pa.float64()).to_pylist() == values.cast(pa.float64(), safe=False).to_pylist()
+    # A number of another unit is never read as one of this.
+    others = [NumberForm(*signs, unit=other).written(values) for other in UNITS if other.strip("1 ") != unit[0].strip("1 ")]
+    assert not any(form.fits(pc.replace_substring(other, "-", "")).any() for other in others)
 
 
-@given(st.datetimes(datetime.datetime(1000, 1, 1), datetime.datetime(2999, 1, 1)))
-def test_moments_that_are_written_are_read_again(moment):
+# Formats that Python and Arrow write alike; those of GNU alone are Python's on this system.
+FORMATS = [
+    ("date", "%m/%d/%Y"), ("date", "%d %b %Y"), ("date", "%A, %B %d, %Y"), ("date", "%a %d%b%Y"), ("date", "%Y%m%d"),
+    ("date", "%Y%j"), ("date", "%d%m%Y"), ("datetime", "%S/%M/%H %d-%m-%Y"), ("datetime", "%Y-%m-%d %I:%M:%S %p"),
+    ("datetime", "%Y%m%d%H%M%S"), ("datetime", "%j of %Y, %H.%M.%S"), ("time", "%H.%M.%S"), ("time", "%I%M%S%p"),
+    ("datetime", "%Y-%m-%dT%H:%M:%S.%f"),
+]  # fmt: skip
+
+
+@given(st.datetimes(datetime.datetime(1000, 1, 1), datetime.datetime(2999, 1, 1)), st.sampled_from(FORMATS))
+def test_moments_that_are_written_are_read_again(moment, formatted):
     moment = moment.replace(microsecond=0)
     values = {"date": pa.array([moment.date()]), "datetime": pa.array([moment], pa.timestamp("s")),
               "time": pa.array([moment.time()], pa.time32("s"))}  # fmt: skip
-    for kind, text in (("date", "%m/%d/%Y"), ("datetime", "%S/%M/%H %d-%m-%Y"), ("time", "%H.%M.%S")):
-        form = MomentForm(text, kind)
-        written = form.written(values[kind])
-        assert written.to_pylist() == [moment.strftime(text)] and form.fits(written).all()
-        again = form.read(written)[0].as_py()
-        assert type(values[kind][0].as_py()).fromisoformat(again) == values[kind][0].as_py()
+    kind, text = formatted
+    form = MomentForm(text, kind)
+    written = form.written(values[kind])
+    assert written.to_pylist() == [moment.strftime(text)] and form.fits(written).all()
+    again = form.read(written)[0].as_py()
+    assert type(values[kind][0].as_py()).fromisoformat(again) == values[kind][0].as_py()
+
+
+@given(st.integers(1000, 2999), st.integers(0, 99))
+def test_two_digits_of_a_year_are_of_the_hundred_years_that_end_with_the_bound(last, year):
+    read = MomentForm("%d.%m.%y", "date", last).read(pa.array([f"01.02.{year:02}"]))[0].as_py()
+    assert last - 100 < int(read[:4]) <= last and int(read[:4]) % 100 == year
+
+
+def test_a_weekday_of_another_day_is_refused():
+    assert MomentForm("%a %d.%m.%Y", "date").fits(pa.array(["Sat 19.08.2023", "Sun 19.08.2023"])).tolist() == [True, False]
 
 
 def test_a_zone_keeps_what_its_clocks_show():
@@ -257,7 +442,14 @@ REFUSED = {
     "decimal: x": "decimal: 'x': expected", "thousands: '.'": "expected another sign between thousands",
     "columns: {a: {type: number, low: 0, high: 1, thousands: ';'}}": "thousands: ';': expected one of",
     "thousands: ','\ncolumns: {a: {type: number, low: 0, high: 1, decimal: ','}}": "than before decimals, wh",
-    "columns: {a: {type: date, low: 2020-01-01, high: 2021-01-01, format: '%d.%m.%y'}}": "format: .*%Y %m %d, each once",
+    "columns: {a: {type: date, low: 2020-01-01, high: 2021-01-01, format: '%d.%m'}}": "format: .*%Y %m %d, each once",
+    "columns: {a: {type: date, low: 2020-01-01, high: 2021-01-01, format: '%Y%-m%d'}}": "format: .*%Y %m %d, each once",
+    "columns: {a: {type: date, low: 1900-01-01, high: 2021-01-01, format: '%d.%m.%y'}}": "low: .*a year from 1922 to 2021",
+    "columns: {a: {type: number, low: 0, high: 1, unit: EUR}}": "unit: 'EUR': expected the number 1 as it is written",
+    "columns: {a: {type: number, low: 0, high: 1, unit: '=cmd|1'}}": "unit: .*without =",
+    "columns: {a: {type: number, low: 0, high: 1, unit: $1, negative: (1)}}": "negative: .*expected the number -1 .*-.1",
+    "columns: {a: {type: date, low: 2020-01-01, high: 2021-01-01, unit: 1 d}}": "unit: expected only with type: integer",
+    "skip_rows: -1": "skip_rows: -1: expected a number of lines", "comment: ''": "comment: '': expected a text",
     "columns: {a: {type: date, low: 2020-01-01, high: 2021-01-01, format: '%d.%m.%Y %H'}}": "format: .*%Y %m %d, each on",
     "columns: {a: {type: integer, low: 0, high: 1, format: '%d'}}": "format: expected only with type: date",
     "columns: {a: {type: datetime, low: 2020-01-01, high: 2021-01-01, zone: Mars}}": "zone: 'Mars': expected the name of",
@@ -303,6 +495,17 @@ IN_ANOTHER_FORM = [
         "'02/28/2023': expected format: \"%d/%m/%Y\"", 'declare format: "%m/%d/%Y"',
     ]),
     ('type: date, low: 2020-01-01, high: 2024-12-31, format: "%d.%m.%Y"', "31.02.2023", ["'31.02.2023': expected format"]),
+    ("type: number, low: 0, high: 99", "334,59 €", ["decimal: ',' and unit: \"1 €\"", "'€' is not understood"]),
+    ("type: number, low: 0, high: 99", "($4.50)", ['unit: "$1" and negative: "($1)"']),
+    ("type: integer, low: 0, high: 99", "45-", ['declare negative: "1-"']),
+    ('type: number, low: 0, high: 99, unit: "1 kg"', "5 lb", ["'5 lb': expected", 'unit: "1 kg"', "such as 1234.5 kg"]),
+    ('type: number, low: 0, high: 99, unit: "1 kg"', "5", ["'5': expected", 'unit: "1 kg"']),
+    ("type: number, low: private, high: private", "n/a", ['declare missing: true and missing_values: ["n/a"]']),
+    ("type: category, values: [a, b]", "NULL", ['declare missing: true and missing_values: ["NULL"]']),
+    ("type: category, values: [a, b]", "Total", ['declare comment: "Total"']),
+    ("type: date, low: 2020-01-01, high: 2024-12-31", "20240320", ['declare format: "%Y%m%d"']),
+    ("type: date, low: 2020-01-01, high: 2024-12-31", "19 Aug 2023", ['declare format: "%d %b %Y"']),
+    ("type: time", "02:54 PM", ['declare format: "%I:%M %p"']),
     ('type: time, format: "%H.%M"', "25.61", ["'25.61': expected format: \"%H.%M\""]),
     ("type: date, low: 2020-01-01, high: 2024-12-31", "never", ["'never': expected a date as YYYY-MM-DD; correct it"]),
 ]  # fmt: skip

@@ -8,6 +8,7 @@ import io
 import itertools
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -129,8 +130,8 @@ class DelimitedText(RowSource):
             strings_can_be_null=True,
         )
         try:
-            with open_range(self._path, self._part) as unread:
-                file = _Scanned(self._kept_lines(unread) if self._skipped else unread, scan)
+            with self._unread() as unread:
+                file = _Scanned(unread, scan)
                 for batch in pa.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
                     yield pa.record_batch(list(map(_stripped, batch.columns)), names=columns) if self._strip else batch
                 # A quote that is left open takes all below it for one field, and Arrow is content.
@@ -167,11 +168,16 @@ class DelimitedText(RowSource):
         # To Arrow an empty line is a row of nulls.
         return bool(fields) and len(fields) != len(self._fields)
 
-    def _kept_lines(self, file: BinaryIO) -> BinaryIO:
-        """Return the bytes (UTF-8) of the lines that are rows, and of those of the header."""
-        text = io.TextIOWrapper(file, _with_mark(self._charset), newline="")
-        lines = self._skipped.kept(_lines(text), self._separator)
-        return io.BufferedReader(_Lines(line.encode() for number, line in lines if number >= self._header_line))
+    @contextmanager
+    def _unread(self) -> Iterator[BinaryIO]:
+        """Open the bytes that Arrow reads: where lines are skipped, the others in UTF-8."""
+        with open_range(self._path, self._part) as raw:
+            if not self._skipped:
+                yield raw
+                return
+            with io.TextIOWrapper(raw, _with_mark(self._charset), newline="") as text:
+                lines = self._skipped.kept(_lines(text), self._separator)
+                yield io.BufferedReader(_Lines(line.encode() for number, line in lines if number >= self._header_line))
 
     def advice_on(self, names: Collection[str]) -> str:
         above: list[str] = []

@@ -14,7 +14,7 @@ from lightning_dpgen.data.tables.scales import Decimals, Integers
 from lightning_dpgen.data.tables.written_form import NumberForm
 
 # Signs that no number as programs write them has.
-_STRANGE = re.compile(r"[^\d.\seE+-]+")
+_STRANGE = re.compile(r"[^\d.,'\seE+-]+")
 
 
 def likely_keys(text: str, kind: str) -> list[str]:

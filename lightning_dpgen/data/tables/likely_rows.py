@@ -112,8 +112,8 @@ def _are_names(fields: list[str], below: list[list[str]]) -> bool:
         2 * sum(len(row) == len(fields) and bool(re.search(r"\d", row[place])) for row in below) > len(below)
         for place in range(len(fields))
     ]
-    digits = [bool(re.search(r"\d", field)) or is_missing_word(field) or not field.strip() for field in fields]
-    pairs = list(zip(digits, with_digits, strict=True))
+    digits = [bool(re.search(r"\d", field)) or is_missing_word(field) for field in fields]
+    pairs = [(one, other) for one, other, name in zip(digits, with_digits, fields, strict=True) if name.strip()]
     return (False, True) in pairs and (True, True) not in pairs
 
 

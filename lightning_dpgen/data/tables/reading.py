@@ -270,6 +270,8 @@ def check_rows(rows: RowSource, schema: TableSchema, person: str | None = None) 
         pairs = [(name, near) for name in foreign if (near := nearest(name, missing))][:_MOST_ASKED]
         misspelled = "".join(f"; is {shortened(name)} {shortened(near)}?" for name, near in pairs)
         elsewhere = rows.advice_on(missing) if missing else ""
+        if missing and rows.unnamed and not elsewhere:
+            elsewhere = f"; column {min(rows.unnamed.values())} has no name in the header"
         single = "; is it another separator than the schema's?" if len(rows.columns) == 1 and len(needed) > 1 else ""
         advice = "declare them in the schema, with type: drop those to leave out"
         raise BadRecords(

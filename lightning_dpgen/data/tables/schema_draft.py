@@ -220,8 +220,9 @@ def draft_of_file(
             skip_rows = title_rows(first, max(map(len, first), default=0))
         about = ({} if table is None else {"table": table}) | ({"skip_rows": skip_rows} if skip_rows else {})
         rows = rows_of(path, table=table, skip_rows=skip_rows)
-        unnamed = [_of_unnamed(place, None) for place in rows.unnamed.values()]
-        return unnamed + draft_of_rows(rows), about
+        if rows.unnamed:
+            raise _header_with("an empty cell", path)
+        return draft_of_rows(rows), about
     if table is not None:
         raise BadRecords(f"{path} is a file of text, with one table: leave --table out")
     about = {}
@@ -251,20 +252,28 @@ def draft_of_file(
     about |= {"decimal": signs.decimal} if signs.decimal != "." else {}
     about |= {"thousands": signs.thousands} if signs.thousands else {}
     drafts = [_of_texts(name, values, signs) for name, values in zip(rows.columns, texts, strict=True)]
+    empty = pa.nulls(0, pa.string())
     unnamed = [
-        _of_unnamed(place, batch.column(name).slice(0, _ROWS) if batch else None) for name, place in rows.unnamed.items()
+        _of_unnamed(place, batch.column(name).slice(0, _ROWS) if batch else empty, path)
+        for name, place in rows.unnamed.items()
     ]
     return unnamed + drafts, about
 
 
-def _of_unnamed(place: int, values: pa.Array | None) -> ColumnDraft:
-    """Return the draft without a name of a column that has none, which is left out."""
+def _of_unnamed(place: int, values: pa.Array, path: Path) -> ColumnDraft:
+    """Return the draft without a name of a column that has none: the index that pandas writes, or one without values.
+
+    Raises:
+        BadRecords: for any other, which may be one of a record in place of the header.
+    """
     told = f"column {place} has no name in the header and is left out"
-    if values is not None and _is_row_number(values.drop_null()):
-        told += ": it numbers the rows, as the index that pandas writes does"
-    elif values is None or values.null_count < len(values):
-        told += ": give it a name in the file if it is to be kept"
-    return ColumnDraft("", {"type": "drop"}, {"type": told})
+    if values.null_count == len(values):
+        return ColumnDraft("", {"type": "drop"}, {"type": f"{told}: the first rows have nothing there"})
+    if place == 1 and not values.null_count and _is_row_number(values, 2):
+        return ColumnDraft(
+            "", {"type": "drop"}, {"type": f"{told}: it numbers the rows, as the index that pandas writes does"}
+        )
+    raise _header_with("an empty field", path)
 
 
 def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
@@ -439,13 +448,13 @@ def _has_thousand(numbers: pa.Array) -> bool:
     return bool((np.abs(Decimals().ticks(numbers)) >= 1000).any())
 
 
-def _is_row_number(texts: pa.Array) -> bool:
+def _is_row_number(texts: pa.Array, fewest: int = _FEWEST_NUMBERED) -> bool:
     """Tell whether the first rows are numbered one after the other, from 0 or 1."""
     try:
         numbers = [int(text) for text in texts.to_pylist()]
     except ValueError:
         return False
-    return len(numbers) >= _FEWEST_NUMBERED and numbers[0] in (0, 1) and numbers == [*range(numbers[0], numbers[-1] + 1)]
+    return len(numbers) >= fewest and numbers[0] in (0, 1) and numbers == [*range(numbers[0], numbers[-1] + 1)]
 
 
 def _of_moments(name: str, values: pa.Array) -> ColumnDraft | None:
@@ -518,6 +527,10 @@ def _refuse_record(names: list[str], path: Path) -> None:
         looks = [kind for kind, scale in _TESTS.items() if kind != "time" and reads(scale, pa.array([name]))]
         if looks:
             what = f"a field like {'an' if looks[0] == 'integer' else 'a'} {looks[0]}"
-            raise BadRecords(
-                f"{path}: the first line has {what}: expected the names of the columns; use --no-header if it is a record"
-            )
+            raise _header_with(what, path)
+
+
+def _header_with(what: str, path: Path) -> BadRecords:
+    return BadRecords(
+        f"{path}: the first line has {what}: expected the names of the columns; use --no-header if it is a record"
+    )
