@@ -45,7 +45,7 @@ class FolderRows(RowSource):
             if (file.columns, file.types) != (first.columns, first.types):
                 raise BadRecords(f"{file.where} has other columns than {first.where}{_difference(first, file)}")
         super().__init__(str(folder), first.columns)
-        self.types = first.types
+        self.types, self.unnamed = first.types, first.unnamed
 
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         for file in self.files.values():
@@ -69,7 +69,7 @@ class FileRows(RowSource):
 
     def __init__(self, rows: RowSource, values: Mapping[str, str | None]) -> None:
         super().__init__(rows.where, [*rows.columns, *values], ", or the folder that names its value")
-        self._rows, self._values = rows, dict(values)
+        self._rows, self._values, self.unnamed = rows, dict(values), rows.unnamed
         types = getattr(rows, "types", None)
         self.types = None if types is None else [*types, *[pa.string()] * len(values)]
 
