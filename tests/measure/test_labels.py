@@ -115,6 +115,16 @@ def test_no_record_moves_a_sum_by_more_than_its_bound(scale, layout, begins):
     assert scale != 1e3 or max(lengths(Gradient(layout, features, weights, 20.0, 4.0, before))) > 0.7
 
 
+def test_a_gradient_that_is_too_long_nevertheless_becomes_zero(monkeypatch):
+    """Roots that are too small make factors too large, which the squared lengths in whole numbers notice."""
+    features, weights = public_numbers(1e3)
+    statistic, every, root = Gradient(LAYOUT, features, weights, 0.7, 4.0), every_record(LAYOUT), torch.Tensor.sqrt
+    monkeypatch.setattr(torch.Tensor, "sqrt", lambda x: 0.95 * root(x))
+    rows = [statistic.sums(every[i : i + 1], torch.zeros(1).long()).flatten().tolist() for i in range(len(every))]
+    squares = [sum(number**2 for number in row) for row in rows]
+    assert 0 in squares and max(squares) <= Fraction(statistic.bound / statistic.unit) ** 2
+
+
 def test_a_record_adds_the_same_beside_any_others():
     """Bit for bit: products, powers and sums of floats round a row by how many there are, and by its place."""
     (features, weights), before = public_numbers(), shares_before()
