@@ -58,7 +58,7 @@ class Grid:
         """Return rows (B, m) as whole numbers, dense or sparse as before; entries of one place are added up first."""
         if self.given:
             # Bytes may be larger than their store has said.
-            return rows.clamp(max=2**self.bits).to(dtype)
+            return rows.clamp(max=min(2**self.bits, 2**8 - 1)).to(dtype)
         if isinstance(rows, Tensor):
             return self._multiples(rows).to(dtype)
         rows = merge_entries(rows)

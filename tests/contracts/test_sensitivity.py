@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from contracts.laws.lots import Owned
 
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.block_sums import feature_sums
@@ -36,8 +37,9 @@ from lightning_dpgen.passes.stretches import Stretch
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.lots import Lot
+from lightning_dpgen.sampling.lots import Lot, PoissonLots
 
 
 class Watch:
@@ -285,3 +287,79 @@ def test_what_is_written_into_records_that_were_checked_moves_no_sum_beyond_its_
         assert own.double().norm() * unit <= bound * (1 + 1e-12), name
         # The others add the same whatever stands before them, bit for bit.
         assert torch.equal(more, fewer + own), name
+
+
+def _lots_of_baskets():
+    """Return stores of 20 baskets out of 2,000 items, and the matrix that they share."""
+    schema, random = BasketSchema(tuple(range(2000)), max_items=5), np.random.default_rng(1)
+    ends, items = np.arange(0, 101, 5), np.concatenate([np.sort(random.permutation(2000)[:5]) for _ in range(20)])
+    units = scipy.sparse.csr_array((np.ones(100, np.uint8), items.astype(np.int32), ends), shape=(20, 2000))
+    assert units.has_canonical_format
+    records = Records(schema, schema.encode(units))
+    stores = {"sparse": store_of(units), "records": records, "places": records.multi_hot()}
+    for store in stores.values():
+        store.take(np.arange(2))
+    return stores, units, records.encoded.codes
+
+
+@pytest.mark.parametrize("kept", ["sparse", "records", "places"])
+def test_what_is_written_into_a_store_reaches_its_own_record_alone(kept):
+    stores, units, _ = _lots_of_baskets()
+    store = stores[kept]
+    before = store.take(np.arange(20))
+    units.indices[:5], units.data[:5] = 7, 200
+    after = store.take(np.arange(20))
+    assert torch.equal(after[1:], before[1:])
+    if kept == "places":
+        # A gradient is as long as the root of so many different places.
+        assert all(
+            len(set(row)) == len(row) for row in ([place for place in row if place < 2006] for row in after.tolist())
+        )
+
+
+@pytest.mark.parametrize("change", ["columns", "rows", "choices"])
+@pytest.mark.parametrize("kept", ["sparse", "records", "places"])
+def test_a_store_that_holds_no_records_any_more_is_refused_before_they_reach_others(kept, change):
+    """A column beyond the last would be one of the next record, and a row that goes back would be that of another."""
+    stores, units, codes = _lots_of_baskets()
+    if change == "choices":
+        codes[0] = 200
+        if kept == "sparse":
+            return
+    elif change == "columns":
+        units.indices[4] = 2003
+    else:
+        units.indptr[1] = -3
+    with pytest.raises(BadRecords, match="changed after they had been checked"):
+        stores[kept].take(np.arange(20))
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_persons_of_lots_are_those_that_were_checked(account_of, store):
+    """All records of one person in a lot would move a sum as far as their number, and noise is for two."""
+    persons, records = np.repeat(np.arange(10), 2), store_of(np.random.default_rng(0).random((20, 3)))
+    account = account_of({"gradient": 1.0}, count=2, rate=0.5, max_rows=2)
+    source = {"records": Owned(records, persons)} if store else {"records": records, "persons": persons}
+    lots = PoissonLots(**source, account=account)
+    persons[:] = 0
+    for _ in range(20):
+        lot = lots.draw()
+        assert len(lot) <= 2 * lot.draw.units and np.bincount(lot.draw.persons).max(initial=0) <= 2
+
+
+def test_classes_of_tensors_and_masks_are_left_behind():
+    """A tensor of another class may give other numbers each time, and a mask hides some from every check."""
+
+    class Own(torch.Tensor):
+        pass
+
+    assert type(store_of(torch.rand(3, 2).as_subclass(Own)).take(np.arange(2))) is torch.Tensor
+    hidden = np.ma.masked_invalid(np.array([[0.5] * 16, [np.nan] * 16], np.float32))
+    codes = np.zeros((2, 0), np.uint8)
+    for encoded in (Encoded(hidden, codes), Encoded(np.zeros((2, 16), np.float32), np.ma.masked_array(codes))):
+        with pytest.raises(BadRecords, match="masked array"):
+            Records(SERIES, encoded)
+    matrix = scipy.sparse.csr_array(np.eye(3))
+    matrix.data = np.ma.masked_array(matrix.data, mask=[True, False, False])
+    with pytest.raises(BadRecords, match="without a mask"):
+        store_of(matrix)
