@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.privacy.precision import full_precision
+from lightning_dpgen.sampling.csr import merge_entries
 from lightning_dpgen.sampling.stores import Store
 
 # Whole numbers that float64 (and float32) hold without a gap.
@@ -56,12 +57,11 @@ class Grid:
     def __call__(self, rows: Rows, dtype: torch.dtype = torch.float64) -> Rows:
         """Return rows (B, m) as whole numbers, dense or sparse as before; entries of one place are added up first."""
         if self.given:
-            return rows.to(dtype)
+            # Bytes may be larger than their store has said.
+            return rows.clamp(max=min(2**self.bits, 2**8 - 1)).to(dtype)
         if isinstance(rows, Tensor):
             return self._multiples(rows).to(dtype)
-        if not rows.has_canonical_format:
-            rows = rows.copy()
-            rows.sum_duplicates()
+        rows = merge_entries(rows)
         data = self._multiples(torch.from_numpy(rows.data)).double().numpy()
         return scipy.sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
 

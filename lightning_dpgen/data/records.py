@@ -15,8 +15,8 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.sampling.as_store import store_of
-from lightning_dpgen.sampling.csr import check_csr
-from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.sampling.csr import check_csr, merge_entries, read_stretch
+from lightning_dpgen.sampling.errors import BadRecords, describe_change
 from lightning_dpgen.sampling.multi_hot import MultiHotStore
 from lightning_dpgen.sampling.stores import ScaledStore, Steps, Store
 
@@ -30,6 +30,10 @@ _AT_ONCE = 1 << 22
 @dataclass(frozen=True, eq=False, repr=False)
 class Records(Store):
     """Records of one schema. They stay as they are encoded; lots hold them written out as (B, width) float32 in [0, 1].
+
+    Arrays are not copied, since they may be most of the memory. They are checked here, and whoever sums them enforces the
+    bound on the numbers that it sums (docs/guarantees/sums.md, "What a bound rests on"). So what is written into them later
+    changes results and no bound, or is refused where it is read.
 
     Args:
         schema: their public description.
@@ -62,6 +66,8 @@ class Records(Store):
             )
         if scipy.sparse.issparse(units):
             check_csr(units, "encoded units")
+        if any(isinstance(array, np.ma.MaskedArray) for array in self.arrays):
+            raise BadRecords("the records hold a masked array: expected a value in every place; fill in what is masked")
         values = units.data if scipy.sparse.issparse(units) else units
         if values.dtype.kind not in ("f" if layout.levels is None else "ui"):
             raise BadRecords(f"encoded units are {values.dtype}: expected float32 without levels, whole numbers with them")
@@ -70,8 +76,11 @@ class Records(Store):
             if not ((block >= 0) & (block <= (layout.levels or 1))).all():
                 raise BadRecords("the records hold NaN, or values outside [0, 1]: replace or drop those records first")
         # Several entries at one place would be added up.
-        if scipy.sparse.issparse(units) and not units.has_canonical_format and _repeats(units):
-            raise BadRecords("encoded units hold a place twice in one record: call sum_duplicates() on them first")
+        if scipy.sparse.issparse(units) and merge_entries(units).nnz != units.nnz:
+            raise BadRecords(
+                "encoded units hold a place twice in one record: make a new csr_array of their data, indices and indptr, "
+                "and call sum_duplicates() on that (the old one may remember that there was no such place)"
+            )
         if layout.most is not None and len(codes) and _most_held(units) > layout.most:
             raise BadRecords(f"a record has more units at 1 than the {layout.most} of its schema: cut it to them")
         fit = codes.dtype.kind in "ui"
@@ -87,8 +96,11 @@ class Records(Store):
         Dense ones are the same objects each time they are asked for, by which something that follows from them can be kept
         in a `WeakKeyDictionary`: it is gone with the records.
         """
-        if scipy.sparse.issparse(self.encoded.units):
-            yield from ((rows, self.encoded[rows]) for rows in self._cut(most))
+        units, codes = self.encoded.units, self.encoded.codes
+        if scipy.sparse.issparse(units):
+            for rows in self._cut(most):
+                part = read_stretch(rows, units.indptr, units.indices, units.data, units.shape[1])
+                yield rows, Encoded(part, codes[rows])
             return
         if most not in self._parts:
             self._parts[most] = [(rows, self.encoded[rows]) for rows in self._cut(most)]
@@ -151,7 +163,12 @@ class Records(Store):
 
     def _places(self, codes: Tensor) -> Tensor:
         """Return the place (B, groups) of the 1 of each group."""
-        return codes.to(torch.int64) + torch.tensor([span.start for span in self.schema.layout.spans])
+        codes, spans = codes.to(torch.int64), self.schema.layout.spans
+        places = codes + torch.tensor([span.start for span in spans])
+        # The 1 of another group would be overwritten, and one beyond the width would be that of another record.
+        if ((codes < 0) | (places >= torch.tensor([span.stop for span in spans]))).any():
+            raise BadRecords(describe_change("a choice that its group has not"))
+        return places
 
     def blocks(self) -> Iterator[Tensor]:
         yield from self._units.blocks()
@@ -176,9 +193,3 @@ def _most_held(units: np.ndarray | scipy.sparse.csr_array) -> int:
     """Return the largest number of units that a record holds."""
     held = np.diff(units.indptr) if scipy.sparse.issparse(units) else np.count_nonzero(units, axis=1)
     return int(held.max())
-
-
-def _repeats(units: scipy.sparse.csr_array) -> bool:
-    summed = units.copy()
-    summed.sum_duplicates()
-    return summed.nnz != units.nnz

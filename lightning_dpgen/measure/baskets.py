@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.sampling.csr import mark_entries
 
 # Bits of the bound. The sums of 2^32 baskets stay below the end of int64.
 _BITS = 30
@@ -52,7 +53,7 @@ class ItemsBySize(_BySize):
         stratum = self._strata[records.codes[:, -1]].astype(np.int64)
         if self._label is not None:
             stratum = stratum + self.strata * records.codes[:, self._label].astype(np.int64)
-        units = scipy.sparse.csr_array(records.units).astype(np.int64)
+        units = _sets(records)
         weights = _inverse_roots(units.sum(axis=1))
         gathered = scipy.sparse.coo_array((weights, (stratum, np.arange(len(weights)))), (self.shape[0], len(weights)))
         return torch.from_numpy((gathered.tocsr() @ units).toarray())
@@ -79,7 +80,7 @@ class PairsBySize(_BySize):
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         rows = []
-        stratum, units = self._strata[records.codes[:, -1]], scipy.sparse.csr_array(records.units).astype(np.int64)
+        stratum, units = self._strata[records.codes[:, -1]], _sets(records)
         for own in range(self.strata):
             held = units[stratum == own]
             sizes = held.sum(axis=1)
@@ -88,6 +89,11 @@ class PairsBySize(_BySize):
             pairs = (some.T @ (scipy.sparse.diags_array(weights, dtype=np.int64) @ some)).toarray()
             rows.append(np.concatenate([row[place:] for place, row in enumerate(pairs, start=1)]))
         return torch.from_numpy(np.stack(rows))
+
+
+def _sets(records: Encoded) -> scipy.sparse.csr_array:
+    """Return baskets as 0 and 1, int64, whatever their units hold: weights follow from the numbers that they multiply."""
+    return mark_entries(scipy.sparse.csr_array(records.units)).astype(np.int64)
 
 
 def _inverse_roots(entries: np.ndarray) -> np.ndarray:

@@ -147,7 +147,7 @@ def _on_grid(records: Encoded, layout: Layout, axes: tuple[int, ...]) -> Tensor:
     if not (isinstance(units, np.ndarray) and units.dtype == np.uint8):
         return _rounded(unit_values(records, layout)).view(-1, *axes)
     # A number of 8 bits has few values, which are rounded once.
-    values = _rounded(torch.arange(256, dtype=torch.float64).div_(layout.levels or 1))
+    values = _rounded(torch.arange(256, dtype=torch.float64).div_(layout.levels or 1).clamp_(max=1.0))
     return torch.from_numpy(values.numpy()[units]).view(-1, *axes)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lightning_dpgen.metrics.query_counts import QueryCounts
 from lightning_dpgen.metrics.two_sided import TwoSided
+from lightning_dpgen.sampling.csr import mark_entries
 
 # A true answer below this share of the baskets counts as this share: the paper's sanity bound.
 SANITY = 0.001
@@ -108,11 +109,7 @@ def queries_together(
         >>> queries_together(baskets, np.random.default_rng(0), count=2).toarray().tolist()
         [[0, 1, 1, 0], [0, 1, 1, 0]]
     """
-    baskets = scipy.sparse.csr_array(baskets)
-    if not baskets.has_canonical_format or not baskets.data.all():
-        baskets = baskets.copy()
-        baskets.sum_duplicates()
-        baskets.eliminate_zeros()
+    baskets = mark_entries(scipy.sparse.csr_array(baskets))
     sizes = np.diff(baskets.indptr)
     shortest, longest = TOGETHER[0], min(TOGETHER[1], int(sizes.max(initial=0)))
     if longest < shortest:

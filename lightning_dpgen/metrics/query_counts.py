@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
+from lightning_dpgen.sampling.csr import mark_entries
+
 # Baskets that are taken at a time, fewer if they would have more cells of (items asked for, baskets) than this: so the
 # work stays in the processor's cache.
 _MOST_ROWS, _CELLS, _WORD = 1 << 12, 1 << 24, 64
@@ -27,8 +29,7 @@ class QueryCounts:
     """
 
     def __init__(self, queries: scipy.sparse.csr_array) -> None:
-        queries = scipy.sparse.csr_array(queries != 0)
-        queries.sum_duplicates()
+        queries = mark_entries(scipy.sparse.csr_array(queries))
         self.count, self.items = queries.shape
         asked, columns = np.unique(queries.indices, return_inverse=True)
         # The place of each item among those that are asked for.

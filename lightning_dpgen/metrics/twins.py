@@ -10,6 +10,7 @@ from scipy.stats import binom
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.metrics.columns import blocks
+from lightning_dpgen.sampling.csr import mark_entries
 
 # The share of the held-out records that would be new, at least so much of which is found where they are copies; and the
 # chance that as many are found where they are none.
@@ -76,7 +77,5 @@ def _digests(encoded: Encoded) -> np.ndarray:
 
 def _places(units: scipy.sparse.csr_array) -> list[np.ndarray]:
     """Return the places of the ones of each record, in order."""
-    tidy = scipy.sparse.csr_array(units, copy=True)
-    tidy.sum_duplicates()
-    tidy.eliminate_zeros()
+    tidy = mark_entries(units)
     return np.split(tidy.indices.astype(np.int32), tidy.indptr[1:-1])

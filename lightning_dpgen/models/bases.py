@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightning_dpgen.clustering.fixed_point import DOUBLE, Rows, product
 from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.sampling.csr import merge_entries
 
 # Values without levels are seen as multiples of 2^-22, which float32 holds, and leave 25 bits to the numbers of a wave of
 # 336 readings.
@@ -112,13 +113,18 @@ class Basis:
         """
         units, written_out = records.units, self.vectors.shape[1] > self.layout.units
         if scipy.sparse.issparse(units):
-            found = units.astype(np.float64) * (self.steps / (self.layout.levels or 1))
+            found = merge_entries(units).astype(np.float64)
+            levels = self.layout.levels or 1
+            found.data = np.rint(np.clip(np.nan_to_num(found.data), 0.0, levels) * (self.steps / levels))
             if not written_out:
                 return found
             return scipy.sparse.hstack([found, (_one_hot(records, self.layout) * self.steps).numpy()], format="csr")
         found = torch.from_numpy(units.astype(np.float64))
+        # Products are exact up to here.
         if self.layout.levels is None:
             found.nan_to_num_(0.0).clamp_(0.0, self.largest).mul_(self.steps).round_()
+        else:
+            found.clamp_(0.0, self.steps)
         return torch.cat([found, _one_hot(records, self.layout) * self.steps], dim=1) if written_out else found
 
     def values(self, records: Encoded) -> Tensor:
@@ -128,10 +134,10 @@ class Basis:
 
 
 def unit_values(records: Encoded, layout: Layout) -> Tensor:
-    """Return units (B, units) as float64 numbers from 0 to 1."""
+    """Return units (B, units) as float64 numbers from 0 to 1, where those beyond count as 0 or 1, and NaN as 0."""
     units = records.units
     dense = units.toarray() if scipy.sparse.issparse(units) else units
-    return torch.from_numpy(dense.astype(np.float64)).div_(layout.levels or 1)
+    return torch.from_numpy(dense.astype(np.float64)).div_(layout.levels or 1).nan_to_num_(0.0).clamp_(0.0, 1.0)
 
 
 def _one_hot(records: Encoded, layout: Layout) -> Tensor:

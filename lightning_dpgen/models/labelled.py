@@ -151,7 +151,7 @@ def added_up(records: Encoded, layout: Layout, rows: Tensor) -> Tensor:
     """
     total = torch.zeros(len(records), rows.shape[1], dtype=rows.dtype)
     if layout.units:
-        places = torch.from_numpy(records.units).to(rows.dtype).clamp(0.0, 1.0) * (KNOTS - 1)
+        places = torch.from_numpy(records.units).to(rows.dtype).nan_to_num(0.0).clamp_(0.0, 1.0) * (KNOTS - 1)
         below = places.long().clamp(max=KNOTS - 2)
         beyond = places - below
         for unit in range(layout.units):

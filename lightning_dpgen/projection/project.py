@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.whole_sums import check_steps
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.steps import Rows, Steps, round_matrix
-from lightning_dpgen.sampling.csr import check_csr
+from lightning_dpgen.sampling.csr import check_csr, merge_entries
 from lightning_dpgen.sampling.errors import BadRecords
 
 # Stages of the plan: the released rows, and the count of rows that were pulled back.
@@ -153,7 +153,10 @@ class Projection:
         """Return the steps of the rows without noise, int64, and the count of rows that were pulled back: private."""
         steps, clipped = np.empty((rows.shape[0], self.k), np.int64), 0
         for part in _parts(rows):
-            steps[part], far = self.steps(rows[part])
+            # Of a copy, since rows may be a file that is still written to.
+            copied = rows[part].copy() if scipy.sparse.issparse(rows) else np.array(rows[part], dtype=np.float64)
+            _check_numbers(copied)
+            steps[part], far = self.steps(copied)
             clipped += int(far.sum())
         return steps, clipped
 
@@ -175,10 +178,7 @@ def check_rows(rows: Rows, d: int | None = None) -> Rows:
         if rows.dtype.kind not in "fiub":
             raise BadRecords(f"rows are {rows.dtype}: expected numbers")
         check_csr(rows, "the matrix of rows")
-        rows = scipy.sparse.csr_array(rows, dtype=np.float64)
-        if not rows.has_canonical_format:
-            rows = rows.copy()
-            rows.sum_duplicates()
+        rows = merge_entries(scipy.sparse.csr_array(rows, dtype=np.float64))
     else:
         rows = rows if isinstance(rows, np.memmap) else np.asarray(rows)
         if rows.dtype.kind not in "fiub":
@@ -188,17 +188,17 @@ def check_rows(rows: Rows, d: int | None = None) -> Rows:
     if d is not None and rows.shape[1] != d:
         raise BadRecords(f"rows have {rows.shape[1]} columns: expected {d}")
     for part in _parts(rows):
-        # One quick pass that most rows satisfy; NaN fails every comparison, and so does a sum that overflows.
-        with np.errstate(over="ignore", invalid="ignore"):
-            flat = rows[part].data if scipy.sparse.issparse(rows) else _dense(rows[part]).reshape(-1)
-            quick = flat @ flat < _LARGEST**2
-        if not quick and not (flat.min() > -_LARGEST and flat.max() < _LARGEST):
-            raise BadRecords(f"rows hold NaN, or values beyond {_LARGEST:g}: fill these in, or leave those rows out")
+        _check_numbers(rows[part])
     return rows
 
 
-def _dense(chunk: Rows) -> np.ndarray:
-    return np.asarray(chunk.toarray() if scipy.sparse.issparse(chunk) else chunk, dtype=np.float64)
+def _check_numbers(rows: Rows) -> None:
+    # One quick pass that most rows satisfy; NaN fails every comparison, and so does a sum that overflows.
+    with np.errstate(over="ignore", invalid="ignore"):
+        flat = rows.data if scipy.sparse.issparse(rows) else np.asarray(rows, dtype=np.float64).reshape(-1)
+        quick = flat @ flat < _LARGEST**2
+    if not quick and not (flat.min() > -_LARGEST and flat.max() < _LARGEST):
+        raise BadRecords(f"rows hold NaN, or values beyond {_LARGEST:g}: fill these in, or leave those rows out")
 
 
 def _parts(rows: Rows) -> Iterator[slice]:

@@ -139,7 +139,8 @@ def _tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
         raise BadRecords(f"{name} is on {values.device}: expected the CPU, from where each lot is copied; use .cpu()")
     if not values.dim():
         raise BadRecords(f"{name} has shape (): expected (N, ...), one row for each record")
-    values = values.detach()
+    # A class of the caller's own might give other numbers each time.
+    values = values.detach().as_subclass(Tensor)
     return values if on_disk else values.contiguous()
 
 

@@ -403,7 +403,9 @@ def persons_of(store: Store, persons: np.ndarray | None, max_rows: int) -> np.nd
         ValueError: for persons that are not (N,) whole numbers, or for no persons where the plan is about them: if records
             were drawn one by one, nearly every lot would hold one of a person's.
     """
-    persons = store.persons if persons is None else np.asarray(persons)
+    persons = store.persons if persons is None else persons
+    # A copy, since lots are drawn by it later.
+    persons = None if persons is None else np.array(persons)
     if persons is None:
         if max_rows > 1:
             raise ValueError(

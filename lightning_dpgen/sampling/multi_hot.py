@@ -9,7 +9,8 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lightning_dpgen.sampling.csr import entries_of
+from lightning_dpgen.sampling.csr import read_entries
+from lightning_dpgen.sampling.errors import BadRecords, describe_change
 from lightning_dpgen.sampling.stores import Store
 
 
@@ -46,11 +47,17 @@ class MultiHotStore(Store):
 
     def take(self, positions: np.ndarray) -> Tensor:
         places = np.full((len(positions), self.most + len(self.starts)), self.width)
-        units = self.units
-        entries, counts = entries_of(positions, units.indptr)
-        ones = np.where(units.data[entries] > 0, units.indices[entries], self.width)
-        places[:, : self.most][np.arange(self.most) < counts[:, None]] = ones
-        places[:, self.most :] = self.codes[positions].astype(np.int64) + np.array(self.starts, np.int64)
+        units, codes = self.units, self.codes[positions].astype(np.int64)
+        columns, numbers, counts = read_entries(positions, units.indptr, units.indices, units.data, units.shape[1])
+        ends = np.array([*self.starts[1:], self.width], np.int64)[: len(self.starts)]
+        if len(positions) and (counts.max() > self.most or ((codes < 0) | (codes + self.starts >= ends)).any()):
+            raise BadRecords(describe_change("more ones than the largest number, or a choice that its group has not"))
+        ones = places[:, : self.most]
+        ones[np.arange(self.most) < counts[:, None]] = np.where(numbers > 0, columns, self.width)
+        # The norm of a gradient is that of so many different places (`MultiHotRankOne`), and entries may repeat one by now.
+        ones.sort(axis=1)
+        ones[:, 1:][ones[:, 1:] == ones[:, :-1]] = self.width
+        places[:, self.most :] = codes + np.array(self.starts, np.int64)
         return torch.from_numpy(places)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 from torch.utils.data import Dataset, default_collate
 
-from lightning_dpgen.sampling.csr import entries_of
+from lightning_dpgen.sampling.csr import read_entries, read_stretch
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
@@ -132,8 +132,8 @@ class SparseStore(Store):
     """Rows of a matrix in CSR form, in memory or mapped from files, fetched as dense float32.
 
     Args:
-        data, indices, indptr: the arrays of the matrix, whose format was checked in full: a column index beyond `width`
-            would write into the row of another record. Entries of the same place are summed.
+        data, indices, indptr: the arrays of the matrix. They are not copied, and are looked at wherever they are read: a
+            column index beyond `width` would write into the row of another record. Entries of the same place are summed.
     """
 
     data: np.ndarray
@@ -145,18 +145,18 @@ class SparseStore(Store):
         return len(self.indptr) - 1
 
     def take(self, positions: np.ndarray) -> Tensor:
-        entries, counts = entries_of(positions, self.indptr)
+        columns, numbers, counts = read_entries(positions, self.indptr, self.indices, self.data, self.width)
         # The cells of the dense rows that the entries go to.
         cells = np.repeat(np.arange(len(positions)) * self.width, counts)
-        cells += self.indices[entries]
+        cells += columns
         rows = np.zeros((len(positions), self.width), np.float32)
-        np.add.at(rows.reshape(-1), cells, _float32(self.data[entries]))
+        np.add.at(rows.reshape(-1), cells, _float32(numbers))
         return torch.from_numpy(rows)
 
     def stretch(self, rows: slice) -> scipy.sparse.csr_array:
-        first, last = self.indptr[rows.start], self.indptr[rows.stop]
-        parts = _float32(self.data[first:last]), self.indices[first:last], self.indptr[rows.start : rows.stop + 1] - first
-        return scipy.sparse.csr_array(parts, shape=(rows.stop - rows.start, self.width))
+        found = read_stretch(rows, self.indptr, self.indices, self.data, self.width)
+        found.data = _float32(found.data)
+        return found
 
     def blocks(self) -> Iterator[Tensor]:
         for start in range(0, len(self.data), _AT_ONCE):

@@ -12,7 +12,7 @@ from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure import labels, products
-from lightning_dpgen.measure.labels import LABELS, Agreement, Gradient
+from lightning_dpgen.measure.labels import LABELS, Agreement, Gradient, whole_features
 from lightning_dpgen.measure.products import TABLES, ProductRecipe
 from lightning_dpgen.measure.whole_shares import whole_shares
 from lightning_dpgen.measure.workload import Measured
@@ -113,6 +113,22 @@ def test_no_record_moves_a_sum_by_more_than_its_bound(scale, layout, begins):
         assert longest <= statistic.bound and (scale != 1e3 or longest > 0.99 * statistic.bound)
     # A gradient that is not shortened would be noticed.
     assert scale != 1e3 or max(lengths(Gradient(layout, features, weights, 20.0, 4.0, before))) > 0.7
+
+
+def test_a_gradient_that_is_too_long_nevertheless_becomes_zero(monkeypatch):
+    """Roots that are too small make factors too large, which the squared lengths in whole numbers notice."""
+    features, weights = public_numbers(1e3)
+    statistic, every, root = Gradient(LAYOUT, features, weights, 0.7, 4.0), every_record(LAYOUT), torch.Tensor.sqrt
+    monkeypatch.setattr(torch.Tensor, "sqrt", lambda x: 0.95 * root(x))
+    rows = [statistic.sums(every[i : i + 1], torch.zeros(1).long()).flatten().tolist() for i in range(len(every))]
+    squares = [sum(number**2 for number in row) for row in rows]
+    assert 0 in squares and max(squares) <= Fraction(statistic.bound / statistic.unit) ** 2
+
+
+def test_features_that_are_too_long_are_cut_on_both_sides():
+    u = torch.tensor([[3e3, 1e300], [0.5, -1e9], [torch.inf, torch.nan]], dtype=torch.float64)
+    whole = whole_features(u, 1.0)
+    assert torch.equal(whole_features(-u, 1.0), -whole) and max(math.hypot(*row) for row in whole.tolist()) <= 2.0**30
 
 
 def test_a_record_adds_the_same_beside_any_others():

@@ -18,7 +18,7 @@ from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.reading_scores import EDGES, ReadingScores
 from lightning_dpgen.measure.series_statistics import CharacteristicFunctions, CoordinateHistograms, SecondMoments
 from lightning_dpgen.measure.series_waves import SeriesWaves
-from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares
+from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares, add_by_place
 from lightning_dpgen.measure.wave_scales import scale_edges
 from lightning_dpgen.models.bases import Basis, cosines, unit_values
 
@@ -161,6 +161,15 @@ def test_tables_and_items_and_pairs_are_those_of_loops():
         torch.testing.assert_close(found, torch.cat(expected), rtol=0.0, atol=60 * 2.0**-30)
     found = in_units(STATISTICS["pairs of some"][0], baskets)
     torch.testing.assert_close(found, pairs, rtol=0.0, atol=60 * 2.0**-30)
+
+
+def test_sums_of_many_long_rows_are_exact():
+    """Python's whole numbers tell; float64 would lose the last digit of a sum of so many at once."""
+    rows, longest = 2**23 + 1, 2**30 - 1
+    # One row in memory, as often as it is asked for.
+    row, place = torch.full((1, 1), longest, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
+    found = add_by_place(row.expand(rows, 1), place.expand(rows), 1)
+    assert int(found) == rows * longest != int(float(rows * longest))
 
 
 def test_all_records_are_gone_through_in_parts(monkeypatch):

@@ -1,6 +1,7 @@
 """Softmax in whole numbers: right, and bit for bit the same for a row wherever it stands."""
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from lightning_dpgen.measure.whole_shares import SHARE_BITS, mixed_shares, whole_shares
 
@@ -23,6 +24,37 @@ def test_a_row_is_the_same_wherever_it_stands():
         assert torch.equal(whole_shares(LOGITS[start:end], BEFORE[start:end]), whole[start:end])
     turned = whole_shares(LOGITS.T.contiguous().T, BEFORE)
     assert torch.equal(turned, whole)
+
+
+def test_each_operation_is_one_that_float64_rounds_alike_everywhere():
+    """Exponential functions, logarithms and products of matrices are none: their last bits follow from the place."""
+    called = set()
+
+    class Noted(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            called.add(function.__name__.strip("_"))
+            return function(*args, **(kwargs or {}))
+
+    with Noted():
+        whole_shares(LOGITS, BEFORE)
+    single = {
+        "mul",
+        "rmul",
+        "truediv",
+        "div",
+        "sub",
+        "rsub",
+        "floor",
+        "round",
+        "clamp",
+        "nan_to_num",
+        "isnan",
+        "eq",
+        "invert",
+    }
+    moving = {"getitem", "where", "to", "double", "any", "amax", "sum"}
+    # `sum` adds whole numbers, and `amax` rounds nothing.
+    assert called <= single | moving, called - single - moving
 
 
 def test_what_overflows_counts_as_nothing():

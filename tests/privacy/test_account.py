@@ -138,6 +138,23 @@ def test_a_forked_child_cannot_spend_the_plan_again(account_of):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
+def test_an_account_pays_for_one_data_set_also_where_some_accesses_name_none(account_of):
+    class Records:
+        pass
+
+    account, first, second = account_of({"sum": 1.0}, count=4), Records(), Records()
+    for of in (first, first, None):
+        with account.open("training", of=of) as access:
+            gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
+    with (
+        pytest.raises(LedgerError, match="has paid for measurements of other records"),
+        account.open("training", of=second),
+    ):
+        pass
+    assert account.remaining("training") == 1
+    account.ledger.close()
+
+
 def test_plans_travel_and_streams_do_not(account_of):
     account = account_of({"a": 1.0})
     assert pickle.loads(pickle.dumps(account.plan)) == account.plan

@@ -1,10 +1,13 @@
 """The ledger's file tells at least what was drawn, at every moment: blocks written ahead, stages in order, crashes."""
 
+import errno
 import json
+import os
 
 import pytest
 import torch
 
+from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
@@ -84,6 +87,39 @@ def test_ids_are_random(tmp_path):
         ledger.close()
         ids += [entry["id"] for entry in _entries(tmp_path / name)]
     assert len(set(ids)) == 10 and all(len(identity) == 16 for identity in ids)
+
+
+def test_a_new_ledger_has_its_name_on_disk_before_anything_is_written_behind_its_first_lines(tmp_path, monkeypatch):
+    """A file whose folder was not synced may be gone after a crash, with all that it says was spent."""
+    path, named, fsync = tmp_path / "ledger.jsonl", [], os.fsync
+
+    def noted(file):
+        fsync(file)
+        if os.path.samestat(os.fstat(file), tmp_path.stat()):
+            named.append(path.exists() and len(path.read_bytes().splitlines()))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    account = _account(path)
+    assert named[-1] == 1
+    account.ledger.close()
+
+
+@pytest.mark.parametrize("written", ["nothing", "a part", "all of it"])
+def test_nothing_is_drawn_after_a_line_that_may_not_be_on_disk(tmp_path, monkeypatch, written):
+    """Whether it is there is seen when the file is read again, and not before, whatever the disk does by then."""
+    account = _account(tmp_path / "ledger.jsonl")
+
+    def full(file, heads, text, head):
+        file.write(text[: {"nothing": 0, "a part": len(text) // 2, "all of it": len(text)}[written]])
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chain, "append", full)
+        with pytest.raises(OSError, match="no space"):
+            _draw(account, "split")
+    with pytest.raises(LedgerError, match="could not be written"):
+        _draw(account, "split")
+    account.ledger.close()
 
 
 def test_an_error_inside_an_access_keeps_its_line_and_its_message(tmp_path):

@@ -1,6 +1,7 @@
 """The door to noise for sums in whole numbers: its law against an oracle, its ends, and rows on a grid."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -139,3 +140,20 @@ def test_a_row_that_is_too_long_nevertheless_becomes_zero(monkeypatch):
     monkeypatch.setattr(fixed_point, "_shortening", lambda rows, bound, unit, bits, longest: 1.0 / unit)
     whole = whole_rows(rows, 1.0, 2.0**-28)
     assert whole.tolist() == [[0, 0], [0, 0], [2**27, 0]]
+    # A bound that is no whole number of units; the lengths are 2, 5^(1/2), 8^(1/2), 3 and 5.
+    beside = torch.tensor([[2.0, 0.0], [2.0, 1.0], [2.0, 2.0], [3.0, 0.0], [3.0, 4.0]], dtype=torch.float64)
+    assert whole_rows(beside, 2.0 * math.sqrt(1.99), 1.0).tolist() == [[2, 0], [0, 0], [0, 0], [0, 0], [0, 0]]
+    assert whole_rows(beside, 2.5, 1.0).any(dim=1).tolist() == [True, False, False, False, False]
+
+
+def test_the_deviation_is_never_below_the_one_that_was_paid_for():
+    """By fractions, which round nothing: products of floats may be below by some last bits."""
+    random, drawn = np.random.default_rng(0), []
+    for _ in range(60):
+        multiplier, sensitivity, unit = (float(own) for own in np.exp(random.uniform(-1.0, 3.0, 3)))
+        rows = int(random.integers(1, 9))
+        with opened(multiplier, max_rows=rows) as access:
+            access.stream.add_rounded_normal_ = lambda out, sigma: drawn.append(sigma) or out
+            rounded_gaussian(access, "x", torch.zeros(1, dtype=INT64), unit=unit, sensitivity=sensitivity)
+        exact = Fraction(multiplier) * Fraction(sensitivity) * rows / Fraction(unit)
+        assert exact <= Fraction(drawn[-1]) <= exact * (1 + Fraction(1, 2**40))

@@ -88,6 +88,41 @@ def test_without_the_margin_some_are_wrong(monkeypatch):
     assert wrong
 
 
+@pytest.mark.parametrize("k", [1, 2, 7, 30])
+def test_what_floats_decide_holds_for_all_normal_numbers_within_their_error(k):
+    """A number is put just beyond a border by errors that all pull one way, and the floats see it on the near side.
+
+    Where they decide nevertheless, the vector is not that of its words.
+    """
+    random, decided = np.random.default_rng(k), 0
+    for _ in range(12):
+        normals = random.standard_normal((2 * k, 1)) * random.choice([0.3, 1.0, 3.0])
+        place = int(np.abs(normals[:k, 0]).argmax())
+        with mpmath.workprec(200):
+            numbers = [mpmath.mpf(float(own)) for own in normals[:, 0]]
+            near, total = (mpmath.fsum(own * own for own in some) for some in (numbers[:k], numbers))
+            # The gradient of g_i (|G|^2 + |H|^2) / |G| in each number, by whose signs the errors go.
+            slopes = [
+                2 * own / mpmath.sqrt(near) - (own * total / mpmath.sqrt(near) ** 3 if row < k else 0)
+                for row, own in enumerate(numbers)
+            ]
+            slopes = [numbers[place] * slope for slope in slopes]
+            slopes[place] += total / mpmath.sqrt(near)
+            up = mpmath.sign(numbers[place]) * mpmath.mpf(rounded_vectors._ERROR)
+            moved = [own + up * mpmath.sign(slope) for own, slope in zip(numbers, slopes, strict=True)]
+            near, total = (mpmath.fsum(own * own for own in some) for some in (moved[:k], moved))
+            true = [abs(own) * total / mpmath.sqrt(near) / 2 for own in moved[:k]]
+        whole = int(random.integers(10**3, 10**6))
+        scale = float(np.nextafter(float((whole + mpmath.mpf(0.5)) / true[place]), np.inf))
+        out, room = np.zeros((1, k), np.int64), np.empty((2, 2 * k, 1))
+        undecided = rounded_vectors._round_by_floats(normals.copy(), scale, out, *room)
+        assert len(undecided) or abs(out[0]).tolist() == [int(mpmath.nint(own * scale)) for own in true]
+        # At a quarter of a step from all borders floats are enough.
+        clear = float((whole + mpmath.mpf(0.25)) / true[place])
+        decided += not len(rounded_vectors._round_by_floats(normals.copy(), clear, out, *room))
+    assert decided or k > 2
+
+
 @pytest.mark.parametrize(
     "digits, bits", [(1, 64), (2**49, 64), (2**63 - 1, 64), (12345, 128), (2**127 - 1, 128), (7**80, 256)]
 )

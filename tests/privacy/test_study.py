@@ -5,6 +5,7 @@ import json
 import math
 import multiprocessing
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import dp_accounting
@@ -15,7 +16,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.calibration import make_first_plan, make_plan
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.fingerprint_key import fingerprint_key
@@ -146,6 +147,21 @@ def test_no_study_states_less_than_its_runs_cost_under_its_relation(tmp_path, re
         total = study.enter(run, plan.event, **study_entry(plan))
     assert total.relation == relation
     assert total.epsilon >= gaussian_epsilon(shift * math.sqrt(2.0) / multiplier, delta)
+
+
+@pytest.mark.parametrize("replaceable", [True, False])
+def test_a_reference_says_what_a_replaced_record_costs_only_where_it_covers_one(tmp_path, replaceable):
+    """Elsewhere the run enters as its pair, once for the record that is removed and once for the one that is added."""
+    plan = make_first_plan(StageSpec("n", {"n": 1.0}, 1, max_noise=1e9, share=0.1, noise=20.0), epsilon=1.0, delta=1e-6)
+    plan = replace(plan, reference=replace(plan.reference, replaceable=replaceable))
+    study = Study(tmp_path / "rows.jsonl", epsilon=9.0, delta=1e-4)
+    study.enter("rows", dp_accounting.LaplaceDpEvent(10.0), relation=REPLACE_ONE, pair=(0.1, 0.0))
+    total = study.enter("a", plan.event, **study_entry(plan))
+    # Two Gaussians and what may fail beside them, each twice as far.
+    shift = 2.0 * math.hypot(1.0 / plan.reference.multiplier, 1.0 / plan.stages[0].access.multiplier)
+    known = gaussian_epsilon(shift, plan.delta - 2.0 * plan.reference.failure)
+    assert total.epsilon == pytest.approx(0.1 + (known if replaceable else 2.0 * plan.epsilon), rel=1e-3)
+    assert abs(known - 2.0 * plan.epsilon) > 0.05
 
 
 def test_pairs_enter_a_study_of_moments_by_randomised_response(study):

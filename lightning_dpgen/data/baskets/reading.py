@@ -26,7 +26,7 @@ from lightning_dpgen.data.baskets.universe import NO_UNIVERSE
 from lightning_dpgen.data.files.arrays import load_csr
 from lightning_dpgen.data.names import positions, shown
 from lightning_dpgen.data.reading import Numbering, Reading, check_outside, class_positions
-from lightning_dpgen.sampling.csr import check_csr
+from lightning_dpgen.sampling.csr import check_csr, mark_entries
 from lightning_dpgen.sampling.errors import BadRecords
 
 OUTSIDE_COUNTED = "items: outside the universe, left out"
@@ -217,11 +217,5 @@ def _sets_of(matrix: Any, what: str, width: int) -> tuple[np.ndarray, np.ndarray
     real = matrix.dtype.kind in "fiub"
     if not real or (matrix.nnz and not (matrix.data.min() >= 0 and np.isfinite(matrix.data.max()))):
         raise BadRecords(f"{what} holds numbers that are negative, infinite or NaN: expected 1 for each item of a basket")
-    # A new matrix of the same arrays, since a matrix may wrongly claim to be canonical.
-    held = scipy.sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
-    if not (held.has_canonical_format and held.data.all()):
-        # Truth values never add up to 0, however often an item is repeated.
-        held = scipy.sparse.csr_array((held.data != 0, held.indices.copy(), held.indptr.copy()), shape=held.shape)
-        held.eliminate_zeros()
-        held.sum_duplicates()
+    held = mark_entries(matrix)
     return held.indptr.astype(np.int64), held.indices.astype(np.int32)

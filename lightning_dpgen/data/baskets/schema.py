@@ -15,6 +15,7 @@ import scipy.sparse
 from lightning_dpgen.data.conditions import Condition, Said, label_condition
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.names import Name, label_choices, names_type, public_names, shown
+from lightning_dpgen.sampling.csr import mark_entries
 
 MOST_ITEMS = 100_000
 MOST_CLASSES = 10_000
@@ -110,9 +111,7 @@ class BasketSchema:
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
         """Return records as a table of `items`, each list in the universe's order, and `label`; nothing is random."""
-        held = scipy.sparse.csr_array(encoded.units, copy=True)
-        held.sum_duplicates()
-        held.eliminate_zeros()
+        held = mark_entries(scipy.sparse.csr_array(encoded.units))
         names = pa.array(self.items, names_type(self.items))
         lists = pa.ListArray.from_arrays(held.indptr.astype(np.int32), names.take(pa.array(held.indices)))
         columns = [lists]
