@@ -23,7 +23,7 @@ from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
 from lightning_dpgen.release.tensors import check_finite, check_tensors
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.release.weights import WeightsContent
 
 

@@ -16,10 +16,10 @@ from lightning_dpgen.privacy.exact_unit import read_unit
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.release.certificate import FORMAT_VERSION, digest
 from lightning_dpgen.release.files import CERTIFICATE, MODEL
-from lightning_dpgen.release.noise_check import check_noises
+from lightning_dpgen.verification.noise_check import check_noises
 from lightning_dpgen.release.stage_noises import FIRST_PASS, MODELS, STAGES, TRAINING, check_stages, stages_of
 from lightning_dpgen.release.stated_noises import RELATIVE_GRID
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.specs.settings import FIRST_PASS as FIRST
 from lightning_dpgen.specs.settings import read_settings
 
