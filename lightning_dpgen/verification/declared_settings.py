@@ -17,13 +17,12 @@ from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, VALUES, Open
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.value_grid import VALUES_OF
-from lightning_dpgen.gradients import clipping
-from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.description import described_schema
 from lightning_dpgen.release.licenses import LICENSE
+from lightning_dpgen.specs.clipping import make_rule
 from lightning_dpgen.specs.data import MOST_RECORDS, DataSpec
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec
 from lightning_dpgen.specs.modules import check_model
@@ -38,7 +37,6 @@ from lightning_dpgen.specs.usage_error import UsageError
 _OTHERS = {"data", "discovered", "fidelity_share", "schema", "model", INIT, "split", "clipping", "seed", "rows", LICENSE}
 _MODELS = {kind.title: kind for kind in variants(RunSpec, "model").values() if kind is not AutoSpec}
 _INDEPENDENT = "rows_independent"
-_RULES = ("Fixed", "Decay", "DPNorm", "Quantile", "Normalised", "Smoothed", "PerPerson")
 
 
 def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) -> Settings:
@@ -67,7 +65,7 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
     values = {
         "data": _data(declared),
         "model": model | {"name": kind.model_fields["name"].default},
-        "clipping": {"rule": "fixed"},
+        "clipping": _clipping(_object(declared, "clipping")) if trained else {"rule": "fixed"},
         "privacy": {
             # It follows from noise and steps, where both are given.
             "epsilon": float(target) if solved else None,
@@ -98,7 +96,7 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
     rule = None
     if trained:
         check_model(spec.model, schema, number, data.source)
-        rule = _rule(declared.get("clipping"))
+        rule = make_rule(spec.clipping)
     settings = Settings(spec, schema, SplitSettings(**split), rule, certificate["unit"], parts, chosen=chosen)
     _check_same(settings, declared)
     return settings
@@ -144,12 +142,16 @@ def _data(declared: Mapping[str, Any]) -> dict[str, Any]:
     return named | {"source": declared["data"]}
 
 
-def _rule(described: Any) -> ClippingRule:
-    fields = dict(_object({"clipping": described}, "clipping"))
-    name = fields.pop("rule", None)
-    if name not in _RULES:
-        raise UsageError(f"clipping.rule={str(name)[:40]!r}: expected one of {', '.join(_RULES)}")
-    return getattr(clipping, name)(**{name: _rule(one) if isinstance(one, dict) else one for name, one in fields.items()})
+def _clipping(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a rule as it is described: what wraps it is a setting of its own."""
+    fields, wrapped = dict(described), {}
+    for name, setting in (("PerPerson", lambda own: {"per_person": True}), ("Smoothed", lambda own: {"smooth": own["keep"]})):
+        if fields.get("rule") == name:
+            wrapped |= setting(fields)
+            fields = dict(_object(fields, "of"))
+    # The name of its noise is no setting.
+    fields.pop("noise", None)
+    return fields | wrapped | {"rule": str(fields.get("rule")).lower()}
 
 
 def _parts(names: Any, schema: Schema, data: DataSpec) -> dict[str, Part]:

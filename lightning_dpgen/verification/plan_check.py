@@ -7,7 +7,8 @@ is listed here, a function for each. A release of a program of one's own declare
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from lightning_dpgen.data.value_grid import VALUES_OF
@@ -15,7 +16,6 @@ from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.calibration import PLANNER
 from lightning_dpgen.privacy.drawn_noise import REAL_GAUSSIAN, ROUNDED_GAUSSIAN
-from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.description import LABELLED, MEASURED, PLAIN_WEIGHTS
@@ -39,7 +39,7 @@ _TRIAL_BUDGETS = (1.0, 1.001)
 def follows_from_settings(declared: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
     """Return whether a run of the program by declared settings has made this; a projection has settings of its own."""
     # Settings that the owner of a network declares beside its weights are words.
-    return isinstance(declared.get("model"), dict) and "schema" in declared and model.get("model") != PLAIN_WEIGHTS
+    return isinstance(declared.get("model"), dict) and model.get("model") != PLAIN_WEIGHTS
 
 
 def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
@@ -63,13 +63,18 @@ def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tupl
         if planner != str(PLANNER):
             return _by_another(planner, settings, certificate)
         plan = _planned(settings, certificate)
-        problems = [*_events(plan, certificate), *_noises(plan, settings, certificate)]
-    # Settings of strangers may end anywhere in the planner, and none of its errors is one of this program.
-    except (BudgetTooSmall, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError) as error:
-        said = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
-        return [f"declared: no run is planned from these settings ({said})"], [], []
+        problems = [*unplanned_events(plan, certificate), *_noises(plan, settings, certificate)]
+    # Settings of strangers may end anywhere in the planner.
+    except Exception as error:
+        return [unplannable(error)], [], []
     checks = ["the plan that follows from the declared settings is the one that the certificate states, stage by stage"]
     return problems[:_MOST_SAID], [] if problems else checks, []
+
+
+def unplannable(error: Exception) -> str:
+    """Return the line about settings from which no run is planned."""
+    said = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
+    return f"declared: no run is planned from these settings ({said})"
 
 
 def _by_another(
@@ -126,7 +131,12 @@ def _outline(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str
     flexible = next((spec.stage for spec in specs if spec.share is None), specs[-1].stage)
     repeated = {spec.stage: counts[spec.stage] - spec.count for spec in specs if spec.count is not None}
     yield from _repeats(repeated, flexible)
-    yield from _named({spec.stage: set(spec.noise_shares) for spec in specs}, settings, certificate)
+
+    def drawn_by(stage: str, noise: str) -> str:
+        return REAL_GAUSSIAN if stage == TRAINING and noise not in _norms(settings) else ROUNDED_GAUSSIAN
+
+    yield from unplanned_names({spec.stage: spec.noise_shares for spec in specs}, drawn_by, certificate)
+    yield from _of_other_records(settings, certificate)
 
 
 def _repeats(repeated: Mapping[str, int], flexible: str) -> Iterator[str]:
@@ -166,8 +176,12 @@ def _planned(settings: Settings, certificate: Mapping[str, Any]) -> Plan:
     return settings.plan(promise)
 
 
-def _events(plan: Plan, certificate: Mapping[str, Any]) -> Iterator[str]:
-    """Give a stage whose accesses are not those of the plan, or of the plan of a run that went on."""
+def unplanned_events(plan: Plan, certificate: Mapping[str, Any]) -> Iterator[str]:
+    """Give a stage whose accesses are not those of a plan of the same stages, or of the plan of a run that went on.
+
+    Args:
+        certificate: of a shape that was checked.
+    """
     stated = {stage["name"]: _counted(stage["event"]) for stage in certificate["stages"]}
     if certificate["relation"] != plan.relation:
         yield f"relation={certificate['relation']!r}: these settings plan for {plan.relation!r}"
@@ -176,16 +190,17 @@ def _events(plan: Plan, certificate: Mapping[str, Any]) -> Iterator[str]:
         if not _agree(due, stated[name][0], _SOLVED):
             yield _told(name, _words(due), _words(stated[name][0]))
     last = plan.stages[-1] if plan.flexible is None else plan.stage(plan.flexible)
-    planned = {stage.name: stage.count for stage in plan.stages}
     made = {name: count for name, (_, count) in stated.items()}
-    others = [name for name in planned if name != last.name]
-    count = last.count
-    if any(made[name] > planned[name] for name in others):
-        # As if none of its own accesses were lost: those that were change it by less than a multiple.
-        count = plan.rewritten(made | {last.name: 0}, planned | {last.name: 0}).stage(last.name).count
-    near = max(last.multiple - 1, _COUNTED * count)
-    if abs(made[last.name] - count) > near:
-        yield f"stage {last.name!r}: {made[last.name]:,} accesses are stated, and these settings plan {count:,}"
+    count, near = made[last.name], max(last.multiple - 1, math.ceil(_COUNTED * last.count))
+    if any(made[stage.name] > stage.count for stage in plan.stages if stage is not last):
+        # A few more than a run that went on would have are too many, so a run had no fewer.
+        more = count + near + 1
+        counts = made | {last.name: more}
+        again = replace(plan, stages=tuple(replace(stage, count=counts[stage.name]) for stage in plan.stages))
+        if more <= last.count and plan.covers(again.accesses):
+            yield f"stage {last.name!r}: {count:,} accesses are stated, and {more:,} fit beside those that were made again"
+    elif abs(count - last.count) > near:
+        yield f"stage {last.name!r}: {count:,} accesses are stated, and these settings plan {last.count:,}"
 
 
 def _noises(plan: Plan, settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
@@ -197,40 +212,53 @@ def _noises(plan: Plan, settings: Settings, certificate: Mapping[str, Any]) -> I
                 yield _told(entry["stage"], f"{name!r} a multiplier of {multipliers[name]:.6g}", f"{entry['multiplier']:.6g}")
 
 
-def _named(
-    due: Mapping[str, set[str]], settings: Settings, certificate: Mapping[str, Any]
+def unplanned_names(
+    due: Mapping[str, Collection[str]], drawn_by: Callable[[str, str], str], certificate: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Give a stage whose noises have other names than planned, are drawn otherwise than this program does, or not at all."""
-    counted = set() if settings.clipping is None else set(settings.clipping.noise_shares)
-    most = settings.spec.data.most_rows
+    """Give a stage whose noises have other names than planned, are drawn otherwise than this program does, or not at all.
+
+    Args:
+        due: the names of the noises of each stage.
+        drawn_by: a function from a stage and a noise to the mechanism that draws it.
+    """
     for stage, names in due.items():
         entries = [entry for entry in _entries(certificate) if entry["stage"] == stage]
-        stated = {name for entry in entries for name in entry["names"]}
+        drawn = {name: entry["mechanism"] for entry in entries for name in entry["names"]}
         what = f"noise of stage {stage[:80]!r}"
-        if stated != names:
-            yield f"{what}: it is stated for {_listed(sorted(stated))}; such a stage draws it for {_listed(sorted(names))}"
+        if drawn.keys() != set(names):
+            yield f"{what}: it is stated for {_listed(sorted(drawn))}; such a stage draws it for {_listed(sorted(names))}"
             continue
-        # A figure that was paid for and lost is not bought again.
-        if stage != FIDELITY and any(entry["mechanism"] == NOT_DRAWN for entry in entries):
-            yield f"{what}: it is stated to have been planned and never drawn, and the model needs it"
-        for entry in entries:
-            real = [name for name in entry["names"] if stage == TRAINING and name not in counted]
-            drawn = REAL_GAUSSIAN if real else ROUNDED_GAUSSIAN
-            if entry["mechanism"] not in (drawn, NOT_DRAWN) or 0 < len(real) < len(entry["names"]):
-                yield f"{what}: {entry['names'][0][:80]!r} is stated to be drawn by {entry['mechanism']}; it is by {drawn}"
-            of_records = [name for name in entry["names"] if not _is_of_unit(stage, name, counted)]
-            if of_records and entry.get("records", most) != most:
-                yield (
-                    f"{what}: {of_records[0][:80]!r} is stated for records={entry['records']}, and a unit of privacy has "
-                    f"{most}"
-                )
+        for name, mechanism in drawn.items():
+            # A figure that was paid for and lost is not bought again.
+            if mechanism == NOT_DRAWN and stage != FIDELITY:
+                yield f"{what}: it is stated to have been planned and never drawn, and the model needs it"
+            elif mechanism not in (drawn_by(stage, name), NOT_DRAWN):
+                yield f"{what}: {name[:80]!r} is stated to be drawn by {mechanism}; it is by {drawn_by(stage, name)}"
 
 
-def _is_of_unit(stage: str, noise: str, counted: set[str]) -> bool:
+def _of_other_records(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
+    """Give a noise that hides fewer records than a unit of privacy has."""
+    most = settings.spec.data.most_rows
+    for entry in _entries(certificate):
+        stage = entry["stage"]
+        of_records = [name for name in entry["names"] if not _is_of_unit(stage, name, settings)]
+        if of_records and entry.get("records", most) != most:
+            yield (
+                f"noise of stage {stage!r}: {of_records[0][:80]!r} is stated for records={entry['records']}, and a unit of "
+                f"privacy has {most}"
+            )
+
+
+def _is_of_unit(stage: str, noise: str, settings: Settings) -> bool:
     """Return whether the bound of a sum is that of a person with all records, and not of a single record."""
     if stage == FIRST_PASS:
         return noise != "n" and not noise.startswith(VALUES_OF)
-    return stage == TRAINING and noise in counted
+    return stage == TRAINING and noise in _norms(settings)
+
+
+def _norms(settings: Settings) -> Mapping[str, float]:
+    """Return the shares of the noises by which a rule counts norms, and so finds a bound, in each step."""
+    return {} if settings.clipping is None else settings.clipping.noise_shares
 
 
 def _check_selection(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
