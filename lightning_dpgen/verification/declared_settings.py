@@ -23,13 +23,14 @@ from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.description import described_schema
 from lightning_dpgen.release.licenses import LICENSE
 from lightning_dpgen.specs.clipping import make_rule
-from lightning_dpgen.specs.data import MOST_RECORDS, DataSpec
+from lightning_dpgen.specs.data import MOST_RECORDS, DataSpec, PicturesSpec, PublicPicturesSpec, SeriesSpec
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec
 from lightning_dpgen.specs.modules import check_model
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
 from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.source import check_discovery
+from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import names_of, parse, variants
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -90,6 +91,8 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
         data = data.changed(**{_INDEPENDENT: independent})
     if data.kind not in (None, schema.kind):
         raise UsageError(f"data={data.source}: is of kind {data.kind}, and the schema of kind {schema.kind}")
+    if isinstance(data, SeriesSpec | PicturesSpec | PublicPicturesSpec) and source_of(data).declare() != schema:
+        raise UsageError("schema: it is not the one that these settings of the data describe")
     spec, parts = spec.changed(data=data), _parts(declared.get("discovered"), schema, data)
     check_privacy(spec)
     check_discovery(data, parts)

@@ -10,11 +10,13 @@ import zipfile
 
 import pytest
 import torch
+from keep_plans import KEPT, kept_stages
 from kinds import KINDS, planned, stated, write_files
 
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.metrics.fidelity import FIDELITY
+from lightning_dpgen.privacy.calibration import PLANNER
 from lightning_dpgen.privacy.events import encode
 from lightning_dpgen.release.hazards import MEASURING
 from lightning_dpgen.verification import plan_check
@@ -160,7 +162,7 @@ def _forgeries(kind):
         if (value := certificate["declared"]["model"].get(name)) not in (None, 0.0):
             yield f"without {name}", lambda c, m, name=name: c["declared"]["model"].pop(name)
             halved = value // 2 if isinstance(value, int) else value / 2
-            if name not in ("components", "waves", "group_c"):
+            if name not in ("components", "waves", "group_c", "cells"):
                 yield f"half of {name}", lambda c, m, name=name, halved=halved: c["declared"]["model"].update({name: halved})
     if certificate["declared"].get("discovered"):
         yield "one found less", lambda c, m: c["declared"]["discovered"].pop()
@@ -310,6 +312,15 @@ def test_settings_beside_the_weights_of_a_network_are_words():
     assert follows_from_settings(certificate["declared"], model)
     assert follows_from_settings({"model": {}}, {}) and not follows_from_settings({"model": "mine"}, model)
     assert not follows_from_settings(certificate["declared"], {"model": "weights"})
+
+
+def test_plans_are_those_that_this_planner_has_made():
+    """Whoever changes what settings plan raises `PLANNER`, and runs tests/verification/keep_plans.py."""
+    kept = json.loads(KEPT.read_text())
+    assert kept["planner"] == PLANNER and kept["plans"].keys() == KINDS.keys()
+    for kind, stages in kept["plans"].items():
+        made = kept_stages(_plan(kind)[1])
+        assert plan_check._agree(stages, made, plan_check._SOLVED), f"{kind}: {made} was planned as {stages}"
 
 
 def test_all_that_measures_is_known_by_its_stages():
