@@ -16,7 +16,7 @@ PACKAGE = ROOT / "lightning_dpgen"
 ORDER = [
     "privacy", "sampling", "data", "passes", "clustering", "projection", "gradients", "optim", "models", "measure",
     "metrics", "release",
-    "plugins", "audit", "specs", "runs", "cli",
+    "plugins", "audit", "specs", "verification", "runs", "cli",
 ]  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
     with leaving_at_once():
         from lightning_dpgen.release.dossier import make_dossier
         from lightning_dpgen.release.registry_entry import make_entry, names_of_null
-        from lightning_dpgen.release.verify import verify
+        from lightning_dpgen.verification.verify import verify
     verdict = verify(arguments.release)
     noise = certificate.get("noise")
     if certificate.get("private") is False or (isinstance(noise, dict) and noise.get("seeded") is True):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.release.hub import DATASET, MODEL, NotPushed, push
+from lightning_dpgen.release.verdict import Verdict
 from lightning_dpgen.specs.usage_error import UsageError
 
 
@@ -29,10 +31,17 @@ def make_parser() -> Parser:
     return parser
 
 
+def _verified(folder: Path) -> Verdict:
+    # It takes seconds to import, which mistakes that are found before do not wait for.
+    from lightning_dpgen.verification.verify import verify
+
+    return verify(folder)
+
+
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     try:
-        address = push(arguments.release, arguments.repo, kind=arguments.kind, private=arguments.private)
+        address = push(arguments.release, arguments.repo, _verified, kind=arguments.kind, private=arguments.private)
     except NotPushed as error:
         raise UsageError(str(error)) from None
     print(f"published{' as private' if arguments.private else ''}: {address}")

@@ -79,7 +79,7 @@ def _sign(folder: Path, key_file: Path, passphrase_file: str | None) -> int:
     # A mistake is told before what recomputes epsilon is imported.
     read_certificate(folder)
     with leaving_at_once():
-        from lightning_dpgen.release.verify import verify
+        from lightning_dpgen.verification.verify import verify
     verdict = verify(folder)
     if not verdict.good:
         raise UsageError(f"{folder}: is not signed, since dpgen verify refuses it: {verdict.problems[0][:300]}")

@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"--signer {error}") from None
     read_certificate(arguments.release)
     with leaving_at_once():
-        from lightning_dpgen.release.verify import verify
+        from lightning_dpgen.verification.verify import verify
     verdict = verify(arguments.release, arguments.signer)
     problems = verdict.problems[:_MOST_PRINTED]
     for mark, lines in (("ok  ", verdict.checks), ("note", verdict.notes), ("BAD ", problems)):

@@ -25,6 +25,9 @@ from lightning_dpgen.privacy.solving import beside_given, event_of, stages_of, w
 from lightning_dpgen.privacy.stage_spec import StageSpec, check_specs, records_of, shares_of
 from lightning_dpgen.privacy.truncation import Truncation
 
+# The number of this planner, which certificates name. Whoever changes which stages, noises or counts follow from settings
+# raises it: `verify` plans again only what this planner has planned (tests/verification/kept_plans.json).
+PLANNER = 1
 # The part of delta beside a reference, so that profiles need not be compared in their farthest tails.
 _FAILURE_PART = 20.0
 # The least failure for each sampled access: below it rounding could hide the tail that a record replaced has.

@@ -1,4 +1,4 @@
-"""Releases, which may leave: the bundle, its certificate, verification, sampling, the report."""
+"""Releases, which may leave: the bundle, its certificate, sampling, the report."""
 
 import lazy_loader
 

@@ -16,6 +16,7 @@ import dp_accounting
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.accountant_names import PLD
+from lightning_dpgen.privacy.calibration import PLANNER
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
 from lightning_dpgen.privacy.events import composed, encode, stage_events
@@ -127,7 +128,7 @@ def make_certificate(
         "study": _study(account),
         "released": sorted(released),
         "files": {path.name: file_hash(path) for path in sorted(folder.iterdir()) if path.name != CERTIFICATE},
-        "versions": versions(),
+        "versions": versions() | {"planner": str(PLANNER)},
     }
     if reference is not None:
         certificate["reference"] = {"after": reference.after, "replaceable": reference.replaceable}

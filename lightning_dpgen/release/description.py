@@ -21,11 +21,15 @@ PROJECTION = "projection"
 PLAIN_WEIGHTS = "weights"
 # The key that is true where the label given all other numbers was bought: drawn so in tables, a classifier elsewhere.
 LABELLED = "labelled"
+# The models that are fitted to measured statistics, by the kind of the records.
+MEASURED = {
+    "table": "product_mixture",
+    "baskets": "product_mixture",
+    "images": "gaussian_mixture",
+    "series": "series_mixture",
+}
 # Models without an encoder, in words.
-_NO_ENCODER = {
-    "gaussian_mixture": "measured statistics",
-    "product_mixture": "measured statistics",
-    "series_mixture": "measured statistics",
+_NO_ENCODER = dict.fromkeys(MEASURED.values(), "measured statistics") | {
     "rbm_mixture": "Boltzmann machines",
     "wgan_mixture": "generators",
     PROJECTION: "projected rows",

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from lightning_dpgen.release.bounds import MOST_FILES, check_written
 from lightning_dpgen.release.files import CARD, CERTIFICATE, PROJECTED, SYNTHETIC, read_certificate
 from lightning_dpgen.release.folder import RELEASE
 from lightning_dpgen.release.opened import open_ordinary
+from lightning_dpgen.release.verdict import Verdict
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, RepoCard
@@ -50,7 +51,9 @@ class NotPushed(Exception):
     """A release is not on the Hub; the message says why in one line."""
 
 
-def push(folder: str | Path, repo: str, *, kind: str | None = None, private: bool = False) -> str:
+def push(
+    folder: str | Path, repo: str, check: Callable[[Path], Verdict], *, kind: str | None = None, private: bool = False
+) -> str:
     """Publish a release as a new repository of the Hub, in one commit, and return its address.
 
     The token is the user's own: HF_TOKEN, or that of `hf auth login`. It is no argument, so no list of processes and no
@@ -59,6 +62,7 @@ def push(folder: str | Path, repo: str, *, kind: str | None = None, private: boo
     Args:
         folder: the release itself, and not the folder of the run that made it.
         repo: USER/NAME. It may exist if it holds no files, as after a push that broke off.
+        check: `verification.verify.verify`, which a copy of the release must pass.
         kind: `model` or `dataset`; None for a data set if the release holds records.
         private: whether the repository is for its owner, or its organisation, alone; one that exists must not be public.
 
@@ -76,7 +80,7 @@ def push(folder: str | Path, repo: str, *, kind: str | None = None, private: boo
     with tempfile.TemporaryDirectory(prefix="dpgen-push-") as name:
         copy = Path(name)
         _copy(folder, copy)
-        statement = _check(folder, copy)
+        statement = _check(folder, copy, check)
         kind = _kind(copy) if kind is None else kind
         return _send(copy, repo, kind, private, token, _card(copy / CARD, kind), statement)
 
@@ -136,12 +140,9 @@ def _copy(folder: Path, target: Path) -> None:
         raise NotPushed(f"{folder}: {error}; a release has ordinary, visible files alone, and nothing was sent") from None
 
 
-def _check(folder: Path, copy: Path) -> str:
-    """Refuse a copy that `verify` refuses, and return the statement of its certificate."""
-    # It takes seconds to import, which mistakes that are found before do not wait for.
-    from lightning_dpgen.release.verify import verify
-
-    verdict = verify(copy)
+def _check(folder: Path, copy: Path, check: Callable[[Path], Verdict]) -> str:
+    """Refuse a copy that does not pass a check, and return the statement of its certificate."""
+    verdict = check(copy)
     if not verdict.good:
         problem = _line(verdict.problems[0].replace(str(copy), str(folder)))
         raise NotPushed(f"{folder}: is not sent, since dpgen verify refuses it: {problem}")

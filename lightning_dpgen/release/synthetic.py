@@ -22,6 +22,7 @@ from lightning_dpgen.release.bounds import bytes_of_record, default_rows
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.croissant import write_croissant
+from lightning_dpgen.release.description import MEASURED
 from lightning_dpgen.release.described import described, kept_constraints
 from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
@@ -30,7 +31,6 @@ from lightning_dpgen.release.licenses import LICENSE
 from lightning_dpgen.release.pictures import MOST_ROWS, write_sheet
 from lightning_dpgen.release.report import write_pages
 from lightning_dpgen.release.sampler import Release, write_model
-from lightning_dpgen.release.stage_noises import MODELS
 from lightning_dpgen.release.tables import write_table
 from lightning_dpgen.release.text import printable
 
@@ -110,7 +110,7 @@ class SyntheticContent:
             size=size_category(self.rows),
             tasks=tasks(schema),
             figure=self.figure,
-            measured=self.mixture.network.kind in MODELS,
+            measured=self.mixture.network.kind in MEASURED.values(),
             classified=_label(schema) if isinstance(self.mixture.network, LabelledNetwork) else None,
         )
 

@@ -21,18 +21,15 @@ from lightning_dpgen.data.value_tree import MOST_PIECES, find_values
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant_names import PLD
-from lightning_dpgen.privacy.calibration import make_first_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.runs.folder import RunFolder
-from lightning_dpgen.specs.defaults import MOST_STEPS
-from lightning_dpgen.specs.model import MeasuredSpec
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
-from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, first_stage, make_schema
+from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, first_stage, make_schema, reference_plan
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -95,7 +92,7 @@ def first_plan(spec: RunSpec, source: Source) -> Plan:
         BudgetTooSmall: if the first pass, or a plan that follows from settings alone, does not fit.
     """
     check_privacy(spec)
-    model, privacy, max_rows = spec.model, spec.privacy, spec.data.most_rows
+    privacy, max_rows = spec.privacy, spec.data.most_rows
     stage = first_stage(spec, source.open_parts)
     settings = for_any_find(spec, source)
     if not privacy.private:
@@ -108,17 +105,7 @@ def first_plan(spec: RunSpec, source: Source) -> Plan:
             f"privacy.accountant={privacy.accountant}: the first pass buys what the plan is made from, and such a plan "
             f"takes {PLD} alone: leave it out, or declare what is bought (data.n in place of data.n_share)"
         )
-    steps = None
-    if getattr(model, "noise", None) is None:
-        steps = getattr(model, "steps", None) or MOST_STEPS
-    return make_first_plan(
-        stage,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        max_rows=max_rows,
-        # Where nothing is trained, full passes alone follow.
-        sampled=0 if isinstance(model, MeasuredSpec) else steps,
-    )
+    return reference_plan(spec, stage)
 
 
 def follows_from_settings(spec: RunSpec) -> bool:

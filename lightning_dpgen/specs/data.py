@@ -10,7 +10,7 @@ from lightning_dpgen.privacy.passwords import check_url, without_passwords
 from lightning_dpgen.specs.spec import AnyText, Name, Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
-_MOST_RECORDS = 10**9
+MOST_RECORDS = 10**9
 _SHARE = {"gt": 0, "lt": 0.5}
 _BINS = {"ge": 1, "le": 10_000, "by_default": "follows from n and the budget"}
 
@@ -29,7 +29,7 @@ class DataSpec(Spec):
     # The kind of the schema; None where it may be any.
     kind: ClassVar[str | None]
 
-    n: int | None = setting("the declared number of records that take part; public", ge=1, le=_MOST_RECORDS)
+    n: int | None = setting("the declared number of records that take part; public", ge=1, le=MOST_RECORDS)
     n_share: float | None = setting("instead of n: the share of the budget for a noisy count of the records", **_SHARE)
 
     @property
@@ -238,7 +238,7 @@ class BlobsSpec(Spec):
     """Two round clusters of unit variance whose centres are 4 apart: simulated from the public seed."""
 
     source: Literal["blobs"]
-    n: int = setting("the number of rows", 2000, ge=1, le=_MOST_RECORDS)
+    n: int = setting("the number of rows", 2000, ge=1, le=MOST_RECORDS)
     d: int = setting("the number of columns", 50, ge=1, le=2**20)
 
 
@@ -247,7 +247,7 @@ class ArraySpec(Spec):
 
     source: Literal["array"]
     path: Place | None = setting("the file", needed=True)
-    n: int | None = setting("the number of rows", ge=1, le=_MOST_RECORDS)
+    n: int | None = setting("the number of rows", ge=1, le=MOST_RECORDS)
     d: int | None = setting("the number of columns", ge=1, le=2**20)
 
 

@@ -24,7 +24,7 @@ from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.metrics.fidelity import fidelity_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant_names import PLD
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan, make_rest
+from lightning_dpgen.privacy.calibration import StageSpec, make_first_plan, make_plan, make_rest
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.bounds import bytes_of_record, check_columns, check_declared, check_rows, default_rows
 from lightning_dpgen.release.certificate import INIT
@@ -35,7 +35,7 @@ from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.clipping import AutoRuleSpec, DPNormSpec, make_rule
 from lightning_dpgen.specs.compute import RaySpec
-from lightning_dpgen.specs.defaults import Defaults, default_bins, strength_of
+from lightning_dpgen.specs.defaults import MOST_STEPS, Defaults, default_bins, strength_of
 from lightning_dpgen.specs.initial import InitialNetwork, check_records, read_initial, take_bins, take_sizes
 from lightning_dpgen.specs.label import complete_label, label_specs
 from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs
@@ -285,6 +285,26 @@ def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
         values_share=_share_of_values(spec, parts),
     )
     return dataclasses.replace(stage, stage=FIRST_PASS)
+
+
+def reference_plan(spec: RunSpec, stage: StageSpec) -> Plan:
+    """Return the plan of a first pass, and of a reference below which the rest is planned from what it finds.
+
+    Raises:
+        BudgetTooSmall: if the first pass leaves nothing.
+    """
+    model, privacy = spec.model, spec.privacy
+    steps = None
+    if getattr(model, "noise", None) is None:
+        steps = getattr(model, "steps", None) or MOST_STEPS
+    return make_first_plan(
+        stage,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        max_rows=spec.data.most_rows,
+        # Where nothing is trained, full passes alone follow.
+        sampled=0 if isinstance(model, MeasuredSpec) else steps,
+    )
 
 
 def make_schema(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,23 +199,33 @@ class Source(ABC):
         Raises:
             UsageError: naming the setting.
         """
-        spec, opened = self.spec, self.open_parts
-        opened = {name: part for name, part in opened.items() if part.find != VALUES}
-        if bool(opened) != (spec.share_of_discovery is not None):
-            raise UsageError(
-                f"data.discovery_share={spec.share_of_discovery}: expected a share of the budget, as in "
-                "data.discovery_share=0.05, exactly where something is to be found privately "
-                f"({', '.join(opened) or 'nothing here'})"
-            )
-        if opened and spec.outside != "clamp":
-            raise UsageError(
-                f"data.outside={spec.outside}: what is found privately does not cover every record, and a "
-                "refusal would tell: set data.outside=clamp"
-            )
-        if "items" in opened and spec.person is not None:
-            raise UsageError(
-                f"data.items=private with data.person={spec.person}: declare the items where a person has several"
-            )
+        check_discovery(self.spec, self.open_parts)
+
+
+def check_discovery(spec: Any, parts: Mapping[str, Part]) -> None:
+    """Refuse a share of the budget for what is found privately where nothing is, and the other way round.
+
+    Args:
+        spec: the settings of the data.
+        parts: what is found privately, by name.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    opened = {name: part for name, part in parts.items() if part.find != VALUES}
+    if bool(opened) != (spec.share_of_discovery is not None):
+        raise UsageError(
+            f"data.discovery_share={spec.share_of_discovery}: expected a share of the budget, as in "
+            "data.discovery_share=0.05, exactly where something is to be found privately "
+            f"({', '.join(opened) or 'nothing here'})"
+        )
+    if opened and spec.outside != "clamp":
+        raise UsageError(
+            f"data.outside={spec.outside}: what is found privately does not cover every record, and a "
+            "refusal would tell: set data.outside=clamp"
+        )
+    if "items" in opened and spec.kind == "baskets" and spec.person is not None:
+        raise UsageError(f"data.items=private with data.person={spec.person}: declare the items where a person has several")
 
 
 def abbreviate(keys: list[Any]) -> str:

@@ -11,7 +11,7 @@ import pytest
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.private_selection import SHAPES, draw_trial_count, most_trials
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.runs import select as selection
 
 pytestmark = pytest.mark.filterwarnings("ignore")

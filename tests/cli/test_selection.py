@@ -11,7 +11,7 @@ from contracts.sealed import rewrite
 
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.release.sampler import load_release
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.runs import select as selection
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.reporter import SilentReporter

@@ -16,7 +16,7 @@ from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL
 from lightning_dpgen.release.certificate import digest
 from lightning_dpgen.release.opened import file_hash
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -284,7 +284,7 @@ def test_an_account_that_fails_is_a_problem(dpgen, release, monkeypatch):
     def also(*_):
         raise Unaccountable("no account of this")
 
-    monkeypatch.setattr("lightning_dpgen.release.epsilon_check.also", also)
+    monkeypatch.setattr("lightning_dpgen.verification.epsilon_check.also", also)
     status, out, _ = dpgen("verify", release)
     assert status == 2 and "BAD  the event tree cannot be accounted for: no account of this" in out
 

@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.privacy.study_entry import study_entry
 from lightning_dpgen.release.certificate import make_certificate
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 
 EPSILON, DELTA = 4.0, 1e-5
 COUNT = StageSpec("count", {"n": 1.0}, 1, max_noise=1e9, share=0.1, noise=3.0)

@@ -18,7 +18,7 @@ from kill import SETTINGS, _listed
 
 from lightning_dpgen import load_release
 from lightning_dpgen.models.labelled import LabelledNetwork
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from kill import _listed
 
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 
 SCRIPT = Path(__file__).parent / "sharded.py"
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}

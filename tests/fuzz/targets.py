@@ -44,7 +44,7 @@ from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.run import read_projection
 from lightning_dpgen.specs.settings import read_settings

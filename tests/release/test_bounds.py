@@ -16,14 +16,15 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.projection.matrices import MOST_NUMBERS, check_matrix, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.release import bounds, epsilon_check
+from lightning_dpgen.release import bounds
 from lightning_dpgen.release.bounds import MOST_FILES, check_declared, too_long
 from lightning_dpgen.release.bounds import MOST_NUMBERS as MOST_TENSORS
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
 from lightning_dpgen.release.tensors import check_finite, check_tensors
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification import epsilon_check
+from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.release.weights import WeightsContent
 
 

@@ -13,7 +13,7 @@ from keep_releases import KEPT
 
 from lightning_dpgen.release.certificate import FORMAT_VERSION, digest
 from lightning_dpgen.release.files import CERTIFICATE, NotARelease
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 
 ROOT = Path(__file__).parent.parent.parent
 REFERENCE, READ = ROOT / "docs/reference/certificate.md", ROOT / "docs/how_to/read_a_certificate.md"

@@ -17,7 +17,7 @@ from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.release.report import describe
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from lightning_dpgen.cli.main import main
 from lightning_dpgen.release.certificate import FORMAT_VERSION
 from lightning_dpgen.release.files import CERTIFICATE, WEIGHTS
 from lightning_dpgen.release.sampler import load_release
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 
 ARCHIVES = sorted(KEPT.glob("format_*/*.zip"))
 _LARGEST = 40_000

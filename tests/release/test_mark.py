@@ -16,7 +16,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.release.mark import METADATA, marked_picture
 from lightning_dpgen.release.sampler import load_release
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 
 SCHEMAS = {
     "table": PEOPLE,

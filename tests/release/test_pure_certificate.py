@@ -12,7 +12,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.release.certificate import digest, make_certificate
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 
 
 @pytest.fixture

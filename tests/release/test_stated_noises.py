@@ -26,9 +26,9 @@ from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.strategy import CYCLIC, Strategy
 from lightning_dpgen.release.certificate import digest, make_certificate
-from lightning_dpgen.release.noise_check import check_noises
+from lightning_dpgen.verification.noise_check import check_noises
 from lightning_dpgen.release.stated_noises import MOST_ALIKE, RELATIVE_GRID
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 
 ROWS = 3
 # Each door for sums: its kind, the norm of its bound, a unit and a bound, and whether the bound is of a whole unit already.

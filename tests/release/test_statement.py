@@ -12,7 +12,7 @@ from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.certificate import statement
 from lightning_dpgen.release.report import attacks, write_pages
-from lightning_dpgen.release.verify import verify
+from lightning_dpgen.verification.verify import verify
 
 SCHEMA = TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"]}),))
 PERSON = {"unit": "one person with at most 3 records", "person": "id", "max_rows": 3}

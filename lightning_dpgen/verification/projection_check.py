@@ -6,15 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
+from lightning_dpgen.privacy.drawn_noise import DISCRETE_LAPLACE, ROUNDED_GAUSSIAN, ROUNDED_LAPLACE, ROUNDED_SPHERICAL
 from lightning_dpgen.privacy.exact_unit import write_unit
 from lightning_dpgen.projection.matrices import make_matrix
-from lightning_dpgen.projection.project import CLIPPED, ROWS
+from lightning_dpgen.projection.project import CLIPPED, ROWS, Projection
 from lightning_dpgen.projection.steps import matrix_unit
 from lightning_dpgen.release.files import MODEL, NotARelease
 from lightning_dpgen.release.opened import read_json_file
 from lightning_dpgen.release.projected import load_projected
 from lightning_dpgen.release.stated_noises import sums_of
 from lightning_dpgen.release.verdict import TOLERANCE, Verdict
+from lightning_dpgen.specs.projection import ProjectionSpec
+from lightning_dpgen.specs.spec import parse
+from lightning_dpgen.verification.plan_check import unplannable, unplanned_events, unplanned_names
 
 
 def check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None:
@@ -51,12 +55,10 @@ def check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None:
     names = [stage["name"] for stage in certificate["stages"]]
     if sorted(names) != sorted([ROWS] if projected.pulled_back is None else [ROWS, CLIPPED]):
         verdict.problems.append(f"stages {names}: expected {ROWS!r}, and {CLIPPED!r} exactly if {MODEL} gives a count")
-    events = [stage["event"] for stage in certificate["stages"] if stage["name"] == ROWS]
-    kind = "GaussianDpEvent" if projection.noise == "gaussian" else "LaplaceDpEvent"
-    if [event["type"] for event in events] != [kind]:
-        verdict.problems.append(f"the event of stage {ROWS!r} is not one of {projection.noise} noise")
+    verdict.problems += [] if len(verdict.problems) > before else _unplanned(projected.projection, certificate)
     if len(verdict.problems) > before:
         return
+    events = [stage["event"] for stage in certificate["stages"] if stage["name"] == ROWS]
     # A Gaussian under replace-one is written with twice its ratio.
     ratio = events[0]["noise_multiplier"] / (2.0 if projection.noise == "gaussian" else 1.0)
     if projected.scale < ratio * projection.sensitivity * (1.0 - TOLERANCE):
@@ -81,3 +83,25 @@ def check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None:
             f"all projected numbers are multiples of the grid, {projection.grid:.6g}: a row moves by at most "
             f"{projection.steps.sensitivity:,} steps of it, their rounding included"
         )
+
+
+def _unplanned(projection: Projection, certificate: dict) -> list[str]:
+    """Return where events and noises are not those that the declared settings plan for this projection, a line each."""
+    try:
+        stated = certificate["declared"]["projection"]
+        asked = parse(ProjectionSpec, {name: value for name, value in stated.items() if name != "grid"}, within="projection")
+        plan = projection.plan(certificate["target_epsilon"], certificate["delta"], count_share=asked.count_share)
+        due = {stage.name: list(stage.access.multipliers) for stage in plan.stages}
+        return [
+            *unplanned_events(plan, certificate),
+            *unplanned_names(due, lambda stage, _: _drawn_by(stage, projection.noise), certificate),
+        ]
+    # Settings of strangers may end anywhere in the planner.
+    except Exception as error:
+        return [unplannable(error)]
+
+
+def _drawn_by(stage: str, noise: str) -> str:
+    if stage == CLIPPED:
+        return ROUNDED_GAUSSIAN if noise == "gaussian" else DISCRETE_LAPLACE
+    return {"gaussian": ROUNDED_GAUSSIAN, "laplace": ROUNDED_LAPLACE, "spherical": ROUNDED_SPHERICAL}[noise]

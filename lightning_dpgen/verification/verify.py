@@ -17,21 +17,25 @@ from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.plain_text import is_legible
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.release import certificate as certificates
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
 from lightning_dpgen.release.certificate import ABOUT, FORMAT_VERSION, INIT, SELECTION, digest, statement
 from lightning_dpgen.release.description import LABELLED, PROJECTION
-from lightning_dpgen.release.epsilon_check import check_epsilon
+from lightning_dpgen.verification.epsilon_check import check_epsilon
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, read_certificate
-from lightning_dpgen.release.noise_check import check_noises
+from lightning_dpgen.verification.noise_check import check_noises
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
-from lightning_dpgen.release.projection_check import check_projection
+from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
+from lightning_dpgen.verification.projection_check import check_projection
 from lightning_dpgen.release.signature import fingerprint, is_signed_by, read_public, read_signature
-from lightning_dpgen.release.stage_noises import check_stages, follows_from_settings
+from lightning_dpgen.release.stated_noises import NOT_DRAWN
 from lightning_dpgen.release.unit_check import check_unit
 from lightning_dpgen.release.verdict import Verdict
 
 _LARGEST_FILE = 16 * 2**20
 _MOST_SAID = 10
+# The names of files of records begin so.
+_SYNTHETIC = "synthetic"
 
 
 def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
@@ -81,11 +85,26 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
             said += found
     if verdict.good:
         model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
-        for found, said in zip(check_stages(certificate, model), (verdict.problems, verdict.notes), strict=True):
-            said += found
+        verdict.problems += _nothing_drawn(certificate, model)
+        if follows_from_settings(certificate["declared"], model):
+            found = check_plan(certificate, model)
+            for lines, said in zip(found, (verdict.problems, verdict.checks, verdict.notes), strict=True):
+                said += lines
+        elif PROJECTED not in certificate["released"]:
+            verdict.notes.append("no settings are declared, so stages and noises are as the program states them that made it")
     if PROJECTED in certificate["released"] and verdict.good:
         check_projection(folder, certificate, verdict)
     return verdict
+
+
+def _nothing_drawn(certificate: dict, model: dict) -> list[str]:
+    """Return what is wrong with a release without a model, or one that no noise was drawn for."""
+    if not model and any(name.startswith(_SYNTHETIC) for name in certificate["released"]):
+        return [f"{MODEL} is no part of the release: it says which model this is, and so which stages have made it"]
+    entries = certificate["noise"]["sums"] + certificate["noise"]["others"]
+    if model and isinstance(certificate["selection"], str) and all(entry["mechanism"] == NOT_DRAWN for entry in entries):
+        return ["noise: all of it is stated to have been planned and never drawn, and a model is released"]
+    return []
 
 
 def _check_signature(folder: Path, signer: Ed25519PublicKey | None, verdict: Verdict) -> None:
@@ -112,7 +131,7 @@ def _check_signature(folder: Path, signer: Ed25519PublicKey | None, verdict: Ver
 
 @functools.cache
 def _schema() -> jsonschema.Draft202012Validator:
-    text = (Path(__file__).parent / "privacy.schema.json").read_text(encoding="utf-8")
+    text = (Path(certificates.__file__).parent / "privacy.schema.json").read_text(encoding="utf-8")
     return jsonschema.Draft202012Validator(json.loads(text))
 
 

@@ -1,0 +1,335 @@
+"""The check of a certificate against the plan of its own settings: the planner of `dpgen train` makes it once more.
+
+Every stage, its order, rate, count, failures and noises must be what the settings plan. What a run may do beside its plan
+is listed here, a function for each. A release of a program of one's own declares no settings, and is not held against any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from lightning_dpgen.data.value_grid import VALUES_OF
+from lightning_dpgen.models.trained import TRAINED
+from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.calibration import PLANNER
+from lightning_dpgen.privacy.drawn_noise import REAL_GAUSSIAN, ROUNDED_GAUSSIAN
+from lightning_dpgen.privacy.events import decode, encode
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.release.description import LABELLED, MEASURED, PLAIN_WEIGHTS
+from lightning_dpgen.release.stated_noises import NOT_DRAWN
+from lightning_dpgen.specs.model import CustomSpec
+from lightning_dpgen.specs.settings import FIRST_PASS, Settings, first_stage, has_first_pass, reference_plan
+from lightning_dpgen.verification.declared_settings import settings_of
+
+TRAINING, FIDELITY = "training", "fidelity"
+# Relative tolerance of a multiplier that was solved for: a solution is within 0.1 % of its limit.
+_SOLVED = 2e-3
+# The same of a number of steps that was solved for, which goes with the square of a multiplier.
+_COUNTED = 5e-3
+# Rates and failures are written as they are declared, but for last digits.
+_ROUNDING = 1e-9
+_MOST_SAID, _LONGEST = 4, 240
+# A trial is planned for an epsilon of which it uses all but 0.1 %.
+_TRIAL_BUDGETS = (1.0, 1.001)
+
+
+def follows_from_settings(declared: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    """Return whether a run of the program by declared settings has made this; a projection has settings of its own."""
+    # Settings that the owner of a network declares beside its weights are words.
+    return isinstance(declared.get("model"), dict) and model.get("model") != PLAIN_WEIGHTS
+
+
+def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """Hold a certificate whose numbers agree with each other against the plan of the settings that it declares.
+
+    Args:
+        certificate: of a shape that was checked; private, by settings (`follows_from_settings`).
+        model: the description of the model as the release holds it.
+
+    Returns:
+        What is wrong, what was confirmed, and what is worth knowing, a line each.
+    """
+    try:
+        if isinstance(certificate["selection"], dict):
+            return _check_selection(certificate, model)
+        settings = settings_of(certificate)
+        problems = [*_of_model(settings, model), *_outline(settings, certificate)]
+        if problems:
+            return problems[:_MOST_SAID], [], []
+        planner = certificate["versions"].get("planner", "1")
+        if planner != str(PLANNER):
+            return _by_another(planner, settings, certificate)
+        plan = _planned(settings, certificate)
+        problems = [*unplanned_events(plan, certificate), *_noises(plan, settings, certificate)]
+    # Settings of strangers may end anywhere in the planner.
+    except Exception as error:
+        return [unplannable(error)], [], []
+    checks = ["the plan that follows from the declared settings is the one that the certificate states, stage by stage"]
+    return problems[:_MOST_SAID], [] if problems else checks, []
+
+
+def unplannable(error: Exception) -> str:
+    """Return the line about settings from which no run is planned."""
+    said = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
+    return f"declared: no run is planned from these settings ({said})"
+
+
+def _by_another(
+    planner: str, settings: Settings, certificate: Mapping[str, Any]
+) -> tuple[list[str], list[str], list[str]]:
+    """Say what cannot be held against a plan that another planner has made; later ones are unknown here."""
+    if not (planner.isascii() and planner.isdecimal() and 0 < int(planner[:9]) < PLANNER):
+        return [f"versions.planner={planner[:20]!r}: this software knows planners up to {PLANNER}: take a later one"], [], []
+    return [], [], [
+        f"planner {planner} of earlier software divided the budget among the stages, so multipliers were not planned again: "
+        "stages, rates, counts and failures are those of the settings, and all of it costs what is stated"
+    ]
+
+
+def _of_model(settings: Settings, model: Mapping[str, Any]) -> Iterator[str]:
+    """Give what the model that is released has of another run."""
+    schema, kind, spec = settings.schema, str(model.get("model"))[:80], settings.spec.model
+    if model.get("schema") != schema.as_json():
+        yield "declared.schema: the released model is of another one"
+    if isinstance(spec, CustomSpec):
+        fits = ":" in kind
+    elif settings.trained:
+        fits = kind == TRAINED[spec.name].kind
+    else:
+        fits = kind == MEASURED[schema.kind]
+    if not fits:
+        yield f"declared.model: a model of {spec.title!r} is declared, and one of kind {kind!r} is released"
+    if settings.trained and model.get("k") != settings.split.k:
+        yield f"declared.split.k={settings.split.k}: the released model has {str(model.get('k'))[:20]} components"
+    # The stages of a selection are its trials.
+    if (spec.label_share or 0.0) > 0.0 and model.get(LABELLED) is not True:
+        yield f"declared.model.label_share={spec.label_share:g}: the released model has no label that it pays for"
+    if not spec.label_share and model.get(LABELLED) is True:
+        yield "declared.model.label_share: nothing is declared to pay for the label of the released model"
+
+
+def _outline(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
+    """Give a difference that no budget explains: in stages, rates, failures, names of noises, or counts that are given.
+
+    It is computed without a planner's search, so it also comes before one that a forgery would make long.
+    """
+    specs = settings.specs()
+    stated = {stage["name"]: stage["event"] for stage in certificate["stages"]}
+    if [spec.stage for spec in specs] != list(stated):
+        yield f"stages: these settings plan {_listed(spec.stage for spec in specs)}, and stated are {_listed(stated)}"
+        return
+    counts = {}
+    for spec in specs:
+        event, counts[spec.stage] = _counted(stated[spec.stage])
+        access = spec.access(1.0)
+        due = encode(access.event_at(pure=certificate["delta"] == 0.0))
+        if not _agree(due, event, None):
+            yield _told(spec.stage, _words(due, noise=False), _words(event))
+    flexible = next((spec.stage for spec in specs if spec.share is None), specs[-1].stage)
+    repeated = {spec.stage: counts[spec.stage] - spec.count for spec in specs if spec.count is not None}
+    yield from _repeats(repeated, flexible)
+
+    def drawn_by(stage: str, noise: str) -> str:
+        return REAL_GAUSSIAN if stage == TRAINING and noise not in _norms(settings) else ROUNDED_GAUSSIAN
+
+    yield from unplanned_names({spec.stage: spec.noise_shares for spec in specs}, drawn_by, certificate)
+    yield from _of_other_records(settings, certificate)
+
+
+def _repeats(repeated: Mapping[str, int], flexible: str) -> Iterator[str]:
+    """Give a stage of more or fewer accesses than planned, but for those that a run which went on may have.
+
+    After a crash, accesses whose results were lost are made again, and the stage that has what others leave of the budget
+    gives up as many as it takes (`Plan.rewritten`). A first pass that is lost ends its run. A run that stops early is
+    certified as it was planned.
+    """
+    again = any(more > 0 for name, more in repeated.items() if name not in (flexible, FIRST_PASS))
+    for name, more in repeated.items():
+        allowed = more <= 0 and again if name == flexible else more > 0 and name != FIRST_PASS
+        if more and not allowed:
+            yield f"stage {name!r}: {abs(more):,} accesses {'more' if more > 0 else 'fewer'} are stated than these settings plan"
+
+
+def _planned(settings: Settings, certificate: Mapping[str, Any]) -> Plan:
+    """Return the plan of settings: as it was made before a record was read, or of what a first pass has found.
+
+    Raises:
+        ValueError, BudgetTooSmall: if there is none.
+    """
+    spec, parts, stated = settings.spec, settings.parts, certificate.get("reference")
+    if stated is None:
+        if has_first_pass(spec, parts) and not settings.trained:
+            raise ValueError("what is measured is planned from what the first pass finds, and the event has no reference")
+        return settings.plan()
+    if not has_first_pass(spec, parts):
+        raise ValueError("the event has a reference, and these settings plan no first pass")
+    promise = reference_plan(spec, first_stage(spec, parts))
+    assert promise.reference is not None, "the plan of a first pass has one"
+    # Of steps by default, more are allowed for than are planned in the end.
+    if stated["replaceable"] and not promise.reference.replaceable:
+        raise ValueError("reference.replaceable: the reference of these settings does not cover a record replaced")
+    if not _agree(encode(promise.reference.event), certificate["event"]["events"][-1], _SOLVED):
+        raise ValueError("reference: it is not the one that these settings set aside before the first pass")
+    return settings.plan(promise)
+
+
+def unplanned_events(plan: Plan, certificate: Mapping[str, Any]) -> Iterator[str]:
+    """Give a stage whose accesses are not those of a plan of the same stages, or of the plan of a run that went on.
+
+    Args:
+        certificate: of a shape that was checked.
+    """
+    stated = {stage["name"]: _counted(stage["event"]) for stage in certificate["stages"]}
+    if certificate["relation"] != plan.relation:
+        yield f"relation={certificate['relation']!r}: these settings plan for {plan.relation!r}"
+    for name, event in plan.stage_events:
+        due, _ = _counted(encode(event))
+        if not _agree(due, stated[name][0], _SOLVED):
+            yield _told(name, _words(due), _words(stated[name][0]))
+    last = plan.stages[-1] if plan.flexible is None else plan.stage(plan.flexible)
+    made = {name: count for name, (_, count) in stated.items()}
+    count, near = made[last.name], max(last.multiple - 1, math.ceil(_COUNTED * last.count))
+    if any(made[stage.name] > stage.count for stage in plan.stages if stage is not last):
+        # A few more than a run that went on would have are too many, so a run had no fewer.
+        more = count + near + 1
+        counts = made | {last.name: more}
+        again = replace(plan, stages=tuple(replace(stage, count=counts[stage.name]) for stage in plan.stages))
+        if more <= last.count and plan.covers(again.accesses):
+            yield f"stage {last.name!r}: {count:,} accesses are stated, and {more:,} fit beside those that were made again"
+    elif abs(count - last.count) > near:
+        yield f"stage {last.name!r}: {count:,} accesses are stated, and these settings plan {last.count:,}"
+
+
+def _noises(plan: Plan, settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
+    """Give a noise whose multiplier is not the planned one."""
+    for entry in _entries(certificate):
+        multipliers = plan.stage(entry["stage"]).access.multipliers
+        for name in entry["names"]:
+            if not math.isclose(entry["multiplier"], multipliers[name], rel_tol=_SOLVED):
+                yield _told(entry["stage"], f"{name!r} a multiplier of {multipliers[name]:.6g}", f"{entry['multiplier']:.6g}")
+
+
+def unplanned_names(
+    due: Mapping[str, Collection[str]], drawn_by: Callable[[str, str], str], certificate: Mapping[str, Any]
+) -> Iterator[str]:
+    """Give a stage whose noises have other names than planned, are drawn otherwise than this program does, or not at all.
+
+    Args:
+        due: the names of the noises of each stage.
+        drawn_by: a function from a stage and a noise to the mechanism that draws it.
+    """
+    for stage, names in due.items():
+        entries = [entry for entry in _entries(certificate) if entry["stage"] == stage]
+        drawn = {name: entry["mechanism"] for entry in entries for name in entry["names"]}
+        what = f"noise of stage {stage[:80]!r}"
+        if drawn.keys() != set(names):
+            yield f"{what}: it is stated for {_listed(sorted(drawn))}; such a stage draws it for {_listed(sorted(names))}"
+            continue
+        for name, mechanism in drawn.items():
+            # A figure that was paid for and lost is not bought again.
+            if mechanism == NOT_DRAWN and stage != FIDELITY:
+                yield f"{what}: it is stated to have been planned and never drawn, and the model needs it"
+            elif mechanism not in (drawn_by(stage, name), NOT_DRAWN):
+                yield f"{what}: {name[:80]!r} is stated to be drawn by {mechanism}; it is by {drawn_by(stage, name)}"
+
+
+def _of_other_records(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
+    """Give a noise that hides fewer records than a unit of privacy has."""
+    most = settings.spec.data.most_rows
+    for entry in _entries(certificate):
+        stage = entry["stage"]
+        of_records = [name for name in entry["names"] if not _is_of_unit(stage, name, settings)]
+        if of_records and entry.get("records", most) != most:
+            yield (
+                f"noise of stage {stage!r}: {of_records[0][:80]!r} is stated for records={entry['records']}, and a unit of "
+                f"privacy has {most}"
+            )
+
+
+def _is_of_unit(stage: str, noise: str, settings: Settings) -> bool:
+    """Return whether the bound of a sum is that of a person with all records, and not of a single record."""
+    if stage == FIRST_PASS:
+        return noise != "n" and not noise.startswith(VALUES_OF)
+    return stage == TRAINING and noise in _norms(settings)
+
+
+def _norms(settings: Settings) -> Mapping[str, float]:
+    """Return the shares of the noises by which a rule counts norms, and so finds a bound, in each step."""
+    return {} if settings.clipping is None else settings.clipping.noise_shares
+
+
+def _check_selection(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """Hold the best of several trials against the settings of the winner, whose plan is that of one of the trials.
+
+    The budget of a trial is what it costs; other candidates are not described, and are planned for the same budget.
+    """
+    if certificate["selection"]["chosen"] is None:
+        return [], [], ["no trial was made, so the declared settings are those of a network that has seen nothing"]
+    event = certificate["event"]["event"]
+    trials, problems = event["events"] if event["type"] == "OneOfDpEvent" else [event], []
+    for trial in trials:
+        cost = spent(decode(trial), certificate["delta"]).epsilon
+        for factor in _TRIAL_BUDGETS:
+            settings = settings_of(certificate, min(cost * factor, certificate["target_epsilon"]))
+            if problems := [*_of_model(settings, model)]:
+                return problems, [], []
+            specs = [spec.stage for spec in settings.specs()]
+            parts = trial["events"] if trial["type"] == "ComposedDpEvent" else [trial]
+            if len(specs) == len(parts) and _agree(encode(settings.plan().composition), trial, _SOLVED):
+                return [], ["the plan of one of the trials is that of the declared settings"], []
+    return [f"selection: none of {len(trials):,} trials is what these settings plan, which is {_listed(specs)}"], [], []
+
+
+def _entries(certificate: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return certificate["noise"]["sums"] + certificate["noise"]["others"]
+
+
+def _counted(event: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """Return the event of one access of a stage, and how many there are."""
+    return (event["event"], event["count"]) if event["type"] == "SelfComposedDpEvent" else (event, 1)
+
+
+def _agree(due: Any, stated: Any, tolerance: float | None) -> bool:
+    """Return whether two event trees are the same but for last digits; multipliers within a tolerance, any where it is None."""
+    if isinstance(due, dict):
+        if not isinstance(stated, dict) or due.keys() != stated.keys():
+            return False
+        return all(
+            (tolerance is None or math.isclose(due[name], stated[name], rel_tol=tolerance))
+            if name == "noise_multiplier"
+            else _agree(due[name], stated[name], tolerance)
+            for name in due
+        )
+    if isinstance(due, list):
+        return len(due) == len(stated) and all(_agree(one, other, tolerance) for one, other in zip(due, stated, strict=True))
+    if isinstance(due, float):
+        return math.isclose(due, stated, rel_tol=_ROUNDING)
+    return due == stated
+
+
+def _told(stage: str, due: str, stated: str) -> str:
+    return f"stage {stage[:80]!r}: its settings give {due[:_LONGEST]}, and the certificate states {stated[:_LONGEST]}"
+
+
+def _words(event: Mapping[str, Any], *, noise: bool = True) -> str:
+    """Return an event in words; without noise, where no multiplier was planned."""
+    match event:
+        case {"type": "PoissonSampledDpEvent"}:
+            return f"lots of rate {event['sampling_probability']:.6g} with {_words(event['event'], noise=noise)}"
+        case {"type": "SelfComposedDpEvent"}:
+            return f"{event['count']:,} times {_words(event['event'], noise=noise)}"
+        case {"events": [*parts]}:
+            return " and ".join(_words(part, noise=noise) for part in parts)
+        case {"type": "EpsilonDeltaDpEvent"}:
+            return f"a failure of probability {event['delta']:.6g}"
+        case {"type": "GaussianDpEvent" | "LaplaceDpEvent", "noise_multiplier": multiplier}:
+            named = event["type"].removesuffix("DpEvent")
+            return f"{named} noise of multiplier {multiplier:.6g}" if noise else f"{named} noise"
+    return f"a {event['type']}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return (", ".join(repr(name[:80]) for name in names) or "none")[:_LONGEST]

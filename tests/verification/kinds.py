@@ -1,0 +1,140 @@
+"""Settings of each kind of run, and the certificate that a run by them would have: no record is read, no noise drawn."""
+
+import json
+
+from lightning_dpgen.data.tables.open_columns import VALUES
+from lightning_dpgen.models.trained import TRAINED
+from lightning_dpgen.privacy.drawn_noise import REAL_GAUSSIAN, ROUNDED_GAUSSIAN
+from lightning_dpgen.privacy.events import encode
+from lightning_dpgen.privacy.noise import STANDARD
+from lightning_dpgen.release.description import MEASURED
+from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.settings import FIRST_PASS, fill, first_stage, has_first_pass, reference_plan
+from lightning_dpgen.specs.sources import source_of
+
+TABLE = ["data=table", "data.path=t.csv", "data.schema=t.schema.yaml", "data.n=5000"]
+OPEN = ["data=table", "data.path=t.csv", "data.schema=open.schema.yaml", "data.n=5000", "data.outside=clamp",
+        "data.discovery_share=0.1"]  # fmt: skip
+SERIES = ["data=series", "data.path=s.csv", "data.n=4000", "data.length=24", "data.low=0", "data.high=1"]
+BASKETS = ["data=baskets", "data.path=b.dat", "data.max_items=2", "data.n=4000"]
+PERSONS = ["data.person=who", "data.max_rows=3"]
+DIGITS, ONE = ["data=digits", "data.n=1500"], ["split.k=1", "model.steps=20"]
+FILES = {
+    "t.schema.yaml": """label: c
+columns:
+  who: {type: drop}
+  a: {type: category, values: [x, y, z]}
+  b: {type: category, values: [x, y]}
+  number: {type: number, low: 0, high: 100, decimals: 1}
+  c: {type: boolean}
+""",
+    "open.schema.yaml": """label: c
+columns:
+  who: {type: drop}
+  a: {type: category, values: private}
+  b: {type: category, values: [x, y]}
+  number: {type: number, low: private, high: private, decimals: 1}
+  other: {type: integer, low: 0, high: 5000}
+  c: {type: boolean}
+""",
+    "b.txt": "x\ny\nz\n",
+}
+KINDS = {
+    "table": [*TABLE, "model=measured", "data.bins_share=0", "model.label_share=0"],
+    "table with all": [*TABLE, "model=measured", "model.label_share=0.2", "privacy.fidelity_share=0.1", "data.bins_share=0.1"],
+    "persons": [*TABLE, *PERSONS, "model=measured", "model.label_share=0"],
+    "found": [*OPEN, "model=measured", "privacy.epsilon=8"],
+    "found of persons": [*OPEN, *PERSONS, "model=measured", "privacy.epsilon=8"],
+    "number": [*TABLE[:3], "data.n_share=0.05", "model=measured"],
+    "number of a network": [*TABLE[:3], "data.n_share=0.05", "data.bins_share=0", "model=vae"],
+    "found, and a network": [*OPEN, "model=vae", "model.rate=0.1", "model.steps=20", "split.k=1", "split.means_share=0.3"],
+    "one cluster": [*TABLE, "data.bins_share=0", "model=wgan", *ONE, "clipping=decay"],
+    "a person's gradient": [*TABLE, "data.bins_share=0", *PERSONS, "model=vae", *ONE, "clipping=quantile",
+                            "clipping.per_person=true", "clipping.smooth=0.5"],
+    "labels of a network": [*TABLE, "data.bins_share=0", "model=vae", "model.label_share=0.2"],
+    "no means": [*TABLE, "data.bins_share=0", "model=vae", "model.bias=zero", "clipping=normalised"],
+    "network": [*DIGITS, "model=vae", "privacy.fidelity_share=0.1"],
+    "features": [*DIGITS, "model=vae", "split.start=mean", "split.dimensions=null"],
+    "given noise": [*DIGITS, "model=vae", "model.noise=6"],
+    "given noise and steps": [*DIGITS, "model=vae", "model.noise=6", "model.steps=30", "privacy.epsilon=null"],
+    "groups": [*DIGITS, "model=vae", *ONE, "model.divergence=mmd", "model.divergence_release=group"],
+    "embedding": [*DIGITS, "model=vae", *ONE, "model.divergence=mmd", "model.prior=sparse"],
+    "moments accountant": [*DIGITS, "model=vae", *ONE, "privacy.accountant=rdp"],
+    "all features": [*DIGITS, "model=rbm", "split.kernel=laplacian", "split.start=random", "split.dimensions=null"],
+    "records themselves": [*DIGITS, "model=rbm", "split.kernel=identity", "clipping=fixed"],
+    "pictures": [*DIGITS, "model=measured"],
+    "symmetries": [*DIGITS, "model=measured", "model.symmetries=handwriting"],
+    "cells": [*DIGITS, "model=measured", "model.cells=4", "model.poses=measured"],
+    "classifier": [*DIGITS, "model=classifier"],
+    "series": [*SERIES, "model=measured"],
+    "classified series": [*SERIES, "data.classes=[a,b]", "model=classifier"],
+    "baskets": [*BASKETS, "data.items=b.txt", "model=measured"],
+    "baskets of a network": [*BASKETS, "data.items=[x,y,z]", "model=vae", *ONE],
+    "items": [*BASKETS, "data.items=private", "data.outside=clamp", "data.discovery_share=0.1", "model=measured"],
+}  # fmt: skip
+# What a first pass finds of each part.
+_FOUND = {
+    "a": ["u", "v"],
+    "number": {"bounds": [0, 700], "pieces": [[0, 0.4], [200, 0.6]], "noise": 0.01},
+    "other": {"pieces": [[0, 0.4], [1000, 0.6]], "noise": 0.01},
+    "items": ["p", "q", "r"],
+}
+
+
+def write_files(folder):
+    """Write the public descriptions that `KINDS` name."""
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+
+
+def planned(words):
+    """Return settings, those of a first pass filled in with finds, and their plan as a run makes it."""
+    spec = read_run(words)
+    source = source_of(spec.data)
+    if spec.data.n_share is not None:
+        spec = spec.changed(data=spec.data.changed(n=5000))
+    parts = source.open_parts
+    found = {name: _FOUND[name] for name in parts}
+    for name, part in parts.items():
+        if part.find == VALUES:
+            found[name] = {key: value for key, value in found[name].items() if key != "bounds"}
+    settings = fill(spec, source, found or None)
+    if not has_first_pass(spec, parts) or "split.means_share=0.3" in words:
+        return settings, settings.plan()
+    return settings, settings.plan(reference_plan(spec, first_stage(spec, parts)))
+
+
+def stated(settings, plan):
+    """Return those fields of a certificate, and of the description of a model, that are held against a plan."""
+    counted = () if settings.clipping is None else settings.clipping.noise_shares
+    sums, others = [], []
+    for stage in plan.stages:
+        for name, multiplier in stage.access.multipliers.items():
+            entry = {"stage": stage.name, "access": 0, "names": [name], "multiplier": multiplier}
+            if stage.name == "training" and name not in counted:
+                others.append(entry | {"mechanism": REAL_GAUSSIAN})
+            else:
+                of_unit = stage.name == "training" or (stage.name == FIRST_PASS and name[:6] in ("bounds", "keys o"))
+                records = 1 if of_unit else plan.max_rows
+                sums.append(entry | {"mechanism": ROUNDED_GAUSSIAN, "records": records})
+    certificate = {
+        "target_epsilon": plan.target_epsilon,
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "relation": plan.relation,
+        "unit": settings.unit,
+        "accountant": {} if plan.accountant == "pld" else {"chosen": plan.accountant},
+        "event": encode(plan.event),
+        "stages": [{"name": name, "event": encode(event)} for name, event in plan.stage_events],
+        "noise": {"source": STANDARD, "sums": sums, "others": others},
+        "declared": settings.declared(),
+        "selection": "none",
+        "versions": {},
+    }
+    if plan.reference is not None:
+        certificate["reference"] = {"after": 1, "replaceable": plan.reference.replaceable}
+    spec, schema = settings.spec.model, settings.schema
+    kind = TRAINED[spec.name].kind if settings.trained else MEASURED[schema.kind]
+    model = {"model": kind, "schema": schema.as_json(), "k": settings.split.k}
+    model |= {"labelled": True} if spec.label_share else {}
+    return json.loads(json.dumps(certificate)), json.loads(json.dumps(model))

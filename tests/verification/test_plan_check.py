@@ -1,0 +1,332 @@
+"""A certificate that states less than its settings plan is refused, and one of any run of these settings is not."""
+
+import copy
+import dataclasses
+import functools
+import json
+import math
+import os
+import zipfile
+
+import pytest
+import torch
+from keep_plans import KEPT, kept_stages
+from kinds import KINDS, planned, stated, write_files
+
+from lightning_dpgen.clustering.settings import SplitSettings
+from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.metrics.fidelity import FIDELITY
+from lightning_dpgen.privacy.calibration import PLANNER
+from lightning_dpgen.privacy.events import encode
+from lightning_dpgen.release.hazards import MEASURING
+from lightning_dpgen.verification import plan_check
+from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
+
+# Kinds of runs whose forgeries are tried by default; the others take a minute together.
+FEW = ["table with all", "found of persons", "number", "one cluster", "network", "given noise", "classifier"]
+kinds = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in FEW else pytest.mark.slow) for kind in KINDS]
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _made(tmp_path_factory):
+    """Plan each kind once, in a folder that holds the descriptions it names and no records."""
+    folder, before, threads = tmp_path_factory.mktemp("kinds"), os.getcwd(), torch.get_num_threads()
+    write_files(folder)
+    torch.set_num_threads(1)
+
+    def made(kind):
+        os.chdir(folder)
+        try:
+            return planned(KINDS[kind])
+        finally:
+            os.chdir(before)
+
+    _plan.make = functools.cache(made)
+    yield
+    torch.set_num_threads(threads)
+
+
+def _plan(kind):
+    return _plan.make(kind)
+
+
+def _certificate(kind):
+    return copy.deepcopy(_stated(kind))
+
+
+@functools.cache
+def _stated(kind):
+    return stated(*_plan(kind))
+
+
+def _problems(certificate, model):
+    problems = check_plan(certificate, model)[0]
+    assert all("\n" not in problem and len(problem) < 700 for problem in problems)
+    return problems
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_certificate_of_its_settings_is_their_plan(kind, tmp_path, monkeypatch):
+    certificate, model = _certificate(kind)
+    assert follows_from_settings(certificate["declared"], model)
+    # Files that settings name are not there, and nothing is written.
+    monkeypatch.chdir(tmp_path)
+    problems, checks, notes = check_plan(certificate, model)
+    assert (problems, notes) == ([], []) and "stage by stage" in checks[0] and not any(tmp_path.iterdir())
+
+
+def _leaf(event):
+    while event["type"] != "GaussianDpEvent":
+        event = event["event"] if "event" in event else event["events"][0]
+    return event
+
+
+def _inner(stage):
+    return stage["event"]["event"] if stage["event"]["type"] == "SelfComposedDpEvent" else stage["event"]
+
+
+def _scaled(certificate, name, factor):
+    _leaf(next(stage["event"] for stage in certificate["stages"] if stage["name"] == name))["noise_multiplier"] *= factor
+    for entry in certificate["noise"]["sums"] + certificate["noise"]["others"]:
+        entry["multiplier"] *= factor if entry["stage"] == name else 1.0
+
+
+def _sampled(certificate, place):
+    stage = certificate["stages"][place]
+    _inner(stage)  # a full pass
+    lot = {"type": "PoissonSampledDpEvent", "sampling_probability": 0.01, "event": copy.deepcopy(_leaf(stage["event"]))}
+    count = stage["event"].get("count", 1)
+    stage["event"] = lot if count == 1 else {"type": "SelfComposedDpEvent", "event": lot, "count": count}
+
+
+def _entry(certificate, place):
+    noise = certificate["noise"]
+    return (noise["sums"] + noise["others"])[place]
+
+
+def _forgeries(kind):
+    """Yield edits of a certificate whose numbers could be made to agree with each other, by name."""
+    certificate, model = _stated(kind)
+    stages = certificate["stages"]
+    for place, stage in enumerate(stages):
+        name, event = stage["name"], stage["event"]
+        yield f"{name} sampled", lambda c, m, place=place: _sampled(c, place)
+        for factor in (0.99, 1.01, 10.0):
+            yield f"{name} noise x {factor}", lambda c, m, name=name, factor=factor: _scaled(c, name, factor)
+        yield f"{name} left out", lambda c, m, place=place: c["stages"].pop(place)
+        yield f"{name} renamed", lambda c, m, place=place: c["stages"][place].update(name=f"{c['stages'][place]['name']}s")
+        if event.get("count", 1) > 1:
+            fewer = 1 if name != "training" or "noise" not in kind else event["count"] // 2
+            yield f"{name} fewer times", lambda c, m, place=place, n=fewer: c["stages"][place]["event"].update(count=n)
+        text = json.dumps(event)
+        if "sampling_probability" in text:
+            yield f"{name} rarer", lambda c, m, place=place: _inner(c["stages"][place]).update(sampling_probability=0.001)
+        if "EpsilonDelta" in text:
+            yield f"{name} without failures", lambda c, m, place=place: c["stages"][place].update(
+                event=_leaf(c["stages"][place]["event"])
+            )
+            yield f"{name} that fails less", lambda c, m, place=place: c["stages"][place]["event"]["events"][1].update(
+                delta=1e-9
+            )
+    if len(stages) > 1:
+        yield "another order", lambda c, m: c["stages"].reverse()
+    for place, entry in enumerate(certificate["noise"]["sums"] + certificate["noise"]["others"]):
+        yield f"noise {place} renamed", lambda c, m, place=place: _entry(c, place).update(names=["another"])
+        if entry["stage"] != FIDELITY:
+            yield f"noise {place} not drawn", lambda c, m, place=place: _entry(c, place).update(mechanism="none")
+        yield f"noise {place} of another law", lambda c, m, place=place: _entry(c, place).update(mechanism="rounded_laplace")
+        if entry.get("records", 1) > 1:
+            yield f"noise {place} of one record", lambda c, m, place=place: _entry(c, place).update(records=1)
+        yield f"noise {place} divided otherwise", lambda c, m, place=place: _entry(c, place).update(
+            multiplier=2 * _entry(c, place)["multiplier"]
+        )
+    for key, value in {"model": "another", "k": 77, "schema": None}.items():
+        if key != "k" or "split" in certificate["declared"]:
+            yield f"model.{key}", lambda c, m, key=key, value=value: m.update({key: value})
+    yield "labelled", lambda c, m: m.update(labelled=not m.get("labelled", False))
+    yield "delta", lambda c, m: c.update(delta=c["delta"] * 30)
+    yield "another planner", lambda c, m: c["versions"].update(planner="2")
+    yield "no planner", lambda c, m: c["versions"].update(planner="none")
+    yield "unknown setting", lambda c, m: c["declared"].update(another=1)
+    yield "cut lots", lambda c, m: c["declared"].update(truncated_lots={"training": {"largest_lot": 9, "at_most": 9999}})
+    yield "unknown setting of the model", lambda c, m: c["declared"]["model"].update(another=1)
+    yield "another model", lambda c, m: c["declared"]["model"].update(name="a model")
+    yield "no name of a model", lambda c, m: c["declared"]["model"].pop("name")
+    for name in ("split", "clipping", "schema", "seed", "rows", "n_share", "discovered", "discovery_share", "max_rows",
+                 "person", "fidelity_share"):  # fmt: skip
+        if name in certificate["declared"]:
+            yield f"without {name}", lambda c, m, name=name: c["declared"].pop(name)
+    for name in ("rate", "steps", "noise", "components", "pairs_share", "waves", "cells", "label_share", "group_c"):
+        if (value := certificate["declared"]["model"].get(name)) not in (None, 0.0):
+            yield f"without {name}", lambda c, m, name=name: c["declared"]["model"].pop(name)
+            halved = value // 2 if isinstance(value, int) else value / 2
+            if name not in ("components", "waves", "group_c", "cells"):
+                yield f"half of {name}", lambda c, m, name=name, halved=halved: c["declared"]["model"].update({name: halved})
+    if certificate["declared"].get("discovered"):
+        yield "one found less", lambda c, m: c["declared"]["discovered"].pop()
+        yield "one found more", lambda c, m: c["declared"]["discovered"].append("keys of b")
+        yield "found otherwise", lambda c, m: c["declared"].update(discovered=["bounds of number", "keys of a"][: 1 + len(m)])
+    if "reference" in certificate:
+        yield "smaller reference", lambda c, m: c["event"]["events"].append(
+            {"type": "GaussianDpEvent", "noise_multiplier": 1e3}
+        )
+        yield "no reference", lambda c, m: (c.pop("reference"), _scaled(c, c["stages"][-1]["name"], 1.05))
+    else:
+        yield "a reference", lambda c, m: c.update(reference={"after": 1, "replaceable": True})
+
+
+@kinds
+def test_a_certificate_that_states_less_than_its_settings_plan_is_refused(kind):
+    believed, count = [], 0
+    for name, forge in _forgeries(kind):
+        certificate, model = _certificate(kind)
+        forge(certificate, model)
+        count += 1
+        if not _problems(certificate, model):
+            believed.append(name)
+    assert believed == [] and count > 20
+
+
+def _numbers(declared, within=()):
+    for name, value in declared.items():
+        if isinstance(value, dict) and name != "schema":
+            yield from _numbers(value, (*within, name))
+        elif type(value) in (int, float):
+            yield (*within, name)
+
+
+WRONG = {
+    "text": "6", "a list": [6], "an object": {"a": 6}, "true": True, "no number": math.nan, "infinite": math.inf,
+    "negative": -1.0, "huge": 1e300, "a long whole number": 10**40,
+}  # fmt: skip
+
+
+@kinds
+def test_a_declared_number_that_is_none_switches_no_check_off(kind):
+    believed = []
+    for path in _numbers(_stated(kind)[0]["declared"]):
+        for what, value in WRONG.items():
+            certificate, model = _certificate(kind)
+            group = certificate["declared"]
+            for name in path[:-1]:
+                group = group[name]
+            group[path[-1]] = value
+            if not _problems(certificate, model):
+                believed.append((".".join(path), what))
+    assert believed == []
+
+
+@pytest.mark.parametrize("value", [None, "words", 3, [], ["a"], {}, {"kind": "table"}, True], ids=str)
+def test_a_declared_group_that_is_none_is_refused(value):
+    for kind in ("table", "one cluster", "found"):
+        for name in ("schema", "model", "split", "clipping", "data", "discovered", "person", "seed", "rows", "n"):
+            certificate, model = _certificate(kind)
+            if name in certificate["declared"] and not (name == "model" and not isinstance(value, dict)):
+                if (name, value) not in (("n", 3), ("seed", 3), ("rows", 3)):
+                    certificate["declared"][name] = value
+                    assert _problems(certificate, model), (kind, name)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["classifier", "given noise and steps", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("network", "number of a network"))],
+)
+def test_a_run_that_has_lost_accesses_is_of_its_settings(kind):
+    settings, plan = _plan(kind)
+    last = plan.stages[-1].name if plan.flexible is None else plan.flexible
+    tried = 0
+    for stage in plan.stages:
+        if stage.name in (last, "first pass", FIDELITY):
+            continue
+        for lost in (1, 2):
+            planned_counts = {each.name: each.count for each in plan.stages}
+            for own in (0, 1):
+                made = planned_counts | {stage.name: stage.count + lost, last: own}
+                try:
+                    again = plan.rewritten(made, planned_counts | {last: 0})
+                except Exception:
+                    continue
+                certificate, model = stated(settings, dataclasses.replace(plan, stages=again.stages))
+                assert _problems(certificate, model) == []
+                tried += 1
+                # What was lost is no reason for still fewer steps.
+                count = again.stage(last).count
+                if count > 40:
+                    fewer = next(each for each in certificate["stages"] if each["name"] == last)
+                    fewer["event"]["count"] = count // 2
+                    assert _problems(certificate, model)
+    assert tried
+
+
+def test_a_count_of_repeated_accesses_has_its_reasons():
+    repeats = plan_check._repeats
+    assert list(repeats({"clustering": 0, "training": 0}, "training")) == []
+    assert list(repeats({"clustering": 2, "training": -9}, "training")) == []
+    for wrong in ({"training": -1}, {"training": 1}, {"clustering": -1, "training": 0}, {"first pass": 1, "training": 0},
+                  {"first pass": 1, "training": -1}, {"clustering": 1, "training": 1}):  # fmt: skip
+        assert len(list(repeats(wrong, "training"))) >= 1
+
+
+def test_an_earlier_planner_is_held_against_all_but_multipliers(monkeypatch):
+    monkeypatch.setattr(plan_check, "PLANNER", 3)
+    certificate, model = _certificate("network")
+    certificate["versions"]["planner"] = "2"
+    _scaled(certificate, "training", 1.5)
+    problems, checks, notes = check_plan(certificate, model)
+    assert (problems, checks) == ([], []) and "were not planned again" in notes[0]
+    certificate["stages"][1]["event"]["count"] -= 1
+    assert "accesses fewer" in _problems(certificate, model)[0]
+    certificate, model = _certificate("network")
+    assert _problems(certificate, model) == [] and check_plan(certificate, model)[2]
+
+
+def _selection(kinds_of_trials, chosen):
+    """Return the certificate of a selection among plans, and the model of one of them."""
+    trials = [encode(_plan(kind)[1].composition) for kind in kinds_of_trials]
+    certificate, model = _certificate(chosen)
+    event = {"type": "OneOfDpEvent", "events": trials} if len(trials) > 1 else trials[0]
+    certificate["event"] = {"type": "RepeatAndSelectDpEvent", "event": event, "mean": 5.0, "shape": 1.0}
+    certificate["selection"] = {"chosen": {}}
+    certificate["target_epsilon"] = 20.0
+    certificate["noise"] |= {"sums": [], "others": []}
+    return certificate, model
+
+
+def test_the_best_of_several_trials_is_planned_as_one_of_them():
+    certificate, model = _selection(["network", "features"], "network")
+    assert _problems(certificate, model) == []
+    for trials in (["features"], ["features", "pictures"]):
+        assert "none of" in _problems(*_selection(trials, "network"))[0]
+    certificate, model = _selection(["pictures"], "pictures")
+    assert _problems(certificate, model) == []
+    certificate["event"]["event"]["events"][0]["noise_multiplier"] *= 1.5
+    assert _problems(certificate, model)
+    certificate["selection"]["chosen"] = None
+    assert check_plan(certificate, model)[2]
+
+
+def test_settings_beside_the_weights_of_a_network_are_words():
+    certificate, model = _certificate("network")
+    assert follows_from_settings(certificate["declared"], model)
+    assert follows_from_settings({"model": {}}, {}) and not follows_from_settings({"model": "mine"}, model)
+    assert not follows_from_settings(certificate["declared"], {"model": "weights"})
+
+
+def test_plans_are_those_that_this_planner_has_made():
+    """Whoever changes what settings plan raises `PLANNER`, and runs tests/verification/keep_plans.py."""
+    kept = json.loads(KEPT.read_text())
+    assert kept["planner"] == PLANNER and kept["plans"].keys() == KINDS.keys()
+    for kind, stages in kept["plans"].items():
+        made = kept_stages(_plan(kind)[1])
+        assert plan_check._agree(stages, made, plan_check._SOLVED), f"{kind}: {made} was planned as {stages}"
+
+
+def test_all_that_measures_is_known_by_its_stages():
+    measuring = set()
+    for kind in KINDS:
+        settings, plan = _plan(kind)
+        measuring |= {stage.name for stage in plan.stages if stage.name != "training"}
+    split = {spec.stage for spec in SplitSettings(k=4, iterations=2).fitted(Layout(units=9)).specs(900)}
+    assert measuring | split | {"rows", "clipped"} == MEASURING
