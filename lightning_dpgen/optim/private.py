@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from opacus.optimizers import DPOptimizer
@@ -200,6 +200,12 @@ class PrivateOptimizer(DPOptimizer):
 
     def __repr__(self) -> str:
         return f"PrivateOptimizer({self._torch_optimizer!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "a PrivateOptimizer is never saved or copied, since its account would be spent twice: keep its state_dict(), "
+            "and make a new one on the same account"
+        )
 
     @property
     def noise_multiplier(self) -> float:

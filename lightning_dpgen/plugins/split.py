@@ -20,7 +20,7 @@ from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.declared import declared_records
+from lightning_dpgen.privacy.declared import declared_records, warn_of_declared
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.sampling.lots import LotBlocks, PoissonLots, block_of
@@ -100,6 +100,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
                 )
             if (warning := self.settings.warning(self.account.plan, self.n)) is not None:
                 warnings.warn(warning, stacklevel=2)
+            warn_of_declared(self.account.plan, len(self._records))
 
     def make_split(self) -> Split:
         """Return the private split, made at the first call (under a Trainer, when training starts).

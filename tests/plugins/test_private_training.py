@@ -292,7 +292,7 @@ def test_a_block_that_makes_no_sense_is_refused(block):
         _private().loader(block)
 
 
-@pytest.mark.parametrize(("changes", "words"), [({"delta": 1e-3}, "above 1/"), ({"n": 20}, "n=20: is far from")], ids=str)
+@pytest.mark.parametrize(("changes", "words"), [({"delta": 1e-3}, "above 1/"), ({"n": 20}, "n=20 is far from")], ids=str)
 def test_it_warns_of_a_large_delta_and_of_a_number_far_off_which_it_does_not_tell(changes, words):
     with pytest.warns(UserWarning, match=words) as found:
         _private(**changes)
