@@ -25,8 +25,8 @@ from lightning_dpgen.gradients.process_changes import ProcessChange
 
 _WRITES = (
     "writes a value computed from a record into a tensor that outlives the call (a buffer, say): what is kept from lot to "
-    "lot must follow from parameters alone, or be released with noise of its own (EmbeddingGradients releases the mean of "
-    "a lot, as of the codes that a codebook follows)"
+    "lot must follow from parameters alone (a codebook that follows its codes is a parameter, with a term of the loss that "
+    "draws it to them), or be released with noise of its own (EmbeddingGradients, in a loop of your own)"
 )
 SAVED = "saved_tensors_hooks are disabled"
 _DIFFERENTIATES = "takes a gradient by itself: write that gradient out, or use torch.func.grad for it and engine='func'"
@@ -89,7 +89,8 @@ def explained(error: Exception) -> ValueError | None:
             return ValueError(f"{_subject(error)} {reason.format(_operator(said))}{_line(error)}")
     # No assertion on values gets as far as this, so another record would fail it, too.
     if isinstance(error, AssertionError):
-        return ValueError(f"{_subject(error)} {_ASSERTS.format(said and f' ({said})')}{_line(error)}")
+        words = said.partition("\n")[0]
+        return ValueError(f"{_subject(error)} {_ASSERTS.format(words and f' ({words})')}{_line(error)}")
     return None
 
 

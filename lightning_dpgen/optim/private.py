@@ -220,6 +220,33 @@ class PrivateOptimizer(DPOptimizer):
                 f"{self._stage!r}; make the plan with other noise, or with a schedule of it"
             )
 
+    def _refuse_hook(self, hook: object) -> NoReturn:
+        raise ValueError(
+            f"hook={hook!r}: would be handed the torch optimizer, whose steps are not private: expected attach_step_hook, "
+            "which calls a function of this optimizer when the noise is added"
+        )
+
+    register_step_pre_hook = register_step_post_hook = _refuse_hook
+
+    @property
+    def max_grad_norm(self) -> NoReturn:
+        """The bound of a stock optimizer, which schedulers of Opacus change: here the clipping rule has it.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "max_grad_norm: the clipping rule of a PrivateOptimizer chooses the bound, and last_bound says it; for one that "
+            "changes (ExponentialGradClip, StepGradClip, LambdaGradClip) expected clipping=Decay(...), or another rule of "
+            "lightning_dpgen.clipping"
+        )
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, value: None) -> None:
+        # The base class has none to set.
+        if value is not None:
+            self.max_grad_norm  # noqa: B018
+
     def rehearse(self) -> None:
         """Draw the noise of one step on a throw-away account, and check that each parameter gets its share.
 

@@ -118,7 +118,7 @@ def test_it_does_what_the_explicit_parts_do(tmp_path):
 
 
 def test_its_release_verifies_and_says_the_declared_number(tmp_path):
-    private = _private(RECORDS[:150])
+    private = _private(RECORDS[:190])
     private.release(_fitted(private), tmp_path / "release")
     assert verify(tmp_path / "release").good
     assert json.loads((tmp_path / "release" / "privacy.json").read_text())["declared"]["n"] == N
@@ -620,6 +620,29 @@ def test_parts_that_were_not_trained_are_named_before_the_first_step(tmp_path):
         _private(public="scale")
 
 
+class Tied(Plain):
+    """Two names of one frozen weight, and of one buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Linear(4, 4, bias=False).requires_grad_(False), nn.Linear(4, 4, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("scale", torch.ones(4))
+        self.register_buffer("again", self.scale)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("public", [["embedding.weight", "scale"], ["head.weight", "again"]], ids=" ".join)
+def test_a_tensor_of_several_names_is_public_by_each(public, tmp_path):
+    model, private = Tied(), _private(public=public)
+    assert {name for name, p in model.named_parameters() if not p.requires_grad} == {"embedding.weight"}
+    private.release(_fitted(private, model), tmp_path / "release")
+    assert verify(tmp_path / "release").good
+    _refused(Tied(), _private(public=public[1:]), r"frozen parameters \['embedding.weight', 'head.weight'\]")
+
+
 def test_rank_0_writes_the_release_of_what_each_rank_has(tmp_path):
     """Two processes that run one script would write one folder."""
     private = _private(ledger=tmp_path / "ledger")
@@ -763,6 +786,16 @@ def test_a_metric_that_a_training_step_makes_for_itself_is_refused(recwarn):
             return super().training_step(batch, batch_idx)
 
     _refused(Tracked(), _private(), r"training_step updates self.errors.\d \(MeanSquaredError\)")
+
+
+def test_a_cause_that_is_its_own_ends_the_search_for_metrics():
+    class Circular(Plain):
+        def training_step(self, batch, batch_idx):
+            error = RuntimeError("circular")
+            raise error from error
+
+    with pytest.warns(UserWarning, match="could not be tried"), pytest.raises(ValueError, match="circular"):
+        _fitted(_private(), Circular())
 
 
 def test_a_metric_of_a_later_step_ends_the_fit_with_the_reason():
