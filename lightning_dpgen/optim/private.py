@@ -236,9 +236,9 @@ class PrivateOptimizer(DPOptimizer):
             ValueError: always.
         """
         raise ValueError(
-            "max_grad_norm: the clipping rule of a PrivateOptimizer chooses the bound, and last_bound says it; for one that "
-            "changes (ExponentialGradClip, StepGradClip, LambdaGradClip) expected clipping=Decay(...), or another rule of "
-            "lightning_dpgen.clipping"
+            "max_grad_norm: the clipping rule of a PrivateOptimizer chooses the bound, and last_bound says it; for one "
+            "that changes (ExponentialGradClip, StepGradClip, LambdaGradClip) expected clipping=Decay(...), or another "
+            "rule of lightning_dpgen.clipping"
         )
 
     @max_grad_norm.setter

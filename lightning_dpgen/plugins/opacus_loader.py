@@ -47,7 +47,7 @@ class AccountDataLoader(DPDataLoader):
     ) -> None:
         rate = optimizer.account.plan.stage(optimizer.stage).access.sample_rate
         dataset = _checked(loader, rate)
-        warn_of_declared(optimizer.account.plan, len(dataset))
+        warn_of_declared(optimizer.account.plan.n, len(dataset))
         # A lot holds positions; the loader fetches the records.
         lots = PoissonLots(torch.arange(len(dataset)), optimizer.account, stage=optimizer.stage, persons=persons)
         collate = wrap_collate_with_empty(collate_fn=loader.collate_fn, batch_first=batch_first)

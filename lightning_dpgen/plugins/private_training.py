@@ -204,7 +204,7 @@ class PrivateTraining:
         if stage.truncation is not None:
             stage.truncation.check(stage.stage, len(store) if person_of is None else len(np.unique(person_of)))
         _warn_of_delta(plan, study)
-        warn_of_declared(plan, len(store))
+        warn_of_declared(plan.n, len(store))
         path = None if ledger is None else Path(ledger).resolve()
         begun = None if path is None else _BEGUN.get(path)
         # In a notebook a cell that failed is run again, and its first training has the ledger still.

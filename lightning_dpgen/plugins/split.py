@@ -91,6 +91,8 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         Raises:
             MisconfigurationException: naming the setting and what to do; nothing has been spent.
         """
+        if stage == "fit":
+            warn_of_declared(self.n, len(self._records))
         if stage == "fit" and self.trainer is not None:
             validate_trainer(self.trainer, self.account)
             components = getattr(self.trainer.lightning_module, "k", self.settings.k)
@@ -100,7 +102,6 @@ class PrivateSplitDataModule(pl.LightningDataModule):
                 )
             if (warning := self.settings.warning(self.account.plan, self.n)) is not None:
                 warnings.warn(warning, stacklevel=2)
-            warn_of_declared(self.account.plan, len(self._records))
 
     def make_split(self) -> Split:
         """Return the private split, made at the first call (under a Trainer, when training starts).

@@ -49,9 +49,9 @@ def declared_warning(n: int, records: int, *, setting: str = "n", shown: bool = 
     )
 
 
-def warn_of_declared(plan: Plan, records: int) -> None:
-    """Warn of the declared number of a plan, where it is far from the number of records that take part."""
-    if plan.n is not None and (warning := declared_warning(plan.n, records)) is not None:
+def warn_of_declared(n: int | None, records: int) -> None:
+    """Warn of a declared number, if there is one, that is far from the number of records that take part."""
+    if n is not None and (warning := declared_warning(n, records)) is not None:
         warnings.warn(warning, stacklevel=3)
 
 

@@ -491,7 +491,7 @@ def poisson_loader(
     """
     store = store_of(records)
     check_finite(store)
-    warn_of_declared(account.plan, len(store))
+    warn_of_declared(account.plan.n, len(store))
     steps = account.remaining(stage)
     return LotBlocks(PoissonLots(store, account, stage=stage, persons=persons), steps, block or block_of(steps), workers)
 
