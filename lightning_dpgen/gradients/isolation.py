@@ -75,7 +75,9 @@ class Isolation:
             with burying(), refuse_unwatched(), answer_as_traced(), without_checkpoints():
                 return self._run(function, rows)
         except (RuntimeError, AssertionError) as error:
-            raise explained(error) from error
+            if (reason := explained(error)) is None:
+                raise
+            raise reason from error
         finally:
             torch.distributions.Distribution.set_default_validate_args(validated)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import concurrent.futures
 import functools
+import itertools
 import multiprocessing.pool
 import multiprocessing.process
 import os
@@ -24,8 +25,8 @@ from lightning_dpgen.gradients.process_changes import ProcessChange
 
 _WRITES = (
     "writes a value computed from a record into a tensor that outlives the call (a buffer, say): what is kept from lot to "
-    "lot must follow from parameters alone, or be released with noise of its own (EmbeddingGradients releases the mean of "
-    "a lot, as of the codes that a codebook follows)"
+    "lot must follow from parameters alone (a codebook that follows its codes is a parameter, with a term of the loss that "
+    "draws it to them), or be released with noise of its own (EmbeddingGradients, in a loop of your own)"
 )
 SAVED = "saved_tensors_hooks are disabled"
 _DIFFERENTIATES = "takes a gradient by itself: write that gradient out, or use torch.func.grad for it and engine='func'"
@@ -39,6 +40,10 @@ _FILLS = (
 )
 _HOOKS = "puts a hook on a tensor, which would be handed the gradients of all records: change the loss"
 _NO_RULE = "calls a function for which torch.vmap has no rule{}: compute it with other functions"
+_ASSERTS = (
+    "asserts what does not hold{} where a batch is one record, as each record of a lot is handed over: leave out what is "
+    "asserted of the size of a batch"
+)
 # Words of torch where it refuses an operation on one record of many, and the reason: braces hold the operator's name.
 _REASONS = {
     "data-dependent control flow": "looks at a value computed from a record (if, bool): use torch.where",
@@ -72,16 +77,21 @@ _REASONS = {
 }
 
 
-def explained(error: Exception) -> Exception:
-    """Say in terms of the loss, or of the layer that it calls, why torch refused an operation.
+def explained(error: Exception) -> ValueError | None:
+    """Say in terms of the loss, or of the layer that it calls, why torch or an assertion refused an operation.
 
-    An error that has another reason is returned as it is.
+    Returns:
+        None for an error that has another reason.
     """
     said = str(error)
     for words, reason in _REASONS.items():
         if words in said:
             return ValueError(f"{_subject(error)} {reason.format(_operator(said))}{_line(error)}")
-    return error
+    # No assertion on values gets as far as this, so another record would fail it, too.
+    if isinstance(error, AssertionError):
+        words = said.partition("\n")[0]
+        return ValueError(f"{_subject(error)} {_ASSERTS.format(words and f' ({words})')}{_line(error)}")
+    return None
 
 
 def _subject(error: Exception) -> str:
@@ -116,6 +126,8 @@ _SCRIPTS = (
     "calls TorchScript (torch.jit), whose code is handed all records and may keep them: call the module or function of "
     "Python that it was made from"
 )
+# The attribute in which a hidden tensor keeps its hash.
+_NUMBER = "_lightning_dpgen_number"
 _TEXT = "turns a value of a record into text (repr, str, print, logging): print shapes, or nothing"
 
 
@@ -123,7 +135,7 @@ def refuse_unwatched() -> ProcessChange:
     """Make threads, processes, TorchScript and text of hidden values an error, for the thread that calls the loss.
 
     No mode of torch sees these, and they are handed the numbers of all records.
-    The text of a hidden value is an error in every thread.
+    The text of a hidden value is an error in every thread, and its hash is no address, which would follow from the lot.
     """
     return _DOORS_CLOSED
 
@@ -132,12 +144,18 @@ def refuse_unwatched() -> ProcessChange:
 _made: dict[tuple[Any, str], tuple[Callable, Callable]] = {}
 
 
+# The hashes of the next tensors.
+_numbers = itertools.count()
+
+
 def _close_doors() -> Callable[[], None]:
+    global _numbers
+    _numbers = itertools.count()
     closed = []
-    for owner, name, reason in _DOORS:
+    for owner, name, close in _DOORS:
         original = getattr(owner, name)
         if (owner, name) not in _made or _made[owner, name][0] is not original:
-            _made[owner, name] = original, _refusing(original, reason) if reason else _without_text(original)
+            _made[owner, name] = original, close(original) if callable(close) else _refusing(original, close)
         closed.append((owner, name, original))
         setattr(owner, name, _made[owner, name][1])
 
@@ -171,7 +189,20 @@ def _without_text(original: Callable) -> Callable:
     return text
 
 
-# Each with the reason that refuses it in a loss; without one it is refused where it is handed a hidden value.
+def _numbered(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def number(tensor: torch.Tensor) -> int:
+        if not is_hidden(tensor):
+            return original(tensor)
+        own = vars(tensor)
+        if _NUMBER not in own:
+            own[_NUMBER] = next(_numbers)
+        return own[_NUMBER]
+
+    return number
+
+
+# Each with the reason that refuses it in a loss, or the function that takes its place for a hidden value.
 _DOORS = (
     (threading.Thread, "start", _THREADS),
     (concurrent.futures.ThreadPoolExecutor, "submit", _THREADS),
@@ -184,6 +215,8 @@ _DOORS = (
     *((os, name, _THREADS) for name in ("fork", "forkpty") if hasattr(os, name)),
     (torch._C.ScriptFunction, "__call__", _SCRIPTS),
     (torch._C.ScriptMethod, "__call__", _SCRIPTS),
-    (torch.jit, "fork", _SCRIPTS),
-    (torch._tensor_str, "_str", None),
+    *((torch.jit, name, _SCRIPTS) for name in ("fork", "trace", "trace_module")),
+    (torch._tensor_str, "_str", _without_text),
+    # Sets and dicts of tensors work on, and hold the same in each call.
+    (torch.Tensor, "__hash__", _numbered),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from opacus.optimizers import DPOptimizer
@@ -201,6 +201,12 @@ class PrivateOptimizer(DPOptimizer):
     def __repr__(self) -> str:
         return f"PrivateOptimizer({self._torch_optimizer!r})"
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "a PrivateOptimizer is never saved or copied, since its account would be spent twice: keep its state_dict(), "
+            "and make a new one on the same account"
+        )
+
     @property
     def noise_multiplier(self) -> float:
         """The merged multiplier of the next step, from the plan."""
@@ -213,6 +219,33 @@ class PrivateOptimizer(DPOptimizer):
                 f"noise_multiplier={value}: the plan says {self.noise_multiplier:g} for the next step of stage "
                 f"{self._stage!r}; make the plan with other noise, or with a schedule of it"
             )
+
+    def _refuse_hook(self, hook: object) -> NoReturn:
+        raise ValueError(
+            f"hook={hook!r}: would be handed the torch optimizer, whose steps are not private: expected attach_step_hook, "
+            "which calls a function of this optimizer when the noise is added"
+        )
+
+    register_step_pre_hook = register_step_post_hook = _refuse_hook
+
+    @property
+    def max_grad_norm(self) -> NoReturn:
+        """The bound of a stock optimizer, which schedulers of Opacus change: here the clipping rule has it.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "max_grad_norm: the clipping rule of a PrivateOptimizer chooses the bound, and last_bound says it; for one "
+            "that changes (ExponentialGradClip, StepGradClip, LambdaGradClip) expected clipping=Decay(...), or another "
+            "rule of lightning_dpgen.clipping"
+        )
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, value: None) -> None:
+        # The base class has none to set.
+        if value is not None:
+            self.max_grad_norm  # noqa: B018
 
     def rehearse(self) -> None:
         """Draw the noise of one step on a throw-away account, and check that each parameter gets its share.

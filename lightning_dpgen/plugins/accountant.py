@@ -19,7 +19,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOptions, check_optimizers, check_overrides
 from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.lot_log import PUBLIC
-from lightning_dpgen.plugins.private_logs import changes_of_logs, close_logs, restore_logs, withhold_private_logs
+from lightning_dpgen.plugins.private_logs import PrivateLogs, changes_of_logs, close_logs
 from lightning_dpgen.plugins.rank_consistency import broadcast_start, check_ranks_agree
 from lightning_dpgen.plugins.trainer_checks import check_sharded, validate_trainer
 from lightning_dpgen.privacy.account import Account
@@ -90,24 +90,27 @@ class MomentsAccountant(pl.Callback):
         self.complete = False
         self._adopted: AutomaticModule | None = None
         self._alike, self._began = False, 0.0
+        self._logs: PrivateLogs | None = None
         self._logs_changed: list[int] = []
         self._filters: warnings.catch_warnings | None = None
         # The optimizers of sharded parameters.
         self._sharded: list[PrivateOptimizer] = []
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        if stage != "fit":
-            return
-        validate_trainer(trainer, self.account, self.stage)
-        self._check_options(trainer)
-        try:
-            self.account.join(Ranks.joined())
-        except (LedgerError, NotInstalled, RanksDiffer) as error:
-            raise MisconfigurationException(str(error)) from None
-        if self.account.ranks.leads:
+        if stage == "fit":
+            validate_trainer(trainer, self.account, self.stage)
+            self._check_options(trainer)
+            try:
+                self.account.join(Ranks.joined())
+            except (LedgerError, NotInstalled, RanksDiffer) as error:
+                raise MisconfigurationException(str(error)) from None
+        if trainer.is_global_zero:
             close_logs(trainer.loggers)
-        if not self._share_logs:
-            withhold_private_logs(trainer.loggers)
+        self._logs = PrivateLogs(trainer, module, share=self._share_logs)
+        if stage == "fit":
+            self._begin_fit(trainer, module)
+
+    def _begin_fit(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if module.automatic_optimization:
             self._adopted = AutomaticModule(
                 module, self.account, self.stage, self._engine, self._options, lambda: self.after_last_step(module)
@@ -145,8 +148,7 @@ class MomentsAccountant(pl.Callback):
         """Do what belongs between the last planned step of an adopted module and all that follows it."""
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        if stage == "fit":
-            self._give_back(trainer, module)
+        self._give_back(trainer, module)
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         # Lightning calls no teardown then.
@@ -161,7 +163,9 @@ class MomentsAccountant(pl.Callback):
         if self._filters is not None:
             self._filters.__exit__(None, None, None)
             self._filters = None
-        restore_logs(trainer.loggers)
+        if self._logs is not None:
+            self._logs.end()
+            self._logs = None
         if trainer.is_global_zero:
             close_logs(trainer.loggers, ended=True)
         vars(trainer.strategy).pop("load_checkpoint", None)
@@ -237,6 +241,7 @@ class MomentsAccountant(pl.Callback):
                 f"the training data are a {kind}, whose sampling is not the plan's: pass the records or the data set to "
                 "poisson_loader(records, account), and the Trainer what it gives"
             )
+        trainer.train_dataloader.watched = True
         self._began = time.monotonic()
         # The Trainer has written the hyperparameters since.
         self._close_changed_logs(trainer)

@@ -26,7 +26,7 @@ from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.growing_lists import GrowingLists
 from lightning_dpgen.plugins.learning_rates import LearningRates
-from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
+from lightning_dpgen.plugins.lot_log import PRIVATE
 from lightning_dpgen.plugins.several_optimizers import (
     check_kinds,
     check_public,
@@ -130,6 +130,7 @@ class AutomaticModule:
         self._part, self._index = (0, 1), 0
         module.automatic_optimization = False
         instance: Any = module
+        self._log_elsewhere = instance.log
         instance.log, instance.log_dict = self._log, self._log_all
         # Functions, since Lightning compares their code with that of its own class.
         instance.training_step = lambda batch, batch_idx: self(batch)
@@ -227,9 +228,7 @@ class AutomaticModule:
             number, size = self._part
             self._values[name, number] = private_mean(value) if isinstance(value, Tensor) else value, size
             return
-        # The data of other hooks may be private; what a user computes from public data says so in its name.
-        name = name if name.startswith((PRIVATE, PUBLIC)) else PRIVATE + name
-        type(self._module).log(self._module, name, value, *others, **options)
+        self._log_elsewhere(name, value, *others, **options)
 
     def _log_all(self, values: Mapping[str, Any], *others: Any, **options: Any) -> None:
         for name, value in values.items():

@@ -13,6 +13,7 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.privacy.declared import warn_of_declared
 from lightning_dpgen.sampling.as_store import check_map_style
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import PoissonLots
@@ -46,6 +47,7 @@ class AccountDataLoader(DPDataLoader):
     ) -> None:
         rate = optimizer.account.plan.stage(optimizer.stage).access.sample_rate
         dataset = _checked(loader, rate)
+        warn_of_declared(optimizer.account.plan.n, len(dataset))
         # A lot holds positions; the loader fetches the records.
         lots = PoissonLots(torch.arange(len(dataset)), optimizer.account, stage=optimizer.stage, persons=persons)
         collate = wrap_collate_with_empty(collate_fn=loader.collate_fn, batch_first=batch_first)

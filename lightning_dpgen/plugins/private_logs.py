@@ -3,46 +3,93 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger
+from pytorch_lightning.loggers.logger import DummyLogger
 
 from lightning_dpgen.plugins.events import PublicEvents
-from lightning_dpgen.plugins.lot_log import PRIVATE
+from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
 from lightning_dpgen.privacy.folders import FILE, restrict
 
 # Those that write to a disk of the curator's own.
 _FILES = (CSVLogger, TensorBoardLogger)
 _LOCAL = (*_FILES, PublicEvents)
+# The beginnings of the names that a service is told: the last is that of a LearningRateMonitor.
+_PUBLIC = (PUBLIC, "lr-")
 # The files that they write, and the folder in which a Trainer puts its checkpoints beside these.
 _WRITTEN = ("events.out.tfevents*", "metrics.csv", "hparams.yaml", "checkpoints")
 
 
-def withhold_private_logs(loggers: Iterable[Logger]) -> None:
-    """Let loggers of services (Weights & Biases, MLflow) have all but numbers under ``private/``, until `restore_logs`.
+class PrivateLogs:
+    """The split of public and private numbers while a Trainer fits, validates, tests or predicts a module: until `end`.
 
-    Such a number is an exact function of a few records. Loggers that write files (CSV, TensorBoard) get it.
+    What the module logs is private, unless its name begins with ``public/``: it goes on under ``private/``, and is an exact
+    function of a few records. Loggers that write files on this machine (CSV, TensorBoard) get all of it. Those of services
+    (Weights & Biases, MLflow) get numbers under ``public/``, learning rates and the epoch alone. Services upload what a
+    program prints, too: beside one of them bars show no private number, and the Trainer prints no table of results.
 
-    Example:
-        >>> class Service(Logger):
-        ...     name = version = "service"
-        ...     def log_hyperparams(self, params): ...
-        ...     def log_metrics(self, metrics, step=None):
-        ...         print(metrics)
-        >>> service = Service()
-        >>> withhold_private_logs([service])
-        >>> with warnings.catch_warnings():
-        ...     warnings.simplefilter("ignore")
-        ...     service.log_metrics({"public/epsilon": 1.0, "private/loss": 0.1})
-        {'public/epsilon': 1.0}
-        >>> restore_logs([service])
+    Args:
+        trainer: a Trainer at the setup of one of its entry points.
+        module: its module.
+        share: whether services get private numbers, too.
     """
-    for logger in loggers:
-        if not isinstance(logger, _LOCAL):
-            vars(logger)["log_metrics"] = _public_only(logger)
+
+    def __init__(self, trainer: pl.Trainer, module: pl.LightningModule, *, share: bool = False) -> None:
+        self._module, self._has_warned = module, False
+        self._services = [] if share else [logger for logger in trainer.loggers if not _is_local(logger)]
+        for logger in self._services:
+            vars(logger)["log_metrics"] = self._public_only(logger)
+        if self._services:
+            trainer.validate_loop.verbose = trainer.test_loop.verbose = False
+        instance: Any = module
+        instance.log, instance.log_dict = self._log, self._log_all
+
+    def end(self) -> None:
+        """Let loggers have all numbers again, and the module log as before."""
+        for logger in self._services:
+            vars(logger).pop("log_metrics", None)
+        for name in ("log", "log_dict"):
+            vars(self._module).pop(name, None)
+
+    def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
+        # What a user computes from public data says so in its name.
+        name = name if name.startswith((PRIVATE, PUBLIC)) else PRIVATE + name
+        if self._services and name.startswith(PRIVATE) and (others[:1] == (True,) or options.get("prog_bar")):
+            self._warn(self._services[0])
+            options.pop("prog_bar", None)
+            others = others and (False, *others[1:])
+        type(self._module).log(self._module, name, value, *others, **options)
+
+    def _log_all(self, values: Mapping[str, Any], *others: Any, **options: Any) -> None:
+        for name, value in values.items():
+            self._log(name, value, *others, **options)
+
+    def _public_only(self, logger: Logger) -> Callable[..., None]:
+        write = logger.log_metrics
+
+        def log_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:
+            public = {name: value for name, value in metrics.items() if name == "epoch" or name.startswith(_PUBLIC)}
+            if len(public) < len(metrics):
+                self._warn(logger)
+            if public.keys() - {"epoch"}:
+                write(public, step)
+
+        return log_metrics
+
+    def _warn(self, logger: Logger) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{type(logger).__name__} is told no number under {PRIVATE}, which may leave this machine with it: numbers "
+                f"under {PUBLIC}, learning rates and the epoch alone; bars and tables leave out what is private, too. Use "
+                "a CSVLogger or TensorBoardLogger in its place, or allow it with share_private_logs=True",
+                stacklevel=3,
+            )
 
 
 def close_logs(loggers: Iterable[Logger], *, ended: bool = False) -> None:
@@ -81,26 +128,6 @@ def _folders(loggers: Iterable[Logger]) -> Iterator[Path]:
             yield folder
 
 
-def restore_logs(loggers: Iterable[Logger]) -> None:
-    """Let loggers have all numbers again."""
-    for logger in loggers:
-        vars(logger).pop("log_metrics", None)
-
-
-def _public_only(logger: Logger) -> Any:
-    write = logger.log_metrics
-    said: list[bool] = []
-
-    def log_metrics(metrics: dict[str, Any], step: int | None = None) -> None:
-        public = {name: value for name, value in metrics.items() if not name.startswith(PRIVATE)}
-        if len(public) < len(metrics) and not said:
-            said.append(True)
-            warnings.warn(
-                f"{type(logger).__name__} is told no number under {PRIVATE}, which may leave this machine with it: use a "
-                "CSVLogger or TensorBoardLogger, or allow it with share_private_logs=True",
-                stacklevel=2,
-            )
-        if public:
-            write(public, step)
-
-    return log_metrics
+def _is_local(logger: Logger) -> bool:
+    # A TensorBoardLogger writes to a bucket, too, and a Trainer has a DummyLogger in a dry run, which writes nothing.
+    return type(logger) is DummyLogger or (isinstance(logger, _LOCAL) and "://" not in str(logger.save_dir or ""))

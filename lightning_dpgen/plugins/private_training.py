@@ -26,6 +26,7 @@ from lightning_dpgen.plugins.training_ledger import digest_of, open_account
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.declared import warn_of_declared
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -202,7 +203,8 @@ class PrivateTraining:
         person_of = persons_of(store, persons, max_rows)
         if stage.truncation is not None:
             stage.truncation.check(stage.stage, len(store) if person_of is None else len(np.unique(person_of)))
-        _warn(plan, len(store), study)
+        _warn_of_delta(plan, study)
+        warn_of_declared(plan.n, len(store))
         path = None if ledger is None else Path(ledger).resolve()
         begun = None if path is None else _BEGUN.get(path)
         # In a notebook a cell that failed is run again, and its first training has the ledger still.
@@ -371,8 +373,8 @@ def _streamed(records: Any, plan: Plan) -> StreamedStore:
     return StreamedStore(records, plan.n or 1)
 
 
-def _warn(plan: Plan, records: int, study: Study | None) -> None:
-    """Warn of deltas and of a number of records that are allowed and rarely meant."""
+def _warn_of_delta(plan: Plan, study: Study | None) -> None:
+    """Warn of deltas that are allowed and rarely meant."""
     n = plan.n or 1
     if plan.private and plan.delta >= 1.0 / n:
         raise ValueError(
@@ -386,13 +388,6 @@ def _warn(plan: Plan, records: int, study: Study | None) -> None:
         warnings.warn(
             f"study {study.name}: its delta {study.delta:g} is above 1/(10 n) = {0.1 / n:.3g}; a smaller delta is usual, "
             "and a study's is fixed when it begins",
-            stacklevel=3,
-        )
-    # The message leaves out the true number, which is private.
-    if not 0.5 <= records / n <= 2.0:
-        warnings.warn(
-            f"n={n}: is far from the number of records, so sample_rate times n, the divisor of each sum, is not a batch "
-            "size",
             stacklevel=3,
         )
 

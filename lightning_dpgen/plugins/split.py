@@ -20,7 +20,7 @@ from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.declared import declared_records
+from lightning_dpgen.privacy.declared import declared_records, warn_of_declared
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.sampling.lots import LotBlocks, PoissonLots, block_of
@@ -91,6 +91,8 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         Raises:
             MisconfigurationException: naming the setting and what to do; nothing has been spent.
         """
+        if stage == "fit":
+            warn_of_declared(self.n, len(self._records))
         if stage == "fit" and self.trainer is not None:
             validate_trainer(self.trainer, self.account)
             components = getattr(self.trainer.lightning_module, "k", self.settings.k)

@@ -11,6 +11,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.shards import check_policies, has_shards
+from lightning_dpgen.plugins.lot_log import PRIVATE
 from lightning_dpgen.privacy.account import Account
 
 # The precisions of a Trainer in which parameters, gradients and noise are whole.
@@ -76,27 +77,54 @@ def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "traini
             "and a fit ends with the last planned step: leave it out, and plan as many steps as you want"
         )
     for callback in callbacks:
-        monitor = getattr(callback, "monitor", None)
-        if monitor is not None and not str(monitor).startswith("public/"):
-            raise MisconfigurationException(
-                f"{type(callback).__name__}(monitor={monitor!r}) selects by a number computed from records, whose cost is "
-                "in no plan: leave it out, or log what is computed from synthetic or public data under public/"
-            )
-        if isinstance(callback, pl.callbacks.LearningRateFinder):
-            raise MisconfigurationException(
-                "LearningRateFinder (lr_find of a Tuner) makes steps that are discarded, and whose cost is in no plan: "
-                "choose by public or simulated records"
-            )
-        if isinstance(callback, pl.callbacks.StochasticWeightAveraging | pl.callbacks.WeightAveraging):
-            raise MisconfigurationException(
-                f"{type(callback).__name__} copies the module with its account: leave it out, and give averaging=0.999 to "
-                "PrivateTraining, which keeps a moving average of the parameters and releases it"
-            )
+        _check_callback(callback)
     if trainer_.overfit_batches:
         raise MisconfigurationException(
             "overfit_batches replaces Poisson sampling, on which the accounting rests: leave it out"
         )
     _check_strategy(trainer.strategy)
+
+
+def _check_callback(callback: pl.Callback) -> None:
+    """Refuse a callback that looks at records, or whose work a private fit does not allow."""
+    name = type(callback).__name__
+    monitor = getattr(callback, "monitor", None)
+    if monitor is not None and not str(monitor).startswith("public/"):
+        raise MisconfigurationException(
+            f"{name}(monitor={monitor!r}) selects by a number computed from records, whose cost is in no plan: leave it "
+            "out, or log what is computed from synthetic or public data under public/"
+        )
+    if f"{{{PRIVATE}" in str(file := getattr(callback, "filename", None)):
+        raise MisconfigurationException(
+            f"{name}(filename={file!r}) writes a number computed from records into the name of a file: expected {{epoch}}, "
+            "{step} or numbers under public/"
+        )
+    for kind in type(callback).__mro__:
+        if kind.__name__ in _REFUSED_CALLBACKS:
+            raise MisconfigurationException(f"{name} {_REFUSED_CALLBACKS[kind.__name__]}")
+
+
+_DISCARDED = "makes steps that are discarded, and whose cost is in no plan: "
+_COPIES = (
+    "copies the module with its account: leave it out, and give averaging=0.999 to PrivateTraining, which keeps a moving "
+    "average of the parameters and releases it"
+)
+# Callbacks of Lightning, by the names of their classes, since versions have others.
+_REFUSED_CALLBACKS = {
+    "LearningRateFinder": f"(lr_find of a Tuner) {_DISCARDED}choose by public or simulated records",
+    "BatchSizeFinder": f"(scale_batch_size of a Tuner) {_DISCARDED}sample_rate is the size of lots, and "
+    "micro_batch='auto' of PrivateTraining finds what fits into memory",
+    "GradientAccumulationScheduler": "joins several lots into one step, which is not what the plan promises: leave it "
+    "out, and ask for larger lots by sample_rate",
+    "SpikeDetection": "stops a fit by the losses of records, whose cost is in no plan: leave it out; clipping bounds what "
+    "a step can do",
+    "ModelPruning": "changes parameters after the last private step, so they would not be what is released: leave it out, "
+    "and prune the network of the release",
+    "BaseFinetuning": "freezes parameters and thaws them during a fit, whose plan is for the same ones in each step: leave "
+    "it out, freeze those that stay (requires_grad_(False)) and name them in public=[...]",
+    "StochasticWeightAveraging": _COPIES,
+    "WeightAveraging": _COPIES,
+}
 
 
 def _check_strategy(strategy: Strategy) -> None:

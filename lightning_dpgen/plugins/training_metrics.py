@@ -61,8 +61,11 @@ def refuse_updated_metrics(module: nn.Module) -> Iterator[None]:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    # Code of others can make an error a cause of itself.
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
         yield error
+        seen.add(id(error))
         error = error.__cause__
 
 

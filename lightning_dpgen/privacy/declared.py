@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import SupportsIndex
 
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole
@@ -10,6 +11,8 @@ from lightning_dpgen.privacy.plan import Plan
 
 # Far more than rounding moves a product, and far less than one record.
 _ROUNDING = 1e-6
+# A declared number that is so many times the true one, or one in so many, is worth a word.
+_FAR = 1.1
 
 
 def declared_records(plan: Plan, n: SupportsIndex | None) -> int:
@@ -26,6 +29,30 @@ def declared_records(plan: Plan, n: SupportsIndex | None) -> int:
     if plan.n not in (None, n):
         raise ValueError(f"n={n}: the plan was made for n={plan.n} records: leave n out, or make the plan for {n}")
     return n
+
+
+def declared_warning(n: int, records: int, *, setting: str = "n", shown: bool = False) -> str | None:
+    """Return a warning of a declared number that is far from the number of records that take part; None for another.
+
+    It is private, as that number is: it is said at the curator's terminal and in files of theirs alone.
+
+    Args:
+        setting: the name by which the caller declares it.
+        shown: whether the warning says the number of records.
+    """
+    if n / _FAR <= records <= n * _FAR:
+        return None
+    part = f" (private, stays here: {records:,} record{'s take' if records != 1 else ' takes'} part)" if shown else ""
+    return (
+        f"{setting}={n:,} is far from the number of records{part}: sums are divided by {setting}, so less is learned; it "
+        "must be a public number, not one that is read off the data"
+    )
+
+
+def warn_of_declared(n: int | None, records: int) -> None:
+    """Warn of a declared number, if there is one, that is far from the number of records that take part."""
+    if n is not None and (warning := declared_warning(n, records)) is not None:
+        warnings.warn(warning, stacklevel=3)
 
 
 def expected_lot_size(plan: Plan, stage: str, size: float | None, number: int = 0) -> float:

@@ -49,7 +49,7 @@ from lightning_dpgen.release.projected import ProjectedRows, load_projected
 from lightning_dpgen.release.rejection import Drawn, draw_all, draw_fitting, shown_progress
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 
-_NETWORKS = {network.kind: network for network in (*TRAINED.values(), StackedGaussians, SeriesGaussians, StackedProducts)}
+NETWORKS = {network.kind: network for network in (*TRAINED.values(), StackedGaussians, SeriesGaussians, StackedProducts)}
 _LARGEST = 2**24
 _SEEDS = 2**63
 # Settings of networks that are neither sizes nor true or false, and the types that they have.
@@ -320,7 +320,7 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
         NotARelease: if the folder does not hold a readable model of records. The weights of a network of your own
             (`release_weights`, `PrivateTraining.release`) are loaded by `safetensors.torch.load_file`.
     """
-    known = _NETWORKS | {network.kind: network for network in networks if network.kind not in _NETWORKS}
+    known = NETWORKS | {network.kind: network for network in networks if network.kind not in NETWORKS}
     folder = release_folder(path)
     description = read_description(folder)
     try:
@@ -366,7 +366,7 @@ def _described_network(
     if type(labelled) is not bool:
         raise ValueError(f"{LABELLED}={labelled!r}: expected true or false")
     # The class of a custom network knows which settings make sense; those of this package check words and objects.
-    for name, value in description.items() if kind in _NETWORKS else ():
+    for name, value in description.items() if kind in NETWORKS else ():
         kinds = _NO_SIZES.get(name)
         if kinds is None and not (type(value) is bool or (type(value) is int and 1 <= value <= _LARGEST)):
             raise ValueError(f"{name}={value!r}: expected a whole number from 1 to {_LARGEST:,}")

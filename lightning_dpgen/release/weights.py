@@ -50,14 +50,18 @@ def check_public(network: nn.Module, public: Sequence[str]) -> None:
     """Refuse a network whose release would hold more than what was trained, and what is named as public.
 
     Args:
-        public: names of buffers and frozen parameters that are no function of the records.
+        public: names of buffers and frozen parameters that are no function of the records. One that has several names
+            (tied weights) is public by each of them.
 
     Raises:
         ValueError: naming the others.
     """
-    trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
-    others = set(network.state_dict()) - trained
-    if unknown := sorted(others - set(public)):
+    parameters = dict(network.named_parameters(remove_duplicate=False))
+    others = set(network.state_dict()) - {name for name, p in parameters.items() if p.requires_grad}
+    tensors = parameters | dict(network.named_buffers(remove_duplicate=False))
+    named = {id(tensors[name]) for name in public if name in tensors}
+    unnamed = {name for name in others if name not in public and id(tensors.get(name)) not in named}
+    if unknown := sorted(unnamed):
         more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
         raise ValueError(
             f"buffers or frozen parameters {unknown[:_MOST_NAMED]}{more} may hold statistics of records, which no account "
@@ -92,8 +96,8 @@ def release_weights(
         network: the network; released are its trainable parameters, and the other parameters and buffers in `public`.
         account: the account that has paid for its training; nothing else that saw the records may have touched the network.
         folder, data, n, unit, declared: as for `release_mixture`.
-        public: names of buffers and frozen parameters that are no function of the records; the certificate lists them as
-            ``declared.public``.
+        public: names of buffers and frozen parameters that are no function of the records, as for `check_public`; the
+            certificate lists them as ``declared.public``.
 
     Returns:
         The certificate; empty on other ranks than 0 of a network that each of them has.

@@ -14,6 +14,7 @@ from lightning_dpgen.metrics.train_on_synthetic import ROWS
 from lightning_dpgen.models.mixture import Diverged, Mixture
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.declared import declared_warning
 from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.release.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
@@ -25,7 +26,7 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.measure import labelled_mixture, measured_mixture
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.run_dir import remove_blocks
-from lightning_dpgen.runs.warnings import declared_warning, plan_limits
+from lightning_dpgen.runs.warnings import plan_limits
 from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
@@ -43,7 +44,7 @@ def read_records(
     records, counted = open_records(settings, source, folder, interrupts)
     n, part = settings.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
     reporter.say(f"reading (private, stays here): {part}; data.n={n:,}")
-    reporter.warn(declared_warning(n, len(records)))
+    reporter.warn(_declared_warning(settings, records))
     for what, count in counted.items():
         reporter.say(f"reading (private, stays here): {what}: {count:,}")
     return records
@@ -64,8 +65,12 @@ def open_records(
 
 def keep_warnings(folder: RunFolder, settings: Settings, records: Records | InBlocks) -> None:
     """Keep what records give reason to warn of, for the private report alone."""
-    if folder.private.is_dir() and (text := declared_warning(settings.n, len(records))) is not None:
+    if folder.private.is_dir() and (text := _declared_warning(settings, records)) is not None:
         durable.write(folder.warnings, json.dumps([text]).encode())
+
+
+def _declared_warning(settings: Settings, records: Records | InBlocks) -> str | None:
+    return declared_warning(settings.n, len(records), setting="data.n", shown=True)
 
 
 def learn(run: Context, records: Records | InBlocks | None) -> SyntheticContent:

@@ -168,6 +168,7 @@ def quiet_lightning() -> Iterator[None]:
             warnings.filterwarnings("ignore", module="lightning_fabric")
             # Said before anything was spent.
             warnings.filterwarnings("ignore", message="split.k=")
+            warnings.filterwarnings("ignore", message="n=")
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):

@@ -19,8 +19,6 @@ from lightning_dpgen.specs.projection_settings import ProjectionSettings
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings
 
-# A declared number that is so many times the true one, or one in so many, is worth a word.
-_FAR = 1.1
 # A distribution of fewer pieces than these that stand out from noise says little.
 _FEWEST_PIECES = 20
 
@@ -38,17 +36,6 @@ def delta_warning(spec: RunSpec) -> str | None:
     if not spec.privacy.private or delta <= 0.1 / n:
         return None
     return f"privacy.delta={delta:g} is above 1/(10 n) = {0.1 / n:.3g}: a smaller delta is usual"
-
-
-def declared_warning(n: int, found: int) -> str | None:
-    """Return a warning of a declared number of records that is far from the one that was read. Private."""
-    if n / _FAR <= found <= n * _FAR:
-        return None
-    part = f"{found:,} record{'s take' if found != 1 else ' takes'} part"
-    return (
-        f"data.n={n:,} is far from the number of records (private, stays here: {part}): sums are divided by data.n, so "
-        "less is learned; it must be a public number, not one that is read off the data"
-    )
 
 
 def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 from lightning_dpgen.sampling.csr import check_csr
-from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.sampling.errors import PAD, BadRecords
 from lightning_dpgen.sampling.stores import (
     ColumnsStore,
     DatasetStore,
@@ -104,8 +104,12 @@ def _store(records: Any, name: str) -> Store:
     raise BadRecords(
         f"{name} is a {kind}: expected a tensor, a numpy array, a scipy.sparse csr_matrix or csr_array, a tuple or dict of "
         "these as columns, or a map-style torch Dataset; convert it to one of them (a DataFrame by to_numpy, a list of "
-        "equal records by numpy.stack)"
+        f"equal records by numpy.stack{f'; {PAD}' if isinstance(records, list) else ''})"
     )
+
+
+# The number of items that are collated before a run, to tell that they have one size.
+_FIRST = 8
 
 
 def _name(dtype: torch.dtype | np.dtype) -> str:
@@ -120,7 +124,7 @@ def _tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
     if (dtype.name if isinstance(values, np.ndarray) else _name(dtype)) not in _NUMBERS:
         raise BadRecords(
             f"{name} has dtype {_name(dtype)}: expected float16, bfloat16, float32, float64, uint8, int8 to int64 or "
-            "bool; convert it, or encode what is not a real number"
+            f"bool; convert it, or encode what is not a real number{f'; {PAD}' if _name(dtype) == 'object' else ''}"
         )
     if isinstance(values, np.ndarray):
         if not dtype.isnative:
@@ -133,6 +137,8 @@ def _tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
             # A file that is mapped for reading is not written to here.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             values = torch.from_numpy(values)
+    elif values.is_nested:
+        raise BadRecords(f"{name} is a nested tensor: expected rows of one shape; {PAD}")
     elif values.layout != torch.strided:
         raise BadRecords(f"{name} is a tensor of layout {values.layout}: expected a dense one, or a scipy.sparse.csr_array")
     elif values.device.type != "cpu":
@@ -219,7 +225,7 @@ def empty_form(dataset: Any, kind: str, name: str = "records") -> Any:
     odd = [type(leaf).__name__ for leaf in tree_leaves(item_of(dataset, 0)) if not isinstance(leaf, _COLLATED)]
     if odd:
         raise BadRecords(f"{name} is a {kind} whose items hold {odd[0]}: expected numbers, arrays or tensors; {encode}")
-    first = collated(dataset, np.zeros(1, np.int64))
+    first = collated(dataset, np.arange(min(_FIRST, len(dataset))))
     for leaf in tree_leaves(first):
         if not isinstance(leaf, Tensor) or _name(leaf.dtype) not in _NUMBERS:
             found = _name(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__

@@ -7,13 +7,14 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.declared import warn_of_declared
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, check_same_records
@@ -442,7 +443,12 @@ class LotBlocks:
         steps: the number of lots in all.
         block: the number of lots in a batch.
         workers: the number of processes that fetch records, ahead of the steps; 0 for none.
+
+    Attributes:
+        watched: True in a fit that a `MomentsAccountant` watches over, which sets it.
     """
+
+    watched = False
 
     def __init__(self, lots: PoissonLots, steps: int, block: int, workers: int = 0) -> None:
         if type(workers) is not int or workers < 0:
@@ -460,7 +466,7 @@ class LotBlocks:
     def __iter__(self) -> Iterator[LotBlock]:
         lots = self._lots.draws(self.steps, self.workers)
         for start in range(0, self.steps, self.block):
-            yield LotBlock(lots, min(self.block, self.steps - start))
+            yield LotBlock(lots, min(self.block, self.steps - start), watched=self.watched)
 
 
 def poisson_loader(
@@ -487,6 +493,7 @@ def poisson_loader(
     """
     store = store_of(records)
     check_finite(store)
+    warn_of_declared(account.plan.n, len(store))
     steps = account.remaining(stage)
     return LotBlocks(PoissonLots(store, account, stage=stage, persons=persons), steps, block or block_of(steps), workers)
 
@@ -499,11 +506,26 @@ def block_of(steps: int) -> int:
 class LotBlock:
     """A few lots, drawn one after the other while they are iterated over; `len` is public."""
 
-    def __init__(self, lots: Iterator[Lot], size: int) -> None:
-        self._lots, self._size = lots, size
+    def __init__(self, lots: Iterator[Lot], size: int, *, watched: bool = True) -> None:
+        self._lots, self._size, self._watched = lots, size, watched
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[Lot]:
         yield from itertools.islice(self._lots, self._size)
+
+    def to(self, *_: Any, **__: Any) -> LotBlock:
+        """Return the block as it is: a Trainer calls this, and lots are moved one by one.
+
+        Raises:
+            TypeError: in a Trainer without `MomentsAccountant`, whose training step would get lots in place of records.
+        """
+        return self if self._watched else self[0]
+
+    def __getitem__(self, at: object) -> NoReturn:
+        raise TypeError(
+            f"the batch is a {type(self).__name__}, the next Poisson lots, and no tensors: expected a Trainer with "
+            "callbacks=[MomentsAccountant(account)], which hands training_step the records, or a loop of your own over its "
+            "lots, as in for lot in batch: lot.records"
+        )

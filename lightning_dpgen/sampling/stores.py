@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.data import Dataset, default_collate
 
 from lightning_dpgen.sampling.csr import read_entries, read_stretch
-from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.sampling.errors import PAD, BadRecords
 from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
@@ -268,7 +268,7 @@ def fetch_quietly(fetch: Callable[[], Any]) -> Any:
             # Neither the message nor the traceback is shown: both may quote a record, or say which one it was.
             raise BadRecords(
                 f"items of the data set cannot be fetched and collated ({type(error).__name__}): expected numbers, arrays "
-                "or tensors of equal sizes; try default_collate on its items by hand"
+                f"or tensors of equal sizes; try default_collate on its items by hand ({PAD})"
             ) from None
 
 

@@ -17,7 +17,7 @@ from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.release.bounds import check_numbers
-from lightning_dpgen.release.sampler import rebuilt
+from lightning_dpgen.release.sampler import NETWORKS, rebuilt
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.custom import named, options_of, said
 from lightning_dpgen.specs.model import CustomSpec, RBMSpec, WGANSpec
@@ -202,10 +202,9 @@ def rehearse(module: PrivateMixture, target: str) -> None:
     """
     network, where = module.network, f"model.target={target}: its network"
     kind = f"{type(network).__module__}:{type(network).__qualname__}"
-    if getattr(network, "kind", None) != kind:
-        raise UsageError(
-            f"{where} has kind={getattr(network, 'kind', None)!r}: expected {kind!r}, by which it is found again"
-        )
+    known = getattr(network, "kind", None)
+    if known != kind and NETWORKS.get(known) is not type(network):
+        raise UsageError(f"{where} has kind={known!r}: expected {kind!r}, by which it is found again")
     try:
         again = rebuilt(network)
         offsets = [min(2, i) for i in range(network.k + 1)]

@@ -9,10 +9,11 @@ import pytest
 from release.released import Page, released
 from release.test_synthetic_pages import PEOPLE
 
+from lightning_dpgen.privacy.declared import declared_warning
 from lightning_dpgen.release.described import Kept
 from lightning_dpgen.release.limits import limits_of, sentence
 from lightning_dpgen.release.report import write_pages
-from lightning_dpgen.runs.warnings import declared_warning, plan_limits, plan_warnings
+from lightning_dpgen.runs.warnings import plan_limits, plan_warnings
 from lightning_dpgen.specs.settings import read_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -49,7 +50,10 @@ def test_public_warnings_are_in_report_and_card_and_private_ones_are_not(dpgen, 
     for said in _said(run):
         assert f"O{warned[1:]}." in said and "a person had up to 2 of the real ones" in said
     kept = json.loads((run / "private" / "warnings.json").read_text())
-    assert kept == [declared_warning(300, 400)] and (run / "private" / "warnings.json").stat().st_mode & 0o777 == 0o600
+    assert (
+        kept == [declared_warning(300, 400, setting="data.n", shown=True)]
+        and (run / "private" / "warnings.json").stat().st_mode & 0o777 == 0o600
+    )
     published = b"".join(path.read_bytes() for path in (run / "release").iterdir())
     certificate = (run / "release" / "privacy.json").read_text()
     # A hash may hold any three digits.

@@ -48,6 +48,14 @@ def test_it_verifies_and_samples_by_its_class(dpgen, run):
     assert declared["model"]["target"] == "example_package.Independents" and declared["model"]["sharpness"] == 1.5
 
 
+def test_a_subclass_of_a_model_of_the_package_is_released_as_that_one(dpgen, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_vae.py").write_text("from lightning_dpgen import VAE\n\n\nclass Mine(VAE):\n    pass\n")
+    words = [*SHORT, *DATA, "model=own", "model.target=own_vae.Mine", f"run_dir={tmp_path / 'run'}"]
+    assert dpgen("train", *words)[0] == 0 and dpgen("verify", tmp_path / "run")[0] == 0
+    assert len(load_release(tmp_path / "run").sample(5, seed=1)) == 5
+
+
 def test_nothing_is_imported_by_a_name_in_a_file(dpgen, run, tmp_path, monkeypatch):
     release = run / "release"
     with pytest.raises(NotARelease, match=r"from example_package.model import Independent.*networks=\[Independent\]"):

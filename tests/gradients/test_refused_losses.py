@@ -243,6 +243,91 @@ def test_each_loss_of_a_factory_is_looked_at():
             _gradients(layer, make(less_the_mean))
 
 
+def _size(x):
+    assert len(x) > 1, "a batch"
+    return x
+
+
+def _shape(x):
+    assert x.shape[0] == 20
+    return x
+
+
+def _error(kind):
+    def fail(x):
+        raise kind("a reason of the loss")
+
+    return fail
+
+
+ATTENTION = nn.MultiheadAttention(6, 2)
+FAILING = {
+    "an assertion": (
+        _size,
+        r"the loss asserts what does not hold \(a batch\) where a batch is one record.*assert len\(x\)",
+    ),
+    "an assertion without words": (_shape, r"the loss asserts what does not hold (\(.*\) )?where a batch is one record"),
+    "a layer's assertion": (
+        lambda x: ATTENTION(x, x, x)[0],
+        "layer MultiheadAttention asserts.*embedding dim",
+    ),
+    "traced": (lambda x: torch.jit.trace(torch.sin, x)(x), "TorchScript"),
+    "traced methods": (lambda x: torch.jit.trace_module(nn.Tanh(), {"forward": x})(x), "TorchScript"),
+    "an error of its own": (_error(RuntimeError), "a reason of the loss"),
+    "not made": (_error(NotImplementedError), "a reason of the loss"),
+    "a value": (_error(ValueError), "a reason of the loss"),
+}
+
+
+@pytest.mark.parametrize("engine", ["ghost", "func"])
+@pytest.mark.parametrize(("change", "words"), FAILING.values(), ids=FAILING.keys())
+def test_an_error_of_a_loss_is_a_line_and_none_of_its_own_causes(change, words, engine):
+    layer = nn.Linear(3, 2)
+    term = PerRecord(lambda lot, _: layer(change(lot.records)).square().sum(dim=1))
+    with pytest.raises(ValueError, match=words) as refused:
+        term_gradients(layer, term, Lot(RECORDS, (0, len(RECORDS))), PrivateStream(0), engine=engine)
+    assert len(str(refused.value).splitlines()) == 1
+    ahead, causes = [refused.value], []
+    while ahead:
+        error = ahead.pop()
+        assert not any(error is other for other in causes), "causes come to an end"
+        causes.append(error)
+        # The context of an error that has a cause is that cause.
+        ahead += [cause for cause in {id(c): c for c in (error.__cause__, error.__context__)}.values() if cause is not None]
+
+
+def _hash(x, layer):
+    return hash(x) % 97
+
+
+def _hashes(x, layer):
+    return hash((x, x.abs())) % 97
+
+
+def _counted(x, layer):
+    seen = {x: 1.0}
+    seen[x.abs()] = 2.0
+    return seen[x] + len(seen) + len(set(layer.parameters()))
+
+
+@pytest.mark.parametrize("engine", ["ghost", "func"])
+@pytest.mark.parametrize("factor", [_hash, _hashes, _counted])
+def test_the_hash_of_a_record_is_no_address(factor, engine):
+    """An address follows from what else is in memory, and so from the lot; sets and dicts of tensors work as ever."""
+    layer = nn.Linear(3, 2)
+    term = PerRecord(lambda lot, _: layer(lot.records).square().sum(dim=1) * (1.0 + factor(lot.records, layer)))
+
+    def first(size):
+        held = [torch.zeros(size, 7) for _ in range(size)]
+        found = term_gradients(layer, term, Lot(RECORDS[:size], (0, size)), PrivateStream(0), engine=engine)
+        return found.losses[0], len(held)
+
+    alone, *others = [first(size)[0] for size in (1, 2, 7, 20)]
+    for other in others:
+        torch.testing.assert_close(other, alone)
+    assert hash(RECORDS) == id(RECORDS), "outside of a loss as ever"
+
+
 DRAWS = {
     "of a generator of one's own": (lambda n: torch.randn(n, 1, generator=torch.Generator().manual_seed(0)), "generator"),
     "after a seed": (lambda n: torch.manual_seed(0) and torch.randn(n, 1), "seeded"),

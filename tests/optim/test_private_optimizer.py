@@ -1,6 +1,8 @@
 """The optimizer in a bare loop, with stock Opacus modules and behind Lightning's wrapper: every step is one access."""
 
+import copy
 import math
+import pickle
 from contextlib import nullcontext
 
 import pytest
@@ -9,7 +11,7 @@ from contracts.drawn import ChosenLots, draw_of, drawn, handed
 from contracts.laws import steps as laws
 from contracts.laws.accounts import account_of
 from contracts.laws.steps import network_of_two_layers
-from opacus import GradSampleModule
+from opacus import GradSampleModule, schedulers
 from opacus.schedulers import ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from pytorch_lightning.core.optimizer import LightningOptimizer
@@ -634,3 +636,41 @@ def test_noise_of_a_few_numbers_may_round_to_nothing(monkeypatch, size, noticed)
     monkeypatch.setattr(account.stream, "add_normal_", lambda out, s: out.add_(1e-4 * s))
     with pytest.raises(NoiseMissing) if noticed else nullcontext():
         optimizer.rehearse()
+
+
+COPIES = {"copied": copy.copy, "copied deeply": copy.deepcopy, "saved": pickle.dumps}
+CHANGES = {
+    "ExponentialGradClip": (lambda o: schedulers.ExponentialGradClip(o, gamma=0.9), "clipping=Decay"),
+    "StepGradClip": (lambda o: schedulers.StepGradClip(o, step_size=1, gamma=0.9), "clipping=Decay"),
+    "LambdaGradClip": (lambda o: schedulers.LambdaGradClip(o, scheduler_function=lambda _: 1.0), "clipping=Decay"),
+    "max_grad_norm": (lambda o: setattr(o, "max_grad_norm", 2.0), "clipping=Decay"),
+    "ExponentialNoise": (lambda o: schedulers.ExponentialNoise(o, gamma=0.9).step(), "make the plan with"),
+    "a hook before": (lambda o: o.register_step_pre_hook(print), "attach_step_hook"),
+    "a hook behind": (lambda o: o.register_step_post_hook(print), "attach_step_hook"),
+}
+
+
+def _steps_on(account, optimizer, weight):
+    optimizer.set_gradients(handed(account, {weight: torch.ones(1, 2)}))
+    optimizer.step()
+    assert account.ledger.count("training") == 1
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES.keys())
+def test_it_is_neither_copied_nor_saved_and_steps_on(copied, account_of):
+    """A copy that fails half-way would leave torch's hooks on the class."""
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0})
+    optimizer = _sgd([weight], account)
+    with pytest.raises(TypeError, match=r"never saved or copied, .*: keep its state_dict\(\)"):
+        copied(optimizer)
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    _steps_on(account, optimizer, weight)
+
+
+@pytest.mark.parametrize(("change", "words"), CHANGES.values(), ids=CHANGES.keys())
+def test_what_the_plan_or_the_rule_decides_is_not_changed_from_outside(change, words, account_of):
+    weight, account = nn.Parameter(torch.zeros(2)), account_of({"gradient": 1.0})
+    optimizer = _sgd([weight], account)
+    with pytest.raises(ValueError, match=words):
+        change(optimizer)
+    _steps_on(account, optimizer, weight)

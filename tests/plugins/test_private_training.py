@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,18 @@ from torchmetrics import CatMetric, MeanSquaredError, MetricTracker, SpearmanCor
 
 from lightning_dpgen import (
     Account,
+    AccountEngine,
     DPNorm,
     Fixed,
+    ImageSchema,
     MomentsAccountant,
     PerGroup,
     PerRecord,
     PrivateOptimizer,
+    PrivateSplitDataModule,
     PrivateTraining,
+    SplitSettings,
+    encode_images,
     load_release,
     make_plan,
     poisson_loader,
@@ -35,6 +41,7 @@ from lightning_dpgen import (
     training_stage,
     verify,
 )
+from lightning_dpgen.privacy.declared import declared_warning
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.strategy_choice import BandedNoise
@@ -118,7 +125,7 @@ def test_it_does_what_the_explicit_parts_do(tmp_path):
 
 
 def test_its_release_verifies_and_says_the_declared_number(tmp_path):
-    private = _private(RECORDS[:150])
+    private = _private(RECORDS[:190])
     private.release(_fitted(private), tmp_path / "release")
     assert verify(tmp_path / "release").good
     assert json.loads((tmp_path / "release" / "privacy.json").read_text())["declared"]["n"] == N
@@ -292,11 +299,72 @@ def test_a_block_that_makes_no_sense_is_refused(block):
         _private().loader(block)
 
 
-@pytest.mark.parametrize(("changes", "words"), [({"delta": 1e-3}, "above 1/"), ({"n": 20}, "n=20: is far from")], ids=str)
+@pytest.mark.parametrize(("changes", "words"), [({"delta": 1e-3}, "above 1/"), ({"n": 20}, "n=20 is far from")], ids=str)
 def test_it_warns_of_a_large_delta_and_of_a_number_far_off_which_it_does_not_tell(changes, words):
     with pytest.warns(UserWarning, match=words) as found:
         _private(**changes)
     assert not [told for told in found if str(len(RECORDS)) in str(told.message)]
+
+
+def _account(n):
+    return Account(make_plan([training_stage(Fixed(1.0), n=n, sample_rate=0.2, steps=2)], epsilon=8.0, delta=1e-5))
+
+
+def _opacus(n):
+    network = nn.Linear(4, 1)
+    AccountEngine(_account(n)).make_private(
+        module=network,
+        optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(RECORDS)),
+        max_grad_norm=1.0,
+    )
+
+
+def _datamodule(n):
+    settings, schema = SplitSettings(k=2, iterations=1, features=4), ImageSchema(2, 2, levels=1)
+    records = encode_images(torch.zeros(N, 2, 2, dtype=torch.int64).numpy(), None, schema)
+    data = PrivateSplitDataModule(records, settings, Account(make_plan(settings.specs(n), epsilon=8.0, delta=1e-5)), n=n)
+    data.setup("fit")
+
+
+WAYS = {
+    "PrivateTraining": lambda n: _private(n=n),
+    "poisson_loader": lambda n: poisson_loader(RECORDS, _account(n)),
+    "AccountEngine": _opacus,
+    "PrivateSplitDataModule": _datamodule,
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_every_way_to_a_fit_says_that_the_declared_number_is_far_off(way):
+    """In one sentence, which is that of the program, and without the number of records."""
+    for n, far in ((int(N * 1.1), False), (N - 18, False), (50 * N, True), (N - 19, True)):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            way(n)
+        said = [str(x.message) for x in found if "is far from" in str(x.message)]
+        assert said == ([declared_warning(n, N)] if far else [])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "step",
+    [lambda net, batch: net(batch[0]), lambda net, batch: net(batch), lambda net, batch: [x for x, _ in batch]],
+    ids=["by place", "whole", "taken apart"],
+)
+def test_lots_in_a_trainer_without_the_accountant_are_refused_with_the_cure(step):
+    account = _account(N)
+
+    class Alone(Plain):
+        def training_step(self, batch, batch_idx):
+            return step(self.net, batch).square().mean()
+
+        def configure_optimizers(self):
+            return PrivateOptimizer(super().configure_optimizers(), account=account, clipping=Fixed(1.0))
+
+    with pytest.raises(TypeError, match=r"next Poisson lots.*callbacks=\[MomentsAccountant\(account\)\]"):
+        _trainer().fit(Alone(), poisson_loader(RECORDS, account))
+    assert not account.ledger.accesses
 
 
 def test_parameters_that_changed_after_the_last_step_are_not_released(tmp_path):
@@ -620,6 +688,29 @@ def test_parts_that_were_not_trained_are_named_before_the_first_step(tmp_path):
         _private(public="scale")
 
 
+class Tied(Plain):
+    """Two names of one frozen weight, and of one buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Linear(4, 4, bias=False).requires_grad_(False), nn.Linear(4, 4, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("scale", torch.ones(4))
+        self.register_buffer("again", self.scale)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("public", [["embedding.weight", "scale"], ["head.weight", "again"]], ids=" ".join)
+def test_a_tensor_of_several_names_is_public_by_each(public, tmp_path):
+    model, private = Tied(), _private(public=public)
+    assert {name for name, p in model.named_parameters() if not p.requires_grad} == {"embedding.weight"}
+    private.release(_fitted(private, model), tmp_path / "release")
+    assert verify(tmp_path / "release").good
+    _refused(Tied(), _private(public=public[1:]), r"frozen parameters \['embedding.weight', 'head.weight'\]")
+
+
 def test_rank_0_writes_the_release_of_what_each_rank_has(tmp_path):
     """Two processes that run one script would write one folder."""
     private = _private(ledger=tmp_path / "ledger")
@@ -763,6 +854,16 @@ def test_a_metric_that_a_training_step_makes_for_itself_is_refused(recwarn):
             return super().training_step(batch, batch_idx)
 
     _refused(Tracked(), _private(), r"training_step updates self.errors.\d \(MeanSquaredError\)")
+
+
+def test_a_cause_that_is_its_own_ends_the_search_for_metrics():
+    class Circular(Plain):
+        def training_step(self, batch, batch_idx):
+            error = RuntimeError("circular")
+            raise error from error
+
+    with pytest.warns(UserWarning, match="could not be tried"), pytest.raises(ValueError, match="circular"):
+        _fitted(_private(), Circular())
 
 
 def test_a_metric_of_a_later_step_ends_the_fit_with_the_reason():

@@ -230,6 +230,13 @@ REFUSED = {
     "batch sampler": (lambda: BatchSampler(RandomSampler(ROWS), 3, False), "is a BatchSampler.* without a sampler"),
     "iterable": (lambda: Stream(), r"IterableDataset \(Stream\): expected a map-style.*by its position; give it"),
     "no length": (lambda: Endless(), "Endless without __len__"),
+    "ragged list": (lambda: [torch.ones(2), torch.ones(SECRET)], "padded to one public length"),
+    "ragged objects": (lambda: np.array([np.ones(2), np.ones(3)], object), "padded to one public length"),
+    "nested": (
+        lambda: torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        "a nested tensor.*padded to one public",
+    ),
+    "ragged items": (lambda: Items([1, 2, 3], torch.ones), r"collated \(RuntimeError\).*padded to one public length"),
     "list": (lambda: [1.0] * SECRET, "is a list: expected a tensor.*numpy.stack"),
     "generator": (lambda: iter(ROWS), "expected a tensor"),
     "None": (lambda: None, "is a NoneType"),
@@ -309,18 +316,18 @@ def test_a_store_shows_nothing(kept):
 @pytest.mark.parametrize(
     "item",
     [
-        lambda x: torch.zeros(2 if x < 5 else 3),
-        lambda x: 1.0 if x < 5 else 1,
-        lambda x: {"a": x} if x < 5 else {"a": x, "b": x},
-        lambda x: {}[x] if x >= 5 else x,
+        lambda x: torch.zeros(2 if x < 8 else 3),
+        lambda x: 1.0 if x < 8 else 1,
+        lambda x: {"a": x} if x < 8 else {"a": x, "b": x},
+        lambda x: {}[x] if x >= 8 else x,
     ],
     ids=["size", "type", "form", "failure"],
 )
-def test_an_item_unlike_the_first_is_refused_without_a_word_about_it(item):
-    store = store_of(Items([0, 1, 2, 3, 4, SECRET], item))
-    store.take(np.arange(5))
+def test_an_item_unlike_the_first_ones_is_refused_without_a_word_about_it(item):
+    store = store_of(Items([*range(8), SECRET], item))
+    store.take(np.arange(8))
     with pytest.raises(BadRecords, match="item") as refused:
-        store.take(np.array([5]))
+        store.take(np.array([8]))
     assert not any(c.isdigit() for c in str(refused.value))
     assert refused.value.__suppress_context__ or not refused.value.__context__
 
@@ -345,7 +352,7 @@ def test_items_draw_random_numbers_that_no_public_seed_decides():
 
 
 def test_a_failing_item_leaves_the_generators_where_they_were():
-    store, before = store_of(Items([1, 0], lambda x: 1 / x)), torch.get_rng_state()
+    store, before = store_of(Items([*[1] * 8, 0], lambda x: 1 / x)), torch.get_rng_state()
     with pytest.raises(BadRecords, match="ZeroDivisionError"):
-        store.take(np.array([1]))
+        store.take(np.array([8]))
     assert torch.equal(torch.get_rng_state(), before)
