@@ -31,6 +31,10 @@ _NOT_BY_BYTES = ("utf-16", "utf-16-le", "utf-16-be", "shift_jis", "big5", "gb180
 _RETURN = re.compile(rb"(?<=\r)(?!\n)")
 
 
+class RaggedRow(BadRecords):
+    """A row of text with another number of fields than the first one."""
+
+
 class DelimitedText(RowSource):
     """A file of text with one row a line, unless a line break is in quotes. An empty field is null.
 
@@ -144,7 +148,7 @@ class DelimitedText(RowSource):
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the rows below the header as fields, each with its line."""
-        for line, fields in _records(self._path, self._separator, self._charset, self._part):
+        for line, fields in text_records(self._path, self._separator, self._charset, self._part):
             if line > self._header_line and (fields or not self._skips_empty):
                 yield line, fields
 
@@ -163,7 +167,7 @@ class DelimitedText(RowSource):
                 if self._is_ragged(fields) and not self._drop_ragged:
                     several = any("\n" in field for field in fields)
                     advice = "close the double quote that may be left open there, or correct" if several else "correct"
-                    return BadRecords(
+                    return RaggedRow(
                         f"{self._path}, line {line}: found {len(fields)} field{'s' if len(fields) > 1 else ''}, expected "
                         f"{len(self.columns)}, separated by {self._separator!r}: {advice} the line or the separator, or "
                         "put fields that hold the separator in double quotes"
@@ -180,13 +184,15 @@ def default_separator(path: Path) -> str:
 
 def header_of(path: Path, separator: str, charset: str = UTF8) -> tuple[int, list[str]]:
     """Return the number, from 1, and the fields of the first line that is not empty; raise BadRecords if there is none."""
-    for line, fields in _records(path, separator, charset):
+    for line, fields in text_records(path, separator, charset):
         if fields:
             return line, fields
     raise BadRecords(f"{path} is empty: expected a header line with the names of the columns")
 
 
-def _records(path: Path, separator: str, charset: str, part: TextRange = WHOLE) -> Iterator[tuple[int, list[str]]]:
+def text_records(
+    path: Path, separator: str, charset: str = UTF8, part: TextRange = WHOLE
+) -> Iterator[tuple[int, list[str]]]:
     """Yield lines as fields (none of an empty one), each with its number, from 1; raise BadRecords for a damaged file."""
     line, is_over = part.line, False
 
