@@ -15,7 +15,7 @@ import pyarrow as pa
 from lightning_dpgen.data.baskets.form import BASKET, ITEM, BasketForm
 from lightning_dpgen.data.files.blocks import Block, RowSource
 from lightning_dpgen.data.files.delimited import DelimitedText, RaggedRow, text_records
-from lightning_dpgen.data.files.rows import rows_of
+from lightning_dpgen.data.files.rows import is_text, rows_of
 from lightning_dpgen.data.files.text import UNREADABLE, damaged, decoded, opened
 from lightning_dpgen.data.files.values import ValueRows
 from lightning_dpgen.data.names import Name, plain, shown
@@ -168,11 +168,11 @@ def _columns_of(source: Any, form: BasketForm) -> tuple[RowSource, Sequence[str]
     file = _row_source(source, form, besides)
     columns = form.columns or file.others(besides)
     file.check_has([*besides, *columns])
-    is_text = isinstance(file, DelimitedText)
-    if len(columns) != 2 and (len(columns) != 1 or is_text):
+    of_text = isinstance(file, DelimitedText)
+    if len(columns) != 2 and (len(columns) != 1 or of_text):
         raise BadRecords(
             f"{file.where} has the columns {shown(', '.join(file.columns))}: expected two, of basket ids and items; name "
-            f"these two, as in columns=[basket,item]{_LINES_TOO if is_text else ''}"
+            f"these two, as in columns=[basket,item]{_LINES_TOO if of_text else ''}"
         )
     return file, columns, label
 
@@ -187,7 +187,8 @@ def _row_source(source: Any, form: BasketForm, besides: list[str]) -> RowSource:
             return rows_of(pa.Table.from_pandas(source, preserve_index=False))
         except UNREADABLE as error:
             raise BadRecords(f"the table cannot be read: {' '.join(str(error).split())[:200]}") from None
-    names = None if form.header is not False else [*["label"] * bool(form.label), BASKET, ITEM]
+    is_bare = form.header is False and is_text(source)
+    names = [BASKET, ITEM, *["label"] * bool(form.label)] if is_bare else None
     return rows_of(source, names, form.separator, headless="header=False")
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lightning_dpgen.data.files.blocks import Block, RowSource, first_misfit
 from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.files.formulas import known_again
-from lightning_dpgen.data.files.rows import rows_of
+from lightning_dpgen.data.files.rows import is_text, rows_of
 from lightning_dpgen.data.names import Name, is_name, plain, shown
 from lightning_dpgen.data.numbers import floats_of
 from lightning_dpgen.data.reading import Numbering, class_positions
@@ -48,7 +48,8 @@ class SeriesBlock:
 
 def series_rows(source: Any, schema: SeriesSchema, form: SeriesForm, *, drop_ragged: bool = False) -> RowSource:
     """Return the rows of a file of series, or of a table in memory; errors as `rows_of`."""
-    names = None if form.header is not False else ["label"] * bool(schema.classes) + schema.columns
+    is_bare = form.header is False and is_text(source)
+    names = ["label"] * bool(schema.classes) + schema.columns if is_bare else None
     return rows_of(source, names, form.separator, drop_ragged=drop_ragged, headless="header=False")
 
 
@@ -269,9 +270,10 @@ def _seconds(block: Block, name: str) -> np.ndarray:
     if not fits:
         raise BadRecords(f"{block.place(0)}: the column {shown(name)} is of {kind}: expected time stamps without a zone")
     try:
-        return values.cast(pa.timestamp("s"), safe=pa.types.is_string(kind)).cast(pa.int64()).to_numpy()
+        # A database may write fractions of seconds.
+        return values.cast(pa.timestamp("us")).cast(pa.timestamp("s"), safe=False).cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid:
-        first = first_misfit(values, pa.timestamp("s"))
+        first = first_misfit(values, pa.timestamp("us"))
         raise BadRecords(
             f"{block.place(first)}: the column {shown(name)} holds {shown(values[first].as_py())}: expected a time stamp "
             "such as 2024-03-31 00:30, without a zone"
