@@ -75,7 +75,7 @@ def _lines(path: Path, form: BasketForm, separator: str | None) -> Iterator[Entr
             "basket id, an item and a person in each"
         )
     quoted = separator is not None and len(separator.encode()) == 1
-    baskets = text_records(path, separator) if quoted else _split_lines(path, separator)
+    baskets = text_records(path, separator, skip_blanks=True) if quoted else _split_lines(path, separator)
     if form.header:
         next(baskets, None)
     done = 0

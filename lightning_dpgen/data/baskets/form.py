@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from lightning_dpgen.data.files.delimited import default_separator
 from lightning_dpgen.data.files.kinds import TEXT, is_known
 from lightning_dpgen.data.files.text import bare_name, check_there
-from lightning_dpgen.data.names import Name, shown
+from lightning_dpgen.data.names import Name, check_written, shown
 from lightning_dpgen.sampling.errors import BadRecords
 
 FORMS = ("lines", "rows", "matrix")
@@ -129,8 +129,7 @@ class BasketForm:
         """Return the form that `as_json` described.
 
         Raises:
-            ValueError: for missing or foreign fields, or what no form may hold.
+            ValueError: for foreign fields, or what no form may hold.
         """
-        if not isinstance(fields, Mapping) or not set(fields) <= set(_KEPT):
-            raise ValueError(f"written={shown(fields)}: expected {', '.join(_KEPT)}")
+        check_written(fields, _KEPT)
         return cls(**fields)

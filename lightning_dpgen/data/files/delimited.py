@@ -191,9 +191,12 @@ def header_of(path: Path, separator: str, charset: str = UTF8) -> tuple[int, lis
 
 
 def text_records(
-    path: Path, separator: str, charset: str = UTF8, part: TextRange = WHOLE
+    path: Path, separator: str, charset: str = UTF8, part: TextRange = WHOLE, *, skip_blanks: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield lines as fields (none of an empty one), each with its number, from 1; raise BadRecords for a damaged file."""
+    """Yield lines as fields (none of an empty one), each with its number, from 1; raise BadRecords for a damaged file.
+
+    With `skip_blanks` a quote may follow blanks, and still opens its field.
+    """
     line, is_over = part.line, False
 
     def read_on(text: TextIO) -> Iterator[str]:
@@ -205,7 +208,7 @@ def text_records(
 
     try:
         with open_range(path, part) as raw, io.TextIOWrapper(raw, _with_mark(charset), newline="") as text:
-            reader = csv.reader(read_on(text), delimiter=separator)
+            reader = csv.reader(read_on(text), delimiter=separator, skipinitialspace=skip_blanks)
             for fields in reader:
                 if is_over and fields:
                     raise BadRecords(

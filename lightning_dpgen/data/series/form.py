@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import check_written, shown
 
 FORMS = ("wide", "long")
 # Ways to tell days of the week apart: the names of the classes, and the class of each day from Monday on.
@@ -107,10 +107,9 @@ class SeriesForm:
         """Return the form that `as_json` described.
 
         Raises:
-            ValueError: for missing or foreign fields, or what no form may hold.
+            ValueError: for foreign fields, or what no form may hold.
         """
-        if not isinstance(fields, Mapping) or not set(fields) <= set(_KEPT):
-            raise ValueError(f"written={shown(fields)}: expected {', '.join(_KEPT)}")
+        check_written(fields, _KEPT)
         return cls(**fields)
 
 
