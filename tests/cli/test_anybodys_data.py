@@ -231,7 +231,7 @@ def test_series_most_of_which_are_left_out_cost_nothing(dpgen, tmp_path):
     words += ["data.length=4", f"data.n={N}", f"run_dir={tmp_path / 'run'}", *QUICK]
     for outside, told in (("clamp", "data.length"), ("refuse", "data.outside=clamp")):
         status, _, err = dpgen("train", *words, f"data.outside={outside}")
-        assert status == 2 and "8 of 9 series" in err and "1 readings in 1, 2 readings in 1" in err and told in err, err
+        assert status == 2 and "8 of 9 series" in err and "1 of length 1, 1 of length 2" in err and told in err, err
         assert not (tmp_path / "run").exists()
 
 

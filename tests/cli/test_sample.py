@@ -1,5 +1,6 @@
 """`dpgen sample`: repeatable, to the terminal, Parquet or CSV, from the folder alone."""
 
+import csv
 import io
 import json
 import math

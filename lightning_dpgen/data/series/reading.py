@@ -123,7 +123,7 @@ def read_series(
 
 def _lengths(others: Mapping[int, int]) -> str:
     """Say which lengths are most frequent."""
-    listed = [f"{length:,} readings in {count:,}" for length, count in Counter(others).most_common(_LENGTHS)]
+    listed = [f"{count:,} of length {length:,}" for length, count in Counter(others).most_common(_LENGTHS)]
     return ", ".join(listed) + (", ..." if len(others) > _LENGTHS else "")
 
 
@@ -169,7 +169,7 @@ class _Kept:
         """Return all of them; `lengths` are those of series that were left out, and how many have which."""
         kept, left_out = sum(map(len, self.units)), self.counted[OTHER_LENGTH] + self.counted[INCOMPLETE]
         told = ", ".join(f"{what}: {times:,}" for what, times in (+self.counted).items())
-        told += f", of them {_lengths(lengths)}" if lengths else ""
+        told += f": {_lengths(lengths)}" if lengths else ""
         if not kept:
             raise BadRecords(f"there are no series: expected at least one ({told or 'nothing was left out'})")
         if left_out > MOST_LEFT_OUT * (kept + left_out):
