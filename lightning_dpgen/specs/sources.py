@@ -339,7 +339,7 @@ class SeriesFile(Source):
 
     def _names(self, schema: SeriesSchema) -> tuple[str, ...] | None:
         """Return the names of the columns of readings, which the header says; None where no file with one is there."""
-        # What is wrong with the file is told by `check_records`, and where it is read.
+        # A fault of the file is told by `check_records`, and where it is read.
         with suppress(MissingData, BadRecords, OSError):
             return self._header(schema)
         return None

@@ -18,7 +18,7 @@ LINES = (".dat", ".txt", ".baskets")
 MATRIX = ".npz"
 # Columns of rows that have no names of their own.
 BASKET, ITEM = "basket", "item"
-# What a release keeps of a form; the column of persons is in none of its files.
+# The settings of a form that a release keeps; the column of persons is in none of its files.
 _KEPT = ("form", "separator", "header", "columns", "label")
 
 

@@ -14,7 +14,7 @@ WEEKDAYS = {
     "each": (("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"), (0, 1, 2, 3, 4, 5, 6)),
     "weekend": (("Monday to Friday", "weekend"), (0, 0, 0, 0, 0, 1, 1)),
 }
-# What a release keeps of a form; the column of persons is in none of its files.
+# The settings of a form that a release keeps; the column of persons is in none of its files.
 _KEPT = ("form", "header", "separator", "columns", "label", "by", "day", "time", "weekdays")
 
 

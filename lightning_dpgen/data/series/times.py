@@ -86,7 +86,7 @@ def _written_moment(seconds: int, like: str) -> str:
     return moment.isoformat(like[10:11] or " ", "minutes" if len(like) == 16 and not moment.second else "seconds")
 
 
-# How each kind of time becomes a number, and how one is written like the first.
+# Each kind of time: its number, and a text of a number like the first one.
 _KINDS: tuple[tuple[Callable[[str], int | None], Callable[[int, str], str]], ...] = (
     (_whole, lambda number, _: str(number)),
     (_clock, _written_clock),
