@@ -79,7 +79,8 @@ class RowsFolder:
         count = max(1, -(-self.draw.n // ROWS_OF_A_FILE))
         digest = self.draw.digest(escape=self.escape)
         names = [
-            f"part-{number:06}-of-{count:06}-seed-{self.draw.seed}-{digest}{self.draw.ending}" for number in range(1, count + 1)
+            f"part-{number:06}-of-{count:06}-seed-{self.draw.seed}-{digest}{self.draw.ending}"
+            for number in range(1, count + 1)
         ]
         kept = self._checked(set(names))
         self.folder.mkdir(exist_ok=True)

@@ -137,9 +137,7 @@ def csv_text(
         yield "".join(f"{line}\n" for line in lines)
 
 
-def _basket_lines(
-    chunks: Iterable[pa.RecordBatch], separator: str, *, escape: bool, header: bool
-) -> Iterator[str]:
+def _basket_lines(chunks: Iterable[pa.RecordBatch], separator: str, *, escape: bool, header: bool) -> Iterator[str]:
     """Write baskets, one a line: the label, where there is one, and the items.
 
     Example:

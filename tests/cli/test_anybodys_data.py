@@ -220,7 +220,9 @@ def test_series(dpgen, tmp_path):
     assert synthetic.iloc[:, :6].stack().between(0, 5).all()
     status, out, _ = dpgen("sample", tmp_path / "run", "-n", 1, "--seed", 1)
     assert status == 0 and out.startswith("h0,h1,h2,h3,h4,h5,label\n")
-    status, _, err = dpgen("budget", "data=baskets", "data.path=none.csv", "data.form=lynes", "data.items=1..3", "data.n=99")
+    status, _, err = dpgen(
+        "budget", "data=baskets", "data.path=none.csv", "data.form=lynes", "data.items=1..3", "data.n=99"
+    )
     assert status == 2 and err.startswith("dpgen: data.form=lynes: expected one of lines, rows, matrix"), err
 
 

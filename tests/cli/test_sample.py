@@ -64,7 +64,11 @@ def test_baskets_go_to_both_formats(dpgen, tmp_path):
     assert list(written[0]) == [list(items) for items in typed["items"]] and list(labels) == typed["label"].tolist()
     assert dpgen("sample", tmp_path, "-n", 40, "--seed", 3, "-o", tmp_path / "a.dat")[0] == 0
     # A wrong word is told before anything is read, and the release knows the form.
-    for word, file, status in (("data.form=lynes", "none.csv", 2), ("data.form=lines", "a.csv", 0), ("data.outside=refuse", "a.csv", 0)):
+    for word, file, status in (
+        ("data.form=lynes", "none.csv", 2),
+        ("data.form=lines", "a.csv", 0),
+        ("data.outside=refuse", "a.csv", 0),
+    ):
         found, _, err = dpgen("evaluate", tmp_path, "data=baskets", f"data.path={tmp_path / file}", word, "--seconds", "1")
         assert found == status and (not status or "did you mean data.form=lines?" in err), err
 

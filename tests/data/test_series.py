@@ -235,7 +235,9 @@ def test_clamping_moves_and_leaves_out_and_counts(tmp_path):
     schema = SeriesSchema(2, 0, 10)
     (tmp_path / "x.csv").write_text("t_0,t_1\n1,20\n-5,inf\n,3\n1\n2,NA\n3,4,5\n5,5\n6,7\n")
     reading = read_series(tmp_path / "x.csv", schema, outside="clamp")
-    assert reading.encoded.units.tolist() == [[np.float32(x) for x in pair] for pair in ((0.1, 1), (0, 1), (0.5, 0.5), (0.6, 0.7))]
+    assert reading.encoded.units.tolist() == [
+        [np.float32(x) for x in pair] for pair in ((0.1, 1), (0, 1), (0.5, 0.5), (0.6, 0.7))
+    ]
     assert reading.counted == {INCOMPLETE: 2, CLAMPED: 3, OTHER_LENGTH: 2}
     frame = pd.DataFrame({"id": [1, 1, 2, 3, 3, 4, 4], "value": [1.0, 5.0, 1.0, 2.0, np.nan, 5.0, 5.0]})
     reading = read_series(frame, schema, outside="clamp", form="long", by="id")

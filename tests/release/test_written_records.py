@@ -61,7 +61,9 @@ def test_baskets_are_read_by_the_settings_of_the_real_ones(tmp_path, ending):
     number = 0
     for items in UNIVERSES:
         units = scipy.sparse.csr_array((RANDOM.random((N, len(items))) < 0.4).astype(np.uint8))
-        units = scipy.sparse.csr_array(scipy.sparse.vstack([units[: N - 1], scipy.sparse.csr_array((1, len(items)), dtype=np.uint8)]))
+        units = scipy.sparse.csr_array(
+            scipy.sparse.vstack([units[: N - 1], scipy.sparse.csr_array((1, len(items)), dtype=np.uint8)])
+        )
         for classes in ((), ("-day", "night")):
             for said in BASKETS if items is ITEMS else BASKETS[:2]:
                 said = said | ({"label": True} if classes else {})
@@ -105,7 +107,10 @@ def test_series_are_read_by_the_settings_of_the_real_ones(tmp_path, ending):
             options = {name: value for name, value in said.items() if name != "columns"}
             for known, asked in ((SeriesSchema(3, 0, 9, channels, classes, 2, steps), options), (schema, {})):
                 read = read_series(path, known, **asked).encoded
-                assert np.allclose(read.units, encoded.units, atol=1e-6) and (read.codes == encoded.codes).all(), (said, path)
+                assert np.allclose(read.units, encoded.units, atol=1e-6) and (read.codes == encoded.codes).all(), (
+                    said,
+                    path,
+                )
 
 
 def test_another_form_is_written_where_it_is_asked_for(tmp_path):

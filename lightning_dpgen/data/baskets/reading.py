@@ -91,7 +91,9 @@ def read_baskets(
         if all(given is None for given in (form, separator, columns, labels, header)):
             written = replace(schema.written, person=person, label=schema.written.label or bool(schema.classes))
         else:
-            written = BasketForm(form, separator, columns, bool(schema.classes) if labels is None else labels, person, header)
+            written = BasketForm(
+                form, separator, columns, bool(schema.classes) if labels is None else labels, person, header
+            )
         if written.of(source) == "matrix":
             if person is not None or written.label:
                 raise BadRecords(

@@ -96,7 +96,15 @@ def read_series(
         for block in _array_blocks(array, labels if schema.classes else None, person, schema):
             kept.put(block)
         return kept.reading()
-    said = {"form": form, "header": header, "separator": separator, "columns": columns, "label": label, "by": by, "day": day}
+    said = {
+        "form": form,
+        "header": header,
+        "separator": separator,
+        "columns": columns,
+        "label": label,
+        "by": by,
+        "day": day,
+    }
     said = {name: value for name, value in (said | {"time": time, "weekdays": weekdays}).items() if value is not None}
     # The names of another file's columns are looked for, and not asked for.
     shape = SeriesForm(**said, person=person) if said else replace(schema.written, columns=None, person=person)
