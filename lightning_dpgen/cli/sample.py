@@ -144,12 +144,12 @@ def _check(arguments: Namespace, place: Place | None, schema: Schema, components
             raise UsageError(f"--{error}") from None
     if place is not None and place.folder and arguments.format is None and isinstance(schema, ImageSchema):
         _check_new(place.path)
-    if place is not None and place.path is not None and not place.folder and place.path.suffix in OF_BASKETS:
-        if not isinstance(schema, BasketSchema):
-            raise UsageError(
-                f"-o {place}: {', '.join(OF_BASKETS)} are of baskets, and this release is of kind "
-                f"{schema.kind}: expected a name that ends in {', '.join(FORMATS)}"
-            )
+    of_baskets = place is not None and place.path is not None and not place.folder and place.path.suffix in OF_BASKETS
+    if of_baskets and not isinstance(schema, BasketSchema):
+        raise UsageError(
+            f"-o {place}: {', '.join(OF_BASKETS)} are of baskets, and this release is of kind {schema.kind}: expected a "
+            f"name that ends in {', '.join(FORMATS)}"
+        )
     if arguments.form is not None and not isinstance(schema, SeriesSchema):
         raise UsageError(f"--form {arguments.form}: applies to series, and this release is of kind {schema.kind}")
     for word in [*arguments.where, arguments.where]:

@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from lightning_dpgen.release.as_read import AsRead
 
+_USUAL = AsRead()
+
 
 @dataclass(frozen=True)
 class WrittenRecords:
@@ -23,11 +25,11 @@ class WrittenRecords:
 
     columns: pa.Schema
     rows: Callable[[Iterable[pa.RecordBatch], int], Iterator[pa.RecordBatch]]
-    form: AsRead = AsRead()
+    form: AsRead = _USUAL
     rows_a_record: int | None = 1
 
 
-def as_they_are(columns: pa.Schema, form: AsRead = AsRead()) -> WrittenRecords:
+def as_they_are(columns: pa.Schema, form: AsRead = _USUAL) -> WrittenRecords:
     """Return the form of one record a row, in the columns in which it is drawn.
 
     Example:

@@ -127,8 +127,8 @@ def _stamps(schema: SeriesSchema, written: SeriesForm, chunk: pa.RecordBatch, be
             days[of] += among[numbers[of] % len(among)]
     if len(days) and days.max() > _DAYS:
         raise ValueError(
-            f"{int(days.max()):,} days: each series is of a day of its own, before the year 10,000: expected fewer series, or "
-            "--form wide"
+            f"{int(days.max()):,} days: each series is of a day of its own, before the year 10,000: expected fewer series, "
+            "or --form wide"
         )
     seconds = clock_seconds(schema.steps)
     if seconds is None:

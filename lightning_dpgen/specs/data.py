@@ -252,8 +252,8 @@ class SeriesSpec(_OfFiles):
         said = SeriesForm(**self.given(*names))
         if said.time is not None and self.steps is None and self.length is not None:
             raise ValueError(
-                f"time={said.time}: expected steps, the public times of a series, as in steps=1980..1987: those of the file "
-                "are values of records"
+                f"time={said.time}: expected steps, the public times of a series, as in steps=1980..1987: those of the "
+                "file are values of records"
             )
         return said
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.series.form import WEEKDAYS
 from lightning_dpgen.data.series import reading as reading_of_series
+from lightning_dpgen.data.series.form import WEEKDAYS
 from lightning_dpgen.data.series.reading import CLAMPED, INCOMPLETE, OTHER_LENGTH, read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.sampling.errors import BadRecords

@@ -130,7 +130,8 @@ def test_days_have_an_end():
 
 
 FOREIGN = (
-    {"forn": "wide"}, {"form": "square"}, {"label": None}, {"columns": ["a\x1b[2J", "b"]}, {"separator": "\n"}, {"by": 3}, [],
+    {"forn": "wide"}, {"form": "square"}, {"label": None}, {"columns": ["a\x1b[2J", "b"]}, {"separator": "\n"}, {"by": 3},
+    [],
 )  # fmt: skip
 
 

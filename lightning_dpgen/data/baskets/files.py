@@ -222,8 +222,8 @@ def _lists(file: RowSource, items: str, label: str | None, person: str | None) -
         for i, value in enumerate(lists):
             if not isinstance(value, list):
                 raise BadRecords(
-                    f"{file.where}, {basket_place(done + i)}: {shown(items)} holds {shown(value)}: expected a list of items, "
-                    "or two columns, of basket ids and items"
+                    f"{file.where}, {basket_place(done + i)}: {shown(items)} holds {shown(value)}: expected a list, "
+                    "of items, or two columns, of basket ids and items"
                 )
         extra = dict(zip(besides, more, strict=True))
         found = entries_in_memory(lists, extra.get(label), extra.get(person))

@@ -35,7 +35,7 @@ class BasketForm:
         columns: names of the columns of basket ids and of items; None where these two are all there are, in this order.
         label: whether a line begins with the label, or the name of its column.
         person: name of the column of persons.
-        header: whether the first line of a text file is no basket; None: one of rows has such a line, one of lines has none.
+        header: whether the first line of a text file is no basket; None: rows have such a line, lines have none.
 
     Raises:
         ValueError: for anything else.

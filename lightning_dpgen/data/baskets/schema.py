@@ -36,7 +36,7 @@ class BasketSchema:
         max_items: how many different items of a basket count, 1 and more: the public bound of one record. A reader keeps
             this many of a larger basket.
         classes: the values of the label, names or whole numbers; empty without a label.
-        written: the form in which files have such baskets, real and synthetic ones; schemas that differ in it alone are equal.
+        written: the form in which files have such baskets, real and synthetic ones; schemas that differ in it are equal.
 
     Raises:
         ValueError: for anything else.

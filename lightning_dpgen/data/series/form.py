@@ -37,8 +37,8 @@ class SeriesForm:
         day: long: a column of time stamps (ISO, without a zone); the readings of one date make a series, ordered by time.
             Without `by`, `day` and `person` each `length` rows make a series, in the order of the file; a person goes
             with at least one of the other two.
-        time: long, with `by`: the column of times within a series, each of which has all of the schema's steps, in any order
-            of its rows. Without it, they stand in the order of the file.
+        time: long, with `by`: the column of times within a series, each of which has all of the schema's steps, in any
+            order of its rows. Without it, they stand in the order of the file.
         weekdays: long, with `day`: the label is the day of the week, ``each`` of them or ``weekend`` and all others
             (`WEEKDAYS` has the classes).
 

@@ -121,8 +121,8 @@ def read_series(
         left_out = others.total()
         raise BadRecords(
             f"{first} has another length, a time twice, or one that is not declared: expected {schema.length} readings in "
-            f"each channel; so have {left_out:,} of {left_out + len(block.readings):,} series ({_lengths(others)}): complete "
-            "them, or leave such series out by outside=clamp"
+            f"each channel; so have {left_out:,} of {left_out + len(block.readings):,} series ({_lengths(others)}): "
+            "complete them, or leave such series out by outside=clamp"
         )
     kept.counted[OTHER_LENGTH] += others.total()
     kept.put(block)
@@ -182,9 +182,9 @@ class _Kept:
             raise BadRecords(f"there are no series: expected at least one ({told or 'nothing was left out'})")
         if left_out > MOST_LEFT_OUT * (kept + left_out):
             raise BadRecords(
-                f"{left_out:,} of {kept + left_out:,} series would be left out ({told}), and the model would be one of the "
-                "others alone: declare the length that most of them have (length), make each of them as long by a rule that "
-                "looks at it alone, or model their rows as a table"
+                f"{left_out:,} of {kept + left_out:,} series would be left out ({told}), and the model would be of the "
+                "others alone: declare the length that most of them have (length), make each of them as long by a rule "
+                "that looks at it alone, or model their rows as a table"
             )
         labels, classes = np.concatenate(self.labels), len(self.schema.classes)
         codes = labels[:, None] if classes else np.zeros((len(labels), 0))

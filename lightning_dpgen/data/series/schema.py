@@ -87,8 +87,8 @@ class SeriesSchema:
             raise ValueError(f"columns={shown(list(columns))}: expected {own} names, of all readings that stand in a row")
         if self.written.time is not None and not self.steps:
             raise ValueError(
-                f"time={shown(self.written.time)}: expected steps, the public times of a series, as in steps=1980..1987: those "
-                "of the file are values of records"
+                f"time={shown(self.written.time)}: expected steps, the public times of a series, as in steps=1980..1987: "
+                "those of the file are values of records"
             )
 
     def _set(self, name: str, value: Any) -> None:

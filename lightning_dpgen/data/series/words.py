@@ -32,7 +32,7 @@ def words_of(channels: tuple[str, ...], written: SeriesForm) -> tuple[tuple[str,
 
 def _parts(columns: Sequence[str], channel: str) -> tuple[str, tuple[str, ...]]:
     """Return the name of a channel, and its times."""
-    common = commonprefix(columns)
+    common = commonprefix(columns)  # noqa: RUF071
     # A prefix of numbers is a part of the times, such as of dates.
     begins = common[: max(map(common.rfind, _BETWEEN)) + 1]
     name = channel if common.startswith(channel) else begins.rstrip(_BETWEEN)
