@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lightning_dpgen.cli.sample import Place
-from lightning_dpgen.data.files.kinds import WORKBOOK
+from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -34,7 +34,8 @@ _GOES_ON = "files that are finished stay, and the same command goes on"
 def run(arguments: Namespace, place: Place | None) -> int:
     """Draw records to a place, or to the terminal; gives the exit status."""
     where, n, said = tuple(arguments.where), arguments.n, ""
-    draw = DrawSpec(arguments.release, n, arguments.seed, where, arguments.component, arguments.form)
+    ending = _ending(place, arguments.format)
+    draw = DrawSpec(arguments.release, n, arguments.seed, where, arguments.component, arguments.form, ending)
     release = draw.release
     try:
         if place is not None and place.folder and arguments.format is None and isinstance(release.schema, ImageSchema):
@@ -70,9 +71,8 @@ def run(arguments: Namespace, place: Place | None) -> int:
 
 def _write_folder(place: Place, draw: DrawSpec, arguments: Namespace) -> str:
     """Write a folder of files, and say what was there."""
-    ending = OF_FOLDERS[0] if arguments.format is None else f".{arguments.format}"
     try:
-        rows, there = RowsFolder(place.path, draw, ending, not arguments.no_escape).write(arguments.processes)
+        rows, there = RowsFolder(place.path, draw, not arguments.no_escape).write(arguments.processes)
     except KeyboardInterrupt:
         print(f"-o {place}: {_GOES_ON}", file=sys.stderr)
         raise
@@ -80,6 +80,15 @@ def _write_folder(place: Place, draw: DrawSpec, arguments: Namespace) -> str:
         raise UsageError(f"-o {place}: {error}; {_GOES_ON}") from None
     kept = f"; {there:,} of the files were there" if there else ""
     return f", up to {rows:,} in a file{kept}"
+
+
+def _ending(place: Place | None, asked: str | None) -> str:
+    """Return the ending of the files that are written; records are printed as CSV."""
+    if place is None:
+        return ".csv"
+    if place.folder:
+        return OF_FOLDERS[0] if asked is None else f".{asked}"
+    return DATABASES[0] if place.url is not None else place.path.suffix
 
 
 def _sheet(place: Place | None, schema: Schema) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
@@ -21,7 +22,7 @@ from lightning_dpgen.release.database_table import check_new_table
 from lightning_dpgen.release.description import PROJECTION, check_component, conditions_on, read_description, schema_in
 from lightning_dpgen.release.files import PROJECTED
 from lightning_dpgen.release.folder import release_folder
-from lightning_dpgen.release.tables import FORMATS, OF_FOLDERS
+from lightning_dpgen.release.tables import FORMATS, OF_BASKETS, OF_FOLDERS
 from lightning_dpgen.release.workbook import MOST_ROWS_OF_A_SHEET, SHEET, check_sheet
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
@@ -46,7 +47,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "-o",
         dest="output",
-        help=f"a new file ({', '.join(FORMATS)}), in the form that a table was read in; the URL of a database, with "
+        help=f"a new file ({', '.join(FORMATS)}), in the form that the records were read in; the URL of a database, with "
         "--table; FOLDER/ for files of a million records each, which the same command goes on with, or pictures; without "
         "it, records are printed as CSV",
     )
@@ -143,6 +144,12 @@ def _check(arguments: Namespace, place: Place | None, schema: Schema, components
             raise UsageError(f"--{error}") from None
     if place is not None and place.folder and arguments.format is None and isinstance(schema, ImageSchema):
         _check_new(place.path)
+    of_baskets = place is not None and place.path is not None and not place.folder and place.path.suffix in OF_BASKETS
+    if of_baskets and not isinstance(schema, BasketSchema):
+        raise UsageError(
+            f"-o {place}: {', '.join(OF_BASKETS)} are of baskets, and this release is of kind {schema.kind}: expected a "
+            f"name that ends in {', '.join(FORMATS)}"
+        )
     if arguments.form is not None and not isinstance(schema, SeriesSchema):
         raise UsageError(f"--form {arguments.form}: applies to series, and this release is of kind {schema.kind}")
     for word in [*arguments.where, arguments.where]:
@@ -198,7 +205,7 @@ def _place(name: str, table: str | None) -> Place:
             raise UsageError(f"-o {without_passwords(name)}: {error}") from None
         return Place(url=name, table=table)
     output, folder = place_of(name), name.endswith(("/", os.sep))
-    if not folder and output.suffix not in FORMATS:
+    if not folder and output.suffix not in (*FORMATS, *OF_BASKETS):
         raise UsageError(
             f"-o {output}: expected a name that ends in {', '.join(FORMATS)}, the URL of a database, or FOLDER/"
         )

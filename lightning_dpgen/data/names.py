@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from lightning_dpgen.privacy.plain_text import is_plain
 
 Name = str | int
 LABEL = "label"
@@ -139,6 +141,22 @@ def shown(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def check_written(fields: object, known: Sequence[str]) -> None:
+    """Raise ValueError unless these are values of a form of files, which a stranger's release may give by these names.
+
+    Example:
+        >>> check_written({"form": "long", "columns": ["a", "b"]}, ("form", "columns"))
+    """
+    if not isinstance(fields, Mapping) or not set(fields) <= set(known):
+        raise ValueError(f"written={shown(fields)}: expected {', '.join(known)}")
+    for name, value in fields.items():
+        texts = value if isinstance(value, list) else [value]
+        plain_ones = all(isinstance(text, bool) or (isinstance(text, str) and text and is_plain(text)) for text in texts)
+        # A tab may part fields.
+        if not plain_ones and (name, value) != ("separator", "\t"):
+            raise ValueError(f"written: {name}={shown(value)}: expected text on one line, without control characters")
 
 
 def is_name(name: str) -> bool:

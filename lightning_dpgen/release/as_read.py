@@ -30,6 +30,7 @@ class AsRead:
         forms: of numbers, dates and times in text, by column.
         words: for false and for true, by column.
         missing: the text for a missing value, by column, where that is no empty field.
+        as_lines: whether text has baskets, one a line: the label, where there is one, and then the items, in no columns.
 
     Example:
         >>> chunk = pa.record_batch({"ok": [True, None], "x": [1.5, 2.0]})
@@ -49,6 +50,7 @@ class AsRead:
     missing: dict[str, str] = field(default_factory=dict)
     skip_rows: int = 0
     comment: tuple[str, ...] = ()
+    as_lines: bool = False
 
     @classmethod
     def of(cls, schema: Schema) -> AsRead:

@@ -56,11 +56,12 @@ def _draw(axes: Axes, curves: np.ndarray, schema: SeriesSchema, component: int, 
     marker = "." if schema.length == 1 else None
     for number, curve in enumerate(curves):
         axes.plot(places, curve, color=SYNTHETIC, alpha=0.9 - 0.12 * number, linewidth=0.9, marker=marker)
-    named = f", {printable(schema.channels[channel], 30)}" if len(schema.channels) > 1 else ""
+    names, times = schema.words
+    named = f", {printable(names[channel], 30)}" if len(names) > 1 or schema.written.columns is not None else ""
     axes.set_title(f"component {component + 1}{named}", fontsize=8)
     low, high = schema.low[channel], schema.high[channel]
     axes.set(ylim=(low - 0.02 * (high - low), high + 0.02 * (high - low)), yticks=[low, high])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     at = np.unique(np.linspace(0, schema.length - 1, 5).round().astype(int))
-    axes.set_xticks(at, [printable(schema.steps[i], 10) if schema.steps else str(i) for i in at])
+    axes.set_xticks(at, [printable(times[i], 10) if times else str(i) for i in at])
     axes.tick_params(length=0)

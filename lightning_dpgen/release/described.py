@@ -82,8 +82,9 @@ def _baskets(schema: BasketSchema) -> tuple[str, list[Described]]:
 
 
 def _series(schema: SeriesSchema) -> tuple[str, list[Described]]:
-    steps = f"{schema.steps[0]} to {schema.steps[-1]}" if schema.steps else ""
-    bounds = zip(schema.channels, schema.low, schema.high, schema.decimals, strict=True)
+    names, times = schema.words
+    steps = f"{times[0]} to {times[-1]}" if times else ""
+    bounds = zip(names, schema.low, schema.high, schema.decimals, strict=True)
     channels = [
         Described(
             printable(channel, 60),

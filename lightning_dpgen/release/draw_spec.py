@@ -13,13 +13,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.files.kinds import PARQUET
+from lightning_dpgen.data.series.form import SeriesForm
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.privacy.software import installed_version
 from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease, read_certificate
-from lightning_dpgen.release.long_series import NUMBER, TIME, long_chunks, long_schema
 from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.sampler import Release, load_release
+from lightning_dpgen.release.written_baskets import written_baskets
+from lightning_dpgen.release.written_records import WrittenRecords, as_they_are
+from lightning_dpgen.release.written_series import written_series
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class DrawSpec:
         n, seed, where: as of `Release.sample`.
         component: the only one that is drawn from, or None for all.
         form: of series, ``wide`` or ``long``; None for that in which they were read.
+        ending: of the files, on which the form of baskets depends.
     """
 
     folder: Path
@@ -39,6 +45,7 @@ class DrawSpec:
     where: tuple[str, ...] = ()
     component: int | None = None
     form: str | None = None
+    ending: str = PARQUET
 
     @cached_property
     def release(self) -> Release:
@@ -50,25 +57,34 @@ class DrawSpec:
         release = load_release(self.folder)
         return release if self.component is None else release.component(self.component)
 
+    @cached_property
+    def _written(self) -> WrittenRecords:
+        schema = self.release.schema
+        if isinstance(schema, BasketSchema):
+            return written_baskets(schema, self.ending)
+        if isinstance(schema, SeriesSchema):
+            return written_series(schema, self._form_of_series(schema), self.form)
+        return as_they_are(self.release.arrow, AsRead.of(schema))
+
     @property
     def written_form(self) -> AsRead:
-        """The form of a table as it was read."""
-        return AsRead.of(self.release.schema)
+        """The form of a file of text, as real records were read."""
+        return self._written.form
 
-    @cached_property
+    @property
     def columns(self) -> pa.Schema:
         """The columns of a file."""
-        columns = self.release.arrow
-        if self._long is None:
-            return columns
-        return long_schema(self.release.schema, *self._long).with_metadata(columns.metadata)
+        return self._written.columns.with_metadata(self.release.arrow.metadata)
+
+    @property
+    def rows_a_record(self) -> int | None:
+        """The rows of each record in a file; None where records differ in it."""
+        return self._written.rows_a_record
 
     def chunks(self, rows: range | None = None) -> Iterator[pa.RecordBatch]:
         """Draw the records, or some of them (`Release.chunks`), a block at a time."""
         chunks = self.release.chunks(self.n, self.seed, list(self.where), rows)
-        if self._long is None:
-            return chunks
-        return long_chunks(chunks, self.release.schema, *self._long, before=0 if rows is None else rows.start)
+        return self._written.rows(chunks, 0 if rows is None else rows.start)
 
     def digest(self, **written: bool) -> str:
         """Return twelve hexadecimal digits that another draw lacks, and the same by another version of this software.
@@ -80,19 +96,15 @@ class DrawSpec:
         told |= written | {"columns": self.columns.to_string(), "version": installed_version()}
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
-    @cached_property
-    def _long(self) -> tuple[str, str] | None:
-        """The names of the columns of number and time, as the real series had them, where one time is a row."""
-        schema = self.release.schema
-        if not isinstance(schema, SeriesSchema) or self.form == "wide":
-            return None
-        declared = self._declared()
-        if self.form is None and declared.get("form") != "long":
-            return None
-        number, time = declared.get("by") or NUMBER, declared.get("day") or TIME
-        if len({number, time, *schema.channels, "label"}) < 3 + len(schema.channels):
-            return NUMBER, TIME
-        return number, time
+    def _form_of_series(self, schema: SeriesSchema) -> SeriesForm:
+        """Return the form in which real series were read, which the certificate of an older release says."""
+        if schema.written != SeriesForm():
+            return schema.written
+        told = {name: value for name in ("form", "by", "day") if isinstance(value := self._declared().get(name), str)}
+        try:
+            return SeriesForm(**told)
+        except ValueError:
+            return SeriesForm()
 
     def _declared(self) -> dict[str, Any]:
         with suppress(NotARelease):  # a model gives records without its certificate

@@ -51,8 +51,8 @@ class RowsFolder:
 
     Args:
         folder: the place, whose parent exists.
-        draw: its seed is None for that of files which are there, or a fresh one.
-        ending: one of `tables.OF_FOLDERS`.
+        draw: its seed is None for that of files which are there, or a fresh one; its ending is one of
+            `tables.OF_FOLDERS`.
         escape: as of `tables.write_table`.
 
     Example:
@@ -61,7 +61,6 @@ class RowsFolder:
 
     folder: Path
     draw: DrawSpec
-    ending: str = ".parquet"
     escape: bool = True
 
     def write(self, processes: int = 1) -> tuple[int, int]:
@@ -80,7 +79,8 @@ class RowsFolder:
         count = max(1, -(-self.draw.n // ROWS_OF_A_FILE))
         digest = self.draw.digest(escape=self.escape)
         names = [
-            f"part-{number:06}-of-{count:06}-seed-{self.draw.seed}-{digest}{self.ending}" for number in range(1, count + 1)
+            f"part-{number:06}-of-{count:06}-seed-{self.draw.seed}-{digest}{self.draw.ending}"
+            for number in range(1, count + 1)
         ]
         kept = self._checked(set(names))
         self.folder.mkdir(exist_ok=True)
@@ -112,7 +112,7 @@ class RowsFolder:
                 pool.shutdown(cancel_futures=True)
 
     def _write_file(self, number: int, name: str) -> None:
-        part = self.folder / f".{name}.{secrets.token_hex(4)}.part{self.ending}"
+        part = self.folder / f".{name}.{secrets.token_hex(4)}.part{self.draw.ending}"
         try:
             chunks = self.draw.chunks(self._rows(number))
             write_table(part, chunks, self.draw.columns, escape=self.escape, form=self.draw.written_form)
@@ -129,10 +129,11 @@ class RowsFolder:
 
     def _is_whole(self, name: str, rows: range) -> bool:
         """Tell whether a file that is there can be kept: the end of a Parquet file says how many rows it has."""
-        if self.ending != ".parquet":
+        if self.draw.ending != ".parquet":
             return True
         try:
-            return pq.read_metadata(self.folder / name).num_rows == len(rows)
+            found, each = pq.read_metadata(self.folder / name).num_rows, self.draw.rows_a_record
+            return each is None or found == each * len(rows)
         except (OSError, pa.ArrowInvalid):
             return False
 

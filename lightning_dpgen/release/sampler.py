@@ -21,6 +21,8 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series.form import SeriesForm
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.classified import with_label
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.labelled import LabelledNetwork, without_label
@@ -48,6 +50,7 @@ from lightning_dpgen.release.predictions import Unlabelled, predict_labels
 from lightning_dpgen.release.projected import ProjectedRows, load_projected
 from lightning_dpgen.release.rejection import Drawn, draw_all, draw_fitting, shown_progress
 from lightning_dpgen.release.tensors import check_finite, check_tensors
+from lightning_dpgen.release.written_series import written_series
 
 NETWORKS = {network.kind: network for network in (*TRAINED.values(), StackedGaussians, SeriesGaussians, StackedProducts)}
 _LARGEST = 2**24
@@ -177,6 +180,9 @@ class Release:
     def sample(self, n: int, seed: int | None = None, where: Where | None = None) -> pd.DataFrame | np.ndarray:
         """Draw n synthetic records: a table, or pictures (n, height, width), whole numbers to ``schema.layout.levels``.
 
+        Series have the form and the names of columns of the file that they were learned from, so those of a long one are
+        ``length`` rows each (`written_series`); `table` has one a row in any case. A basket is a list of items.
+
         Args:
             n: number of records, 0 or more.
             seed: seed that makes the draw repeatable; None draws anew each time.
@@ -189,6 +195,9 @@ class Release:
         """
         if isinstance(self.schema, ImageSchema):
             return np.concatenate([self.schema.pictures(part.encoded) for _, part, _ in self._drawn(n, seed, where)])
+        if isinstance(self.schema, SeriesSchema) and self.schema.written != SeriesForm():
+            written = written_series(self.schema, self.schema.written)
+            return pa.Table.from_batches(written.rows(self.chunks(n, seed, where), 0), written.columns).to_pandas()
         return self.table(n, seed, where).to_pandas()
 
     def table(self, n: int, seed: int | None = None, where: Where | None = None) -> pa.Table:

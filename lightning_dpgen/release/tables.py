@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from lightning_dpgen.data.baskets.form import LINES
 from lightning_dpgen.data.files.delimited import default_separator
 from lightning_dpgen.data.files.formulas import escaped, escaped_name
 from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
@@ -19,6 +21,8 @@ from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.database_table import write_to_database, write_to_duckdb
 from lightning_dpgen.release.workbook import SHEET, write_workbook
 
+# Files of text that hold baskets, and no other records.
+OF_BASKETS = LINES
 FORMATS = (".parquet", ".csv", ".tsv", ".jsonl", WORKBOOK, *DATABASES)
 # Those of files that are read together from a folder.
 OF_FOLDERS = FORMATS[:4]
@@ -55,9 +59,11 @@ def write_table(
         with open(path, "wb") as file, pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
             for group in _row_groups(chunks):
                 writer.write(group)
-    elif path.suffix in (".csv", ".tsv"):
+    elif path.suffix in (".csv", ".tsv", *OF_BASKETS):
         with open(path, "w", encoding=form.charset, newline="") as file:
             try:
+                # No spreadsheet opens the others.
+                escape &= path.suffix not in OF_BASKETS
                 file.writelines(csv_text(chunks, escape=escape, form=form, separator=default_separator(path)))
             except UnicodeEncodeError as error:
                 raise ValueError(
@@ -94,7 +100,7 @@ def _row_groups(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def csv_text(
     chunks: Iterable[pa.RecordBatch], *, escape: bool = True, form: AsRead = _USUAL, separator: str = ","
 ) -> Iterator[str]:
-    """Write records as CSV, a chunk at a time, names of columns first; a list, as in a basket, becomes JSON.
+    """Write records as CSV, a chunk at a time, names of columns first; a list becomes JSON, or its values are the line.
 
     Args:
         escape: whether text, in cells and names, that a spreadsheet would run as a formula gets an apostrophe before it
@@ -110,6 +116,9 @@ def csv_text(
         [],night
     """
     separator = form.separator or separator
+    if form.as_lines:
+        yield from _basket_lines(chunks, separator, escape=escape, header=form.header)
+        return
     for i, chunk in enumerate(chunks):
         plain = _without_lists(chunk)
         names = pa.array(plain.schema.names, pa.string())
@@ -129,6 +138,33 @@ def csv_text(
             fields.append(pc.coalesce(quoted, '""' if form.quotes == OF_ALL or plain.num_columns == 1 else ""))
         lines = pc.binary_join_element_wise(*fields, separator).to_pylist()
         yield "".join(f"{line}\n" for line in lines)
+
+
+def _basket_lines(chunks: Iterable[pa.RecordBatch], separator: str, *, escape: bool, header: bool) -> Iterator[str]:
+    """Write baskets, one a line: the label, where there is one, and the items.
+
+    Example:
+        >>> batch = pa.RecordBatch.from_pydict({"items": [["tea", "bread, rye"], []]})
+        >>> print("".join(_basket_lines([batch], ",", escape=True, header=False)), end="")
+        tea,"bread, rye"
+        <BLANKLINE>
+    """
+    for i, chunk in enumerate(chunks):
+        if i == 0 and header:
+            yield separator.join(reversed(chunk.schema.names)) + "\n"
+        lists = chunk.column(0)
+        items = _field_texts(lists.flatten(), separator, escape=escape)
+        lines = [items[start:stop] for start, stop in itertools.pairwise(lists.offsets.to_pylist())]
+        for labels in chunk.columns[1:]:
+            texts = _field_texts(labels, separator, escape=escape)
+            lines = [[text, *line] for text, line in zip(texts, lines, strict=True)]
+        yield "".join(f"{separator.join(line)}\n" for line in lines)
+
+
+def _field_texts(values: pa.Array, separator: str, *, escape: bool) -> list[str]:
+    texts = values.cast(pa.string())
+    texts = escaped(texts) if escape and pa.types.is_string(values.type) else texts
+    return _quoted(texts, separator, every=False).to_pylist()
 
 
 def _quoted(texts: pa.Array, separator: str, *, every: bool, marks: Sequence[str] = ()) -> pa.Array:

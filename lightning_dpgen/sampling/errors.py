@@ -6,7 +6,6 @@ from __future__ import annotations
 PAD = "records of unequal length are padded to one public length, with a mask, or their length, as a further column"
 
 
-
 class BadRecords(ValueError):
     """The records are not what the schema declares, or are kept in a form that no lot can be drawn from."""
 

@@ -6,7 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from lightning_dpgen.data.baskets.form import BasketForm
+from lightning_dpgen.data.series.form import SeriesForm
 from lightning_dpgen.privacy.passwords import check_url, without_passwords
+from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.spec import AnyText, Name, Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -174,11 +177,25 @@ class TableSpec(_InFile, _OfPersons):
 
 
 class _OfFiles(_InFile, _OfPersons):
-    form: Text | None = setting("the form of the file; null: its ending decides")
     separator: AnyText | None = setting("the separator of columns or items")
     columns: list[Text] | None = setting("the columns that are read")
-    label: bool | Text | None = setting("the column of the label, or whether there is a label")
     classes: list[Name] | None = setting("the values of the label, if there is one")
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        try:
+            self.written  # noqa: B018
+        except ValueError as error:
+            raise UsageError(as_settings(error, "data", self)) from None
+
+    @property
+    def written(self) -> BasketForm | SeriesForm:
+        """The form of the files.
+
+        Raises:
+            ValueError: for settings that make no sense together.
+        """
+        raise NotImplementedError
 
 
 class BasketsSpec(_OfFiles):
@@ -186,11 +203,24 @@ class BasketsSpec(_OfFiles):
 
     kind = "baskets"
     source: Literal["baskets"]
+    form: Literal["lines", "rows", "matrix"] | None = setting(
+        "one basket in each line, a basket id and an item in each row, or a CSR matrix",
+        by_default="lines for .dat, .txt and .baskets, matrix for .npz, rows for tables",
+    )
+    header: bool | None = setting(
+        "whether the first line of a file of text is no basket", by_default="true for rows, false for lines"
+    )
+    label: bool | Text | None = setting("the column of the label, or whether there is a label, which begins a line")
     items: Text | list[Name] | None = setting(
         "the universe: a file with one item in each line, whole numbers as in 1..16470, a list, or private"
     )
     max_items: int | None = setting("the largest number of items of a basket that count", needed=True, ge=1, le=100_000)
     discovery_share: float | None = setting("the share of the budget for items=private", **_SHARE)
+
+    @property
+    def written(self) -> BasketForm:
+        said = self.given("form", "separator", "columns", "person", "header")
+        return BasketForm(**said, label=self.label or bool(self.classes))
 
 
 class SeriesSpec(_OfFiles):
@@ -198,17 +228,34 @@ class SeriesSpec(_OfFiles):
 
     kind = "series"
     source: Literal["series"]
+    form: Literal["wide", "long"] | None = setting("one series in each row, or one time in each row", by_default="wide")
+    label: Text | None = setting("the column of the label, where there are classes", by_default="label")
     length: int | None = setting("the number of readings of a series", needed=True, ge=1, le=100_000)
     low: float | list[float] | None = setting("the smallest reading: one for all channels, or one for each", needed=True)
     high: float | list[float] | None = setting("the largest reading: one for all channels, or one for each", needed=True)
     channels: list[Text] | None = setting("names of the channels, if there are several")
     decimals: int | None = setting("decimals of synthetic readings", ge=0, le=12)
+    steps: Text | list[Name] | None = setting(
+        "the public times of a series: a list, or FIRST..LAST, as in 1980..1987 or 00:00..23:30, evenly spaced"
+    )
     header: bool | None = setting("whether the first line holds names; null: it does, and numbers in it are refused")
     by: Text | None = setting("long: the column that identifies the series")
     day: Text | None = setting("long: the column of time stamps; each day is a series")
+    time: Text | None = setting("long, with by and steps: the column of times; without it rows stand in order")
     weekdays: Literal["each", "weekend"] | None = setting(
         "long: the label is the day of the week, or whether it is a weekend"
     )
+
+    @property
+    def written(self) -> SeriesForm:
+        names = ("form", "header", "separator", "columns", "label", "person", "by", "day", "time", "weekdays")
+        said = SeriesForm(**self.given(*names))
+        if said.time is not None and self.steps is None and self.length is not None:
+            raise ValueError(
+                f"time={said.time}: expected steps, the public times of a series, as in steps=1980..1987: those of the "
+                "file are values of records"
+            )
+        return said
 
 
 class CustomDataSpec(_OfPersons):

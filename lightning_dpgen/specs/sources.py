@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.baskets.files import BasketForm
+from lightning_dpgen.data.baskets.files import check_basket_columns
 from lightning_dpgen.data.baskets.keys import basket_keys
-from lightning_dpgen.data.baskets.reading import read_baskets
+from lightning_dpgen.data.baskets.reading import OUTSIDE_COUNTED, read_baskets
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE, read_items
 from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files.arrays import ENDINGS
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET, TEXT, is_database
 from lightning_dpgen.data.files.text import bare_name
@@ -29,9 +31,11 @@ from lightning_dpgen.data.public_sets import find_public_set, load_public_set, p
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.row_sample import RowSample
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.files import WEEKDAYS
+from lightning_dpgen.data.series.files import names_in
+from lightning_dpgen.data.series.form import WEEKDAYS
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.series.times import read_steps
 from lightning_dpgen.data.tables.open_columns import KEYS, PRIVATE
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.reading import check_columns, read_open_columns, read_table, row_digests, table_bytes
@@ -39,6 +43,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.privacy.passwords import without_passwords
+from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import (
     BasketsSpec,
@@ -59,8 +64,8 @@ if TYPE_CHECKING:
 
 _BYTES_AT_ONCE = 1 << 24
 # Settings of the form of files of baskets and series.
-_BASKETS = ("form", "separator", "columns", "label")
-_SERIES = (*_BASKETS, "header", "by", "day", "weekdays")
+_BASKETS = ("form", "separator", "columns", "label", "header")
+_SERIES = (*_BASKETS, "by", "day", "time", "weekdays")
 # Settings of a table in a database.
 _DATABASE = ("url", "query", "rows_independent")
 
@@ -277,14 +282,26 @@ class BasketFile(Source):
             )
         # Fewer may be found than a basket holds.
         most = min(spec.max_items, len(items)) if private else spec.max_items
-        return BasketSchema(tuple(items), most, tuple(spec.classes or ()))
+        return BasketSchema(tuple(items), most, tuple(spec.classes or ()), dataclasses.replace(spec.written, person=None))
+
+    def check_records(self) -> None:
+        with self._settings_named():
+            check_basket_columns(self.spec.path, self.spec.written)
 
     @property
     def record(self) -> str:
         return f"basket (all rows of one {self.spec.columns[0]})" if self.spec.columns else self.word
 
     def _read(self, schema: BasketSchema, held_out: bool) -> Reading:
-        return read_baskets(self.spec.path, schema, **self.spec.given("outside", "person", *_BASKETS))
+        reading = read_baskets(self.spec.path, schema, **self.spec.given("outside", "person", *_BASKETS))
+        # Items that were found privately, as those of a release may be, leave out what is rare.
+        declared = self.spec.items not in (None, PRIVATE)
+        if declared and (outside := reading.counted.get(OUTSIDE_COUNTED, 0)) > reading.encoded.units.nnz:
+            raise BadRecords(
+                f"{outside:,} items in baskets are outside the universe (data.items), more than are in it: correct the "
+                "separator, the form or the list of items"
+            )
+        return reading
 
     @property
     def open_parts(self) -> dict[str, Part]:
@@ -297,8 +314,7 @@ class BasketFile(Source):
     def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], list[pa.Array] | None]:
         spec = self.spec
         with self._settings_named():
-            form = BasketForm(**spec.given("form", "separator", "columns"), label=spec.label or bool(spec.classes))
-            keys = basket_keys(spec.path, form=form)
+            keys = basket_keys(spec.path, form=dataclasses.replace(spec.written, person=None))
         return {"items": (keys.indptr, keys.ids, keys.names)}, None
 
 
@@ -314,7 +330,27 @@ class SeriesFile(Source):
             if spec.classes is not None or spec.label is not None:
                 raise UsageError(f"data.weekdays={spec.weekdays}: is the label, so leave out data.label and data.classes")
             described["classes"] = WEEKDAYS[spec.weekdays][0]
-        return SeriesSchema(**described)
+        if spec.steps is not None and spec.length is not None:
+            described["steps"] = read_steps(spec.steps, spec.length)
+        form = dataclasses.replace(spec.written, person=None)
+        # Columns that are asked for may be some of a wide file's.
+        schema = SeriesSchema(**described, written=dataclasses.replace(form, columns=None))
+        return dataclasses.replace(schema, written=dataclasses.replace(form, columns=self._names(schema) or form.columns))
+
+    def _names(self, schema: SeriesSchema) -> tuple[str, ...] | None:
+        """Return the names of the columns of readings, which the header says; None where no file with one is there."""
+        # A fault of the file is told by `check_records`, and where it is read.
+        with suppress(MissingData, BadRecords, OSError):
+            return self._header(schema)
+        return None
+
+    def _header(self, schema: SeriesSchema) -> tuple[str, ...] | None:
+        path = self.spec.path
+        return None if path is None or Path(path).suffix in ENDINGS else names_in(path, schema, self.spec.written)
+
+    def check_records(self) -> None:
+        with self._settings_named():
+            self._header(self.declare())
 
     @property
     def record(self) -> str:

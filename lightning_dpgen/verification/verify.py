@@ -91,7 +91,9 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
             for lines, said in zip(found, (verdict.problems, verdict.checks, verdict.notes), strict=True):
                 said += lines
         elif PROJECTED not in certificate["released"]:
-            verdict.notes.append("no settings are declared, so stages and noises are as the program states them that made it")
+            verdict.notes.append(
+                "no settings are declared, so stages and noises are as the program states them that made it"
+            )
     if PROJECTED in certificate["released"] and verdict.good:
         check_projection(folder, certificate, verdict)
     return verdict

@@ -218,6 +218,23 @@ def test_series(dpgen, tmp_path):
     )  # fmt: skip
     assert list(synthetic) == [f"t_{i}" for i in range(6)] + ["label"] and set(synthetic["label"]) <= {"warm", "cold"}
     assert synthetic.iloc[:, :6].stack().between(0, 5).all()
+    status, out, _ = dpgen("sample", tmp_path / "run", "-n", 1, "--seed", 1)
+    assert status == 0 and out.startswith("h0,h1,h2,h3,h4,h5,label\n")
+    status, _, err = dpgen(
+        "budget", "data=baskets", "data.path=none.csv", "data.form=lynes", "data.items=1..3", "data.n=99"
+    )
+    assert status == 2 and err.startswith("dpgen: data.form=lynes: expected one of lines, rows, matrix"), err
+
+
+def test_series_most_of_which_are_left_out_cost_nothing(dpgen, tmp_path):
+    rows = pd.DataFrame({"id": np.repeat(range(9), range(1, 10)), "value": 1.0})
+    rows.to_csv(tmp_path / "s.csv", index=False)
+    words = ["data=series", f"data.path={tmp_path / 's.csv'}", "data.form=long", "data.by=id", "data.low=0", "data.high=5"]
+    words += ["data.length=4", f"data.n={N}", f"run_dir={tmp_path / 'run'}", *QUICK]
+    for outside, told in (("clamp", "data.length"), ("refuse", "data.outside=clamp")):
+        status, _, err = dpgen("train", *words, f"data.outside={outside}")
+        assert status == 2 and "8 of 9 series" in err and "1 of length 1, 1 of length 2" in err and told in err, err
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_of_colour_pictures(dpgen, tmp_path):
@@ -291,7 +308,10 @@ WRITTEN = {
     "persons in windows, counted": (
         ["data.form=long", "data.person=who", "data.max_rows=2", "data.n=null", "data.n_share=0.1"], "neither by nor day",
     ),
-    "an unknown form": (["data.form=square"], "form='square'"),
+    "an unknown form": (["data.form=square"], "data.form=square: expected one of wide, long"),
+    "times that are not declared": (["data.form=long", "data.by=who", "data.time=t_0"], "data.time=t_0: expected steps"),
+    "other times than the length says": (["data.steps=1980..1987"], "data.steps='1980..1987': expected 2 times"),
+    "a column that is not there": (["data.columns=[t_0,t_9]"], "no column 't_9'"),
     "columns of long series": (["data.by=place"], "data.by='place' data.day=null: apply only to long files"),
     "a separator of two": (["data.separator=ab"], "separator='ab'"),
     "weekdays without days": (["data.form=long", "data.weekdays=each", "data.by=a"], "data.weekdays='each' data.day=null"),

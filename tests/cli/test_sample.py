@@ -1,5 +1,6 @@
 """`dpgen sample`: repeatable, to the terminal, Parquet or CSV, from the folder alone."""
 
+import csv
 import io
 import json
 import math
@@ -9,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from lightning_dpgen.data.baskets.form import BasketForm
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import read_schema
@@ -50,13 +52,30 @@ def test_without_a_file_a_few_are_printed(dpgen, release, tmp_path, monkeypatch)
 
 
 def test_baskets_go_to_both_formats(dpgen, tmp_path):
-    schema = BasketSchema(("tea, green", 'b"read', "milk"), 3, classes=("day", "night"))
+    form = BasketForm("lines", label=True)
+    schema = BasketSchema(("tea, green", 'b"read', "milk"), 3, classes=("day", "night"), written=form)
     write_model(tmp_path, Mixture(StackedRBM(schema, 2, hidden=2, chains=2), torch.ones(2)))
     for name in ("a.parquet", "a.csv"):
         status, _, err = dpgen("sample", tmp_path, "-n", 40, "--seed", 3, "-o", tmp_path / name)
         assert status == 0, err
-    written = pd.read_csv(tmp_path / "a.csv").assign(items=lambda frame: frame["items"].map(json.loads))
-    assert written["items"].tolist() == [list(items) for items in pd.read_parquet(tmp_path / "a.parquet")["items"]]
+    with open(tmp_path / "a.csv", newline="") as file:
+        labels, *written = zip(*[(row[0], row[1:]) for row in csv.reader(file)], strict=True)
+    typed = pd.read_parquet(tmp_path / "a.parquet")
+    assert list(written[0]) == [list(items) for items in typed["items"]] and list(labels) == typed["label"].tolist()
+    assert dpgen("sample", tmp_path, "-n", 40, "--seed", 3, "-o", tmp_path / "a.dat")[0] == 0
+    # A wrong word is told before anything is read, and the release knows the form.
+    for word, file, status in (
+        ("data.form=lynes", "none.csv", 2),
+        ("data.form=lines", "a.csv", 0),
+        ("data.outside=refuse", "a.csv", 0),
+    ):
+        found, _, err = dpgen("evaluate", tmp_path, "data=baskets", f"data.path={tmp_path / file}", word, "--seconds", "1")
+        assert found == status and (not status or "did you mean data.form=lines?" in err), err
+
+
+def test_files_of_baskets_hold_no_other_records(dpgen, release, tmp_path):
+    status, _, err = dpgen("sample", release, "-o", tmp_path / "a.dat")
+    assert status == 2 and "are of baskets, and this release is of kind" in err and not (tmp_path / "a.dat").exists()
 
 
 def test_bad_input(dpgen, release, tmp_path):

@@ -14,7 +14,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.data.baskets.files import BasketForm
+from lightning_dpgen.data.baskets.form import BasketForm
 from lightning_dpgen.data.baskets.keys import basket_keys
 from lightning_dpgen.data.baskets.reading import CUT_COUNTED, OUTSIDE_COUNTED, read_baskets
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
@@ -370,7 +370,7 @@ FILES = {
     "a column twice": (
         "x.csv",
         "item,item\ntea,milk\n",
-        r"'item': expected each name once; rename one$",
+        r"'item': expected each name once; rename one, or say",
     ),
     "a ragged row": ("x.csv", ROWS + "1,tea,milk\n", "line 3: found 3 fields, expected 2"),
     "a row without an id": ("x.csv", ROWS + ",tea\n", "line 3: nothing in the column 'basket'"),

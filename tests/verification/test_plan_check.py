@@ -124,11 +124,13 @@ def _forgeries(kind):
         if "sampling_probability" in text:
             yield f"{name} rarer", lambda c, m, place=place: _inner(c["stages"][place]).update(sampling_probability=0.001)
         if "EpsilonDelta" in text:
-            yield f"{name} without failures", lambda c, m, place=place: c["stages"][place].update(
-                event=_leaf(c["stages"][place]["event"])
+            yield (
+                f"{name} without failures",
+                lambda c, m, place=place: c["stages"][place].update(event=_leaf(c["stages"][place]["event"])),
             )
-            yield f"{name} that fails less", lambda c, m, place=place: c["stages"][place]["event"]["events"][1].update(
-                delta=1e-9
+            yield (
+                f"{name} that fails less",
+                lambda c, m, place=place: c["stages"][place]["event"]["events"][1].update(delta=1e-9),
             )
     if len(stages) > 1:
         yield "another order", lambda c, m: c["stages"].reverse()
@@ -136,11 +138,15 @@ def _forgeries(kind):
         yield f"noise {place} renamed", lambda c, m, place=place: _entry(c, place).update(names=["another"])
         if entry["stage"] != FIDELITY:
             yield f"noise {place} not drawn", lambda c, m, place=place: _entry(c, place).update(mechanism="none")
-        yield f"noise {place} of another law", lambda c, m, place=place: _entry(c, place).update(mechanism="rounded_laplace")
+        yield (
+            f"noise {place} of another law",
+            lambda c, m, place=place: _entry(c, place).update(mechanism="rounded_laplace"),
+        )
         if entry.get("records", 1) > 1:
             yield f"noise {place} of one record", lambda c, m, place=place: _entry(c, place).update(records=1)
-        yield f"noise {place} divided otherwise", lambda c, m, place=place: _entry(c, place).update(
-            multiplier=2 * _entry(c, place)["multiplier"]
+        yield (
+            f"noise {place} divided otherwise",
+            lambda c, m, place=place: _entry(c, place).update(multiplier=2 * _entry(c, place)["multiplier"]),
         )
     for key, value in {"model": "another", "k": 77, "schema": None}.items():
         if key != "k" or "split" in certificate["declared"]:
@@ -163,14 +169,21 @@ def _forgeries(kind):
             yield f"without {name}", lambda c, m, name=name: c["declared"]["model"].pop(name)
             halved = value // 2 if isinstance(value, int) else value / 2
             if name not in ("components", "waves", "group_c", "cells"):
-                yield f"half of {name}", lambda c, m, name=name, halved=halved: c["declared"]["model"].update({name: halved})
+                yield (
+                    f"half of {name}",
+                    lambda c, m, name=name, halved=halved: c["declared"]["model"].update({name: halved}),
+                )
     if certificate["declared"].get("discovered"):
         yield "one found less", lambda c, m: c["declared"]["discovered"].pop()
         yield "one found more", lambda c, m: c["declared"]["discovered"].append("keys of b")
-        yield "found otherwise", lambda c, m: c["declared"].update(discovered=["bounds of number", "keys of a"][: 1 + len(m)])
+        yield (
+            "found otherwise",
+            lambda c, m: c["declared"].update(discovered=["bounds of number", "keys of a"][: 1 + len(m)]),
+        )
     if "reference" in certificate:
-        yield "smaller reference", lambda c, m: c["event"]["events"].append(
-            {"type": "GaussianDpEvent", "noise_multiplier": 1e3}
+        yield (
+            "smaller reference",
+            lambda c, m: c["event"]["events"].append({"type": "GaussianDpEvent", "noise_multiplier": 1e3}),
         )
         yield "no reference", lambda c, m: (c.pop("reference"), _scaled(c, c["stages"][-1]["name"], 1.05))
     else:
@@ -231,7 +244,11 @@ def test_a_declared_group_that_is_none_is_refused(value):
 
 @pytest.mark.parametrize(
     "kind",
-    ["classifier", "given noise and steps", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("network", "number of a network"))],
+    [
+        "classifier",
+        "given noise and steps",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("network", "number of a network")),
+    ],
 )
 def test_a_run_that_has_lost_accesses_is_of_its_settings(kind):
     settings, plan = _plan(kind)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
-from lightning_dpgen.data.files.rows import rows_of
-from lightning_dpgen.data.files.text import UNREADABLE, check_there, damaged, decoded, opened
-from lightning_dpgen.data.names import plain, shown
+from lightning_dpgen.data.baskets.form import BASKET, ITEM, BasketForm
+from lightning_dpgen.data.files.blocks import Block, RowSource
+from lightning_dpgen.data.files.delimited import DelimitedText, RaggedRow, text_records
+from lightning_dpgen.data.files.rows import is_text, rows_of
+from lightning_dpgen.data.files.text import UNREADABLE, damaged, decoded, opened
+from lightning_dpgen.data.files.values import ValueRows
+from lightning_dpgen.data.names import Name, plain, shown
 from lightning_dpgen.data.reading import Numbering, one_each
 from lightning_dpgen.sampling.errors import BadRecords
 
-LINES = (".dat", ".txt", ".baskets")
-ROWS = (".csv", ".tsv", ".parquet")
-MATRIX = ".npz"
 _BYTES_AT_ONCE = 1 << 24
+_BASKETS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,6 +37,7 @@ class Entries:
         heads: (H,) int64 numbers of baskets, all baskets in this block, also those without an item.
         labels, persons: (H,) as they are written; None where there are none.
         head_place: where the i-th of them stands.
+        is_text: whether they are from a file of text, in which a spreadsheet's formula may be escaped.
     """
 
     baskets: np.ndarray
@@ -43,62 +47,16 @@ class Entries:
     labels: pa.Array | None
     persons: pa.Array | None
     head_place: Callable[[int], str]
+    is_text: bool = False
 
 
-@dataclass(frozen=True)
-class BasketForm:
-    """The form in which baskets are written.
+def entries_of(source: Any, form: BasketForm, names: Sequence[Name] = ()) -> Iterator[Entries]:
+    """Yield all baskets of a file of lines or rows, a block at a time.
 
     Args:
-        form: ``lines`` (one basket a line), ``rows`` (a basket id and an item in each) or ``matrix`` (CSR, as
-            scipy.sparse.save_npz writes it, a column for each item); None for what goes with the ending: lines for .dat,
-            .txt and .baskets, rows for .csv, .tsv and .parquet, each of these but the last also with .gz, matrix for .npz.
-        separator: between items of a line, or fields of a row. None: blanks and commas between items, commas alone
-            where names of items have blanks in them; for rows what goes with the ending.
-        columns: names of the columns of basket ids and of items; None where these two are all there are, in this order.
-        label: whether a line begins with the label, or the name of its column.
-        person: name of the column of persons.
-    """
-
-    form: str | None = None
-    separator: str | None = None
-    columns: tuple[str, str] | None = None
-    label: str | bool = False
-    person: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.form not in (None, "lines", "rows", "matrix"):
-            raise ValueError(f"form={shown(self.form)}: expected lines, rows or matrix")
-        for name in ("label", "person"):
-            if not isinstance(getattr(self, name), str | bool | None):
-                raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected the name of a column")
-        separator = self.separator
-        if separator is not None and (not isinstance(separator, str) or not separator or set(separator) & set("\r\n")):
-            raise ValueError(f"separator={shown(separator)}: expected characters between items, without a line break")
-        if self.columns is not None and (not isinstance(self.columns, list | tuple) or len(self.columns) != 2):
-            raise ValueError(f"columns={shown(self.columns)}: expected two names, of the basket ids and of the items")
-
-    def of(self, source: Any) -> str:
-        """Return ``lines``, ``rows`` or ``matrix``; raise BadRecords for an ending that says nothing, or MissingData."""
-        if not isinstance(source, str | Path):
-            return "rows"
-        path = Path(source)
-        check_there(path)
-        endings = path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]
-        if self.form:
-            return self.form
-        if endings and endings[0] in LINES + ROWS:
-            return "lines" if endings[0] in LINES else "rows"
-        if path.suffix == MATRIX:
-            return "matrix"
-        raise BadRecords(
-            f"{path}: expected a name that ends in {', '.join((*LINES, *ROWS, MATRIX))}, or form=lines (one basket in "
-            "each line), form=rows (a basket id and an item in each) or form=matrix (as scipy.sparse.save_npz writes it)"
-        )
-
-
-def entries_of(source: Any, form: BasketForm) -> Iterator[Entries]:
-    """Yield all baskets of a file of lines or rows, a block at a time.
+        source: a path, a DataFrame or a table of Arrow.
+        form: how it is written.
+        names: the items of the universe, if it is known.
 
     Raises:
         MissingData: if there is no such file.
@@ -107,22 +65,39 @@ def entries_of(source: Any, form: BasketForm) -> Iterator[Entries]:
     found = form.of(source)
     if found == "matrix":
         raise BadRecords(f"{source}: a matrix does not say which items its columns are: declare them, as in items=1..16470")
-    return _rows(source, form) if found == "rows" else _lines(Path(source), form)
+    return _rows(source, form) if found == "rows" else _lines(Path(source), form, form.separator_of(Path(source), names))
 
 
-def _lines(path: Path, form: BasketForm) -> Iterator[Entries]:
+def _lines(path: Path, form: BasketForm, separator: str | None) -> Iterator[Entries]:
     if form.person is not None:
         raise BadRecords(
             f"{path}: a file of one basket in each line has no column {shown(form.person)} of persons: write rows with a "
             "basket id, an item and a person in each"
         )
-    split = _splitter(form.separator)
+    quoted = separator is not None and len(separator.encode()) == 1
+    baskets = text_records(path, separator, skip_blanks=True) if quoted else _split_lines(path, separator)
+    if form.header:
+        next(baskets, None)
+    done = 0
+    while some := list(islice(baskets, _BASKETS_AT_ONCE)):
+        places, held = [line for line, _ in some], [_items(fields) for _, fields in some]
+        yield _block(places, held, done, path, bool(form.label))
+        done += len(held)
+
+
+def _items(fields: list[str]) -> list[str]:
+    return [item for item in map(str.strip, fields) if item]
+
+
+def _split_lines(path: Path, separator: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Yield lines as they are split by blanks and commas, or by several characters, each with its number from 1."""
     done = 0
     try:
         with opened(path) as file:
             while lines := file.readlines(_BYTES_AT_ONCE):
-                yield _block(_texts(lines, done, path), done, path, split, bool(form.label))
-                done += len(lines)
+                for text in _texts(lines, done, path):
+                    done += 1
+                    yield done, text.replace(",", " ").split() if separator is None else text.split(separator)
     except BadRecords:
         raise
     except UNREADABLE as error:
@@ -140,22 +115,13 @@ def _texts(lines: list[bytes], done: int, path: Path) -> list[str]:
     return texts[: len(lines)]
 
 
-def _splitter(separator: str | None) -> Callable[[str], list[str]]:
-    if separator is None:
-        return lambda line: line.replace(",", " ").split()
-    if not separator.strip(" "):
-        return str.split
-    return lambda line: [item for item in map(str.strip, line.split(separator)) if item]
-
-
-def _block(texts: list[str], done: int, path: Path, split: Callable, labelled: bool) -> Entries:
-    held = [split(line) for line in texts]
+def _block(lines: list[int], held: list[list[str]], done: int, path: Path, labelled: bool) -> Entries:
     heads = done + np.arange(len(held))
     labels = None
     if labelled:
-        for i, items in enumerate(held):
+        for line, items in zip(lines, held, strict=True):
             if not items:
-                raise BadRecords(f"{path}, line {done + i + 1}: expected its label first, found an empty line")
+                raise BadRecords(f"{path}, line {line}: expected its label first, found an empty line")
         labels = pa.array([items[0] for items in held], pa.string())
         held = [items[1:] for items in held]
     baskets = np.repeat(heads, [len(items) for items in held])
@@ -163,42 +129,126 @@ def _block(texts: list[str], done: int, path: Path, split: Callable, labelled: b
     return Entries(
         baskets,
         items,
-        lambda i: f"{path}, line {baskets[i] + 1}",
+        lambda i: f"{path}, line {lines[baskets[i] - done]}",
         heads,
         labels,
         None,
-        lambda i: f"{path}, line {heads[i] + 1}",
+        lambda i: f"{path}, line {lines[i]}",
+        True,
     )
 
 
 def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
-    file = rows_of(source, separator=form.separator)
-    label = form.label if isinstance(form.label, str) else "label" if form.label else None
+    file, columns, label = _columns_of(source, form)
+    if len(columns) == 1:
+        yield from _lists(file, columns[0], label, form.person)
+        return
+    basket, item = columns
     besides = [name for name in (label, form.person) if name is not None]
+    numbers = Numbering()
+    try:
+        for block in file.blocks([*dict.fromkeys([*columns, *besides])]):
+            yield _of_rows(block, file, numbers, basket, item, label, form.person)
+    except RaggedRow as error:
+        # A file of one basket a line looks so.
+        raise BadRecords(f"{error}{_LINES_TOO}") from None
+
+
+def check_basket_columns(source: Any, form: BasketForm) -> None:
+    """Refuse rows whose names of columns show that they are no baskets of this form; no record is read; errors as
+    `entries_of`."""
+    if form.of(source) == "rows":
+        _columns_of(source, form)
+
+
+def _columns_of(source: Any, form: BasketForm) -> tuple[RowSource, Sequence[str], str | None]:
+    """Return rows, their columns of basket ids and items (or of lists of items), and that of labels."""
+    label = form.label_name if form.label else None
+    besides = [name for name in (label, form.person) if name is not None]
+    file = _row_source(source, form, besides)
     columns = form.columns or file.others(besides)
     file.check_has([*besides, *columns])
-    if len(columns) != 2:
+    of_text = isinstance(file, DelimitedText)
+    if len(columns) != 2 and (len(columns) != 1 or of_text):
         raise BadRecords(
             f"{file.where} has the columns {shown(', '.join(file.columns))}: expected two, of basket ids and items; name "
-            "these two, as in columns=[basket,item]"
+            f"these two, as in columns=[basket,item]{_LINES_TOO if of_text else ''}"
         )
-    basket, item = columns
-    numbers = Numbering()
-    for block in file.blocks([*dict.fromkeys([*columns, *besides])]):
-        simple = {name: _simple(block.full_column(name), name, file.where) for name in (basket, *besides)}
-        heads = numbers.of(simple[basket])
-        items = _simple(block.column(item), item, file.where)
-        # An empty basket is a row without an item.
-        there = np.flatnonzero(items.is_valid().to_numpy(zero_copy_only=False))
+    return file, columns, label
+
+
+_LINES_TOO = "; or say form=lines if each line is one basket"
+
+
+def _row_source(source: Any, form: BasketForm, besides: list[str]) -> RowSource:
+    if isinstance(source, pd.DataFrame) and len(set(map(str, source.columns)) - set(besides)) == 1:
+        # Cells that are lists have a type in Arrow alone.
+        try:
+            return rows_of(pa.Table.from_pandas(source, preserve_index=False))
+        except UNREADABLE as error:
+            raise BadRecords(f"the table cannot be read: {' '.join(str(error).split())[:200]}") from None
+    is_bare = form.header is False and is_text(source)
+    names = [BASKET, ITEM, *["label"] * bool(form.label)] if is_bare else None
+    return rows_of(source, names, form.separator, headless="header=False")
+
+
+def _of_rows(
+    block: Block, file: RowSource, numbers: Numbering, basket: str, item: str, label: str | None, person: str | None
+) -> Entries:
+    besides = [name for name in (label, person) if name is not None]
+    simple = {name: _simple(block.full_column(name), name, file.where) for name in (basket, *besides)}
+    heads = numbers.of(simple[basket])
+    items = _simple(block.column(item), item, file.where)
+    # An empty basket is a row without an item.
+    there = np.flatnonzero(items.is_valid().to_numpy(zero_copy_only=False))
+    return Entries(
+        heads[there],
+        items.take(pa.array(there)),
+        lambda i: block.place(int(there[i])),
+        heads,
+        None if label is None else simple[label],
+        None if person is None else simple[person],
+        block.place,
+        isinstance(file, DelimitedText),
+    )
+
+
+def _lists(file: RowSource, items: str, label: str | None, person: str | None) -> Iterator[Entries]:
+    """Yield baskets that are lists, one in each row."""
+    besides = [name for name in (label, person) if name is not None]
+    done = 0
+    for block in _list_blocks(file, [items, *besides]):
+        lists, *more = block
+        for i, value in enumerate(lists):
+            if not isinstance(value, list):
+                raise BadRecords(
+                    f"{file.where}, {basket_place(done + i)}: {shown(items)} holds {shown(value)}: expected a list, "
+                    "of items, or two columns, of basket ids and items"
+                )
+        extra = dict(zip(besides, more, strict=True))
+        found = entries_in_memory(lists, extra.get(label), extra.get(person))
+        first = done
         yield Entries(
-            heads[there],
-            items.take(pa.array(there)),
-            lambda i, there=there, block=block: block.place(int(there[i])),
-            heads,
-            None if label is None else simple[label],
-            None if form.person is None else simple[form.person],
-            block.place,
+            found.baskets + first,
+            found.items,
+            lambda i, found=found, first=first: f"{file.where}, {basket_place(int(found.baskets[i]) + first)}",
+            found.heads + first,
+            found.labels,
+            found.persons,
+            lambda i, first=first: f"{file.where}, {basket_place(i + first)}",
         )
+        done += len(lists)
+
+
+def _list_blocks(file: RowSource, columns: list[str]) -> Iterator[list[list[Any]]]:
+    """Yield columns as lists of Python's values, some rows at a time."""
+    if isinstance(file, ValueRows):
+        for rows in file.value_blocks(columns):
+            if rows:
+                yield list(map(list, zip(*rows, strict=True)))
+        return
+    for block in file.blocks(columns):
+        yield [block.column(name).to_pylist() for name in columns]
 
 
 def _simple(values: pa.Array, name: str, where: str) -> pa.Array:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.baskets.files import BasketForm, Entries, entries_in_memory, entries_of
+from lightning_dpgen.data.baskets.files import Entries, entries_in_memory, entries_of
+from lightning_dpgen.data.baskets.form import BasketForm
 from lightning_dpgen.data.baskets.sets import as_sets
 from lightning_dpgen.data.names import shown, whole_numbers
 from lightning_dpgen.data.numbers import texts_of

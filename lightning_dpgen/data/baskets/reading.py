@@ -12,19 +12,14 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse
 
-from lightning_dpgen.data.baskets.files import (
-    BasketForm,
-    Entries,
-    basket_place,
-    entries_in_memory,
-    entries_of,
-    heads_in_memory,
-)
+from lightning_dpgen.data.baskets.files import Entries, basket_place, entries_in_memory, entries_of, heads_in_memory
+from lightning_dpgen.data.baskets.form import BasketForm
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.sets import as_sets, chosen
 from lightning_dpgen.data.baskets.universe import NO_UNIVERSE
 from lightning_dpgen.data.files.arrays import load_csr
-from lightning_dpgen.data.names import positions, shown
+from lightning_dpgen.data.files.formulas import known_again
+from lightning_dpgen.data.names import Name, positions, shown
 from lightning_dpgen.data.reading import Numbering, Reading, check_outside, class_positions
 from lightning_dpgen.sampling.csr import check_csr, mark_entries
 from lightning_dpgen.sampling.errors import BadRecords
@@ -43,6 +38,7 @@ def read_baskets(
     form: str | None = None,
     separator: str | None = None,
     columns: tuple[str, str] | None = None,
+    header: bool | None = None,
 ) -> Reading:
     """Read and encode baskets a block at a time, or a matrix at once: only the places of their items are kept.
 
@@ -53,14 +49,14 @@ def read_baskets(
         source: a path, see `BasketForm`; a DataFrame or pyarrow Table of basket ids and items; a list of lists of items; a
             scipy CSR matrix with one column an item of the universe, also from a file, of which a basket holds what is
             not 0. In rows, those of one id make one basket wherever they stand, and a row without an item makes an empty
-            one.
+            one. Rows with types may hold a list of items each instead, as synthetic baskets do.
         schema: what is publicly known.
         outside: ``refuse``: an item that is not in the universe is an error; ``clamp``: it is left out and counted.
         person: the column of persons, one for all rows of a basket; for lists and matrices one value for each.
         label: the column of labels (``label``), read where the schema has classes; on a line the label is the first
             entry. For lists and matrices one value for each.
-        form, separator, columns: see `BasketForm`. Where names of items have blanks, items of a line are parted by
-            commas alone, unless a separator is given.
+        form, separator, columns, header: see `BasketForm`. Where none of these and no label is given, the form is the
+            schema's own, in which the records of a release were read.
 
     Returns:
         Reading: units as CSR of uint8 ones in rows of sorted columns; codes of how many items they
@@ -92,9 +88,12 @@ def read_baskets(
     elif isinstance(source, list | tuple):
         found.put(entries_in_memory(source, labels, person))
     else:
-        written = BasketForm(form, separator, columns, bool(schema.classes) if labels is None else labels, person)
-        if separator is None and _blanks_in_names(schema) and written.of(source) == "lines":
-            written = replace(written, separator=",")
+        if all(given is None for given in (form, separator, columns, labels, header)):
+            written = replace(schema.written, person=person, label=schema.written.label or bool(schema.classes))
+        else:
+            written = BasketForm(
+                form, separator, columns, bool(schema.classes) if labels is None else labels, person, header
+            )
         if written.of(source) == "matrix":
             if person is not None or written.label:
                 raise BadRecords(
@@ -103,7 +102,7 @@ def read_baskets(
                 )
             found.put_matrix(load_csr(Path(source)), str(source))
         else:
-            for entries in entries_of(source, written):
+            for entries in entries_of(source, written, schema.items):
                 found.put(entries)
     return found.reading()
 
@@ -151,7 +150,7 @@ class _Found:
         self.has_persons, self._person_numbers = False, Numbering()
 
     def put(self, entries: Entries) -> None:
-        at = positions(self.schema.items, entries.items)
+        at = positions(self.schema.items, _as_known(entries.items, self.schema.items, entries))
         outside = np.flatnonzero(at < 0)
         if len(outside) and self.outside == "refuse":
             first = int(outside[0])
@@ -166,7 +165,8 @@ class _Found:
         self.baskets.append(entries.baskets[inside])
         self.items.append(at[inside].astype(np.int32))
         self.n = max(self.n, int(entries.heads.max(initial=-1)) + 1)
-        self._put_heads(entries.heads, entries.labels, entries.persons, entries.head_place)
+        labels = None if entries.labels is None else _as_known(entries.labels, self.schema.classes, entries)
+        self._put_heads(entries.heads, labels, entries.persons, entries.head_place)
 
     def put_matrix(self, matrix: Any, what: str, *heads: Any) -> None:
         """Take all baskets from a CSR matrix; `heads` are as `heads_in_memory` gives them, or left out."""
@@ -203,9 +203,11 @@ class _Found:
         return Reading(self.schema.encode(units, labels), persons, dict(+self.counted))
 
 
-def _blanks_in_names(schema: BasketSchema) -> bool:
-    """Tell from the universe alone, without a look at the file, whether items have blanks in them."""
-    return any(isinstance(name, str) and len(name.split()) > 1 for name in schema.items)
+def _as_known(values: pa.Array, names: tuple[Name, ...], entries: Entries) -> pa.Array:
+    """Return values as public names, where a file of text may have an escaped one in its place."""
+    if not entries.is_text or not names or type(names[0]) is not str:
+        return values
+    return known_again(values.cast(pa.string()), pa.array(names))
 
 
 def _sets_of(matrix: Any, what: str, width: int) -> tuple[np.ndarray, np.ndarray]:

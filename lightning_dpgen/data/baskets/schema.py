@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse
 
+from lightning_dpgen.data.baskets.form import BasketForm
 from lightning_dpgen.data.conditions import Condition, Said, label_condition
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.names import Name, label_choices, names_type, public_names, shown
@@ -36,6 +37,7 @@ class BasketSchema:
         max_items: how many different items of a basket count, 1 and more: the public bound of one record. A reader keeps
             this many of a larger basket.
         classes: the values of the label, names or whole numbers; empty without a label.
+        written: the form in which files have such baskets, real and synthetic ones; schemas that differ in it are equal.
 
     Raises:
         ValueError: for anything else.
@@ -56,6 +58,7 @@ class BasketSchema:
     items: tuple[Name, ...] = field(repr=False)
     max_items: int
     classes: tuple[Name, ...] = ()
+    written: BasketForm = field(default=BasketForm(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "items", public_names("items", _listed(self.items), 1, MOST_ITEMS))
@@ -135,7 +138,8 @@ class BasketSchema:
         first, last = self.items[0], self.items[-1]
         in_a_row = type(first) is int and self.items == tuple(range(first, last + 1))
         items = {"first": first, "last": last} if in_a_row else list(self.items)
-        return {"kind": self.kind, "items": items, "max_items": self.max_items, "classes": list(self.classes)}
+        written = {"written": kept} if (kept := self.written.as_json()) else {}
+        return {"kind": self.kind, "items": items, "max_items": self.max_items, "classes": list(self.classes)} | written
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> BasketSchema:
@@ -146,10 +150,11 @@ class BasketSchema:
         """
         if not isinstance(fields, Mapping) or fields.get("kind") != cls.kind:
             raise ValueError("the schema does not describe baskets")
-        if set(fields) != {"kind", "items", "max_items", "classes"}:
+        if set(fields) - {"written"} != {"kind", "items", "max_items", "classes"}:
             found = shown(sorted(map(str, fields)))
             raise ValueError(f"the schema has the fields {found}: expected kind, items, max_items and classes")
-        return cls(fields["items"], fields["max_items"], fields["classes"])
+        written = BasketForm.from_json(fields.get("written", {}))
+        return cls(fields["items"], fields["max_items"], fields["classes"], written)
 
 
 def _listed(items: Any) -> Any:

@@ -35,6 +35,10 @@ _MOST_ABOVE = 100
 _RETURN = re.compile(rb"(?<=\r)(?!\n)")
 
 
+class RaggedRow(BadRecords):
+    """A row of text with another number of fields than the first one."""
+
+
 class DelimitedText(RowSource):
     """A file of text with one row a line, unless a line break is in quotes. An empty field is null.
 
@@ -160,7 +164,7 @@ class DelimitedText(RowSource):
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the rows below the header as fields, each with its line."""
-        for line, fields in _records(self._path, self._separator, self._charset, self._part, self._skipped):
+        for line, fields in text_records(self._path, self._separator, self._charset, self._part, self._skipped):
             if line > self._header_line and (fields or not self._skips_empty):
                 yield line, fields
 
@@ -181,7 +185,7 @@ class DelimitedText(RowSource):
 
     def advice_on(self, names: Collection[str]) -> str:
         above: list[str] = []
-        for line, fields in itertools.islice(_records(self._path, self._separator, self._charset), _MOST_ABOVE):
+        for line, fields in itertools.islice(text_records(self._path, self._separator, self._charset), _MOST_ABOVE):
             if line != self._header_line and set(names) <= {field.strip() for field in fields} and self.has_header:
                 marks = {text[:1] for text in above if text}
                 mark = f'comment: "{min(marks)}" or ' if len(marks) == 1 and not min(marks).isalnum() else ""
@@ -207,7 +211,7 @@ class DelimitedText(RowSource):
                         advice += (
                             "; if it is no record, as a sum or a note, declare its beginning under comment in the schema"
                         )
-                    return BadRecords(
+                    return RaggedRow(
                         f"{self._path}, line {line}: found {len(fields)} field{'s' if len(fields) > 1 else ''}, expected "
                         f"{len(self._fields)}, separated by {self._separator!r}: {advice}"
                     )
@@ -262,16 +266,25 @@ _NOTHING = Skipped()
 
 def header_of(path: Path, separator: str, charset: str = UTF8, skipped: Skipped = _NOTHING) -> tuple[int, list[str]]:
     """Return the number, from 1, and the fields of the first line that is not empty; raise BadRecords if there is none."""
-    for line, fields in _records(path, separator, charset, skipped=skipped):
+    for line, fields in text_records(path, separator, charset, skipped=skipped):
         if fields:
             return line, fields
     raise BadRecords(f"{path} is empty: expected a header line with the names of the columns")
 
 
-def _records(
-    path: Path, separator: str, charset: str, part: TextRange = WHOLE, skipped: Skipped = _NOTHING
+def text_records(
+    path: Path,
+    separator: str,
+    charset: str = UTF8,
+    part: TextRange = WHOLE,
+    skipped: Skipped = _NOTHING,
+    *,
+    skip_blanks: bool = False,
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield lines as fields (none of an empty one), each with its number, from 1; raise BadRecords for a damaged file."""
+    """Yield lines as fields (none of an empty one), each with its number, from 1; raise BadRecords for a damaged file.
+
+    With `skip_blanks` a quote may follow blanks, and still opens its field.
+    """
     line, is_over, begins = part.line, False, True
 
     def read_on(text: TextIO) -> Iterator[str]:
@@ -285,7 +298,7 @@ def _records(
 
     try:
         with open_range(path, part) as raw, io.TextIOWrapper(raw, _with_mark(charset), newline="") as text:
-            reader = csv.reader(read_on(text), delimiter=separator)
+            reader = csv.reader(read_on(text), delimiter=separator, skipinitialspace=skip_blanks)
             for fields in reader:
                 if is_over and fields:
                     raise BadRecords(

@@ -16,7 +16,7 @@ from lightning_dpgen.data.files.delimited import DelimitedText, Skipped
 from lightning_dpgen.data.files.duckdb_file import DuckdbRows
 from lightning_dpgen.data.files.folder import FolderRows
 from lightning_dpgen.data.files.json_lines import JsonLines
-from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET, WORKBOOK, is_database
+from lightning_dpgen.data.files.kinds import DATABASES, JSON_LINES, PARQUET, WORKBOOK, is_database
 from lightning_dpgen.data.files.parquet import ParquetRows
 from lightning_dpgen.data.files.sqlite import MAGIC, SqliteRows
 from lightning_dpgen.data.files.text import bare_name, check_there
@@ -109,6 +109,15 @@ def rows_of(
     if bare_name(path).endswith(JSON_LINES):
         return JsonLines(path, keys)
     return DelimitedText(path, names, separator, skip_rows=skip_rows, comment=comment, **options)
+
+
+def is_text(source: Any) -> bool:
+    """Tell whether a source is a file of delimited text: others say the names of their columns in their own way."""
+    if not isinstance(source, str | Path):
+        return False
+    path = Path(source)
+    others = (PARQUET, WORKBOOK, *DATABASES)
+    return not path.is_dir() and path.suffix.lower() not in others and not bare_name(path).endswith(JSON_LINES)
 
 
 def _begins_with(path: Path, magic: bytes) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,20 +13,18 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.blocks import Block, RowSource, first_misfit
 from lightning_dpgen.data.files.delimited import DelimitedText
-from lightning_dpgen.data.names import plain, shown
+from lightning_dpgen.data.files.formulas import known_again
+from lightning_dpgen.data.files.rows import is_text, rows_of
+from lightning_dpgen.data.names import Name, is_name, plain, shown
 from lightning_dpgen.data.numbers import floats_of
 from lightning_dpgen.data.reading import Numbering, class_positions
+from lightning_dpgen.data.series.form import WEEKDAYS, SeriesForm
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.series.times import DAY, clock_seconds, places_of_times
 from lightning_dpgen.sampling.errors import BadRecords
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 _NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
-_DAY = 86_400
-# Ways to tell days of the week apart: the names of the classes, and the class of each day from Monday on.
-WEEKDAYS = {
-    "each": (("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"), (0, 1, 2, 3, 4, 5, 6)),
-    "weekend": (("Monday to Friday", "weekend"), (0, 0, 0, 0, 0, 1, 1)),
-}
 # The day of the week, from Monday on, of the first of January 1970.
 _FIRST = 3
 
@@ -46,65 +46,33 @@ class SeriesBlock:
     place: Callable[[int], str]
 
 
-@dataclass(frozen=True)
-class SeriesForm:
-    """The form in which series are written.
+def series_rows(source: Any, schema: SeriesSchema, form: SeriesForm, *, drop_ragged: bool = False) -> RowSource:
+    """Return the rows of a file of series, or of a table in memory; errors as `rows_of`."""
+    is_bare = form.header is False and is_text(source)
+    names = ["label"] * bool(schema.classes) + schema.columns if is_bare else None
+    return rows_of(source, names, form.separator, drop_ragged=drop_ragged, headless="header=False")
 
-    Args:
-        form: ``wide``, one series a row; or ``long``, one time a row.
-        header: whether the first line of a text file names the columns; None: it does, and numbers are refused there, since
-            a series would be lost if they were one. Without names a wide file has the label first, where the schema has
-            classes, then the readings, and a long file cannot be read.
-        separator: between fields; None for what goes with the ending.
-        columns: of the readings: in a wide file one for each reading, by time and then channel; in a long one for each
-            channel. None: the schema's own (``t_0``..., its steps, its channels) where they are there, or else all that
-            are left.
-        label, person: names of columns. A series of a long file is of one person: rows of two persons are never of one
-            series, whatever else they have in common.
-        by: long: the column whose values tell series apart.
-        day: long: a column of time stamps (ISO, without a zone); the readings of one date make a series, ordered by time.
-            Without `by`, `day` and `person` each `length` rows make a series, in the order of the file; a person goes
-            with at least one of the other two.
-        weekdays: long, with `day`: the label is the day of the week, ``each`` of them or ``weekend`` and all others
-            (`WEEKDAYS` has the classes).
+
+def names_in(source: Any, schema: SeriesSchema, form: SeriesForm) -> tuple[str, ...] | None:
+    """Return the columns of readings by the header of a file; None where it has none, or no more than the usual names.
+
+    No record is read: names of columns are as public as the format of the file.
+
+    Raises:
+        MissingData: if there is no such file.
+        BadRecords: for a column that is not there, another number of them, or numbers in the place of names.
     """
-
-    form: str = "wide"
-    header: bool | None = None
-    separator: str | None = None
-    columns: Sequence[str] | None = None
-    label: str = "label"
-    person: str | None = None
-    by: str | None = None
-    day: str | None = None
-    weekdays: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.weekdays is not None and (self.weekdays not in WEEKDAYS or self.day is None):
-            raise ValueError(
-                f"weekdays={shown(self.weekdays)} day={shown(self.day)}: expected {' or '.join(WEEKDAYS)}, and the column "
-                "of times, or neither"
-            )
-        if self.form not in ("wide", "long"):
-            raise ValueError(f"form={shown(self.form)}: expected wide or long")
-        columns = () if self.columns is None else self.columns
-        if not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns):
-            raise ValueError(f"columns={shown(self.columns)}: expected a list of names")
-        if self.form == "wide" and (self.by is not None or self.day is not None):
-            raise ValueError(
-                f"by={shown(self.by)} day={shown(self.day)}: apply only to long files; expected form=long, or neither"
-            )
-        if self.form == "long" and self.person is not None and self.by is None and self.day is None:
-            raise ValueError(
-                f"person={shown(self.person)} with neither by nor day: series cut by the order of rows alone would shift "
-                "with each row of another person; name the column that identifies the series (by), or the column of "
-                "times (day)"
-            )
-        for name in ("label", "person", "by", "day", "separator"):
-            if not isinstance(getattr(self, name), str | None):
-                raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected text, such as a name")
-        if self.header is False and (self.form == "long" or self.columns is not None or self.person is not None):
-            raise ValueError("header=False: expected a wide file, and no columns or person, which are found by their names")
+    if form.header is False:
+        return None
+    file = series_rows(source, schema, form)
+    label = form.label if schema.classes and form.weekdays is None else None
+    besides = _besides(file, label, form.person, form.by, form.day, form.time)
+    if form.form == "wide":
+        columns, usual = _wide_columns(file, schema, form, besides), schema.columns
+    else:
+        usual = list(schema.channels)
+        columns = _columns(file, usual, form.columns, besides, "channels")
+    return None if columns == usual or not all(map(is_name, columns)) else tuple(columns)
 
 
 def wide_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> Iterator[SeriesBlock]:
@@ -121,14 +89,16 @@ def wide_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> Iter
         readings = np.column_stack([readings_of(block, name) for name in columns])
         yield SeriesBlock(
             readings,
-            None if label is None else class_positions(schema.classes, plain(block.column(label)), block.place),
+            None if label is None else _labels(file, block, label, schema.classes),
             None if form.person is None else persons.of(block.full_column(form.person)),
             block.place,
         )
 
 
-def long_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> tuple[SeriesBlock, int, str]:
-    """Return the series of a file with one time in each row; the number of those of another length, and where the first is.
+def long_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> tuple[SeriesBlock, Counter[int], str]:
+    """Return the series of a file with one time in each row; how many others have which length, and where the first is.
+
+    Of the others is one of another length, with a time twice, or with one that is not among the declared steps.
 
     Raises:
         BadRecords: for a column that is not there, a reading that is no number, a time stamp that is none, or a label
@@ -138,45 +108,51 @@ def long_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> tupl
     if form.weekdays is not None and schema.classes not in ((), WEEKDAYS[form.weekdays][0]):
         raise ValueError(f"classes={shown(list(schema.classes))}: expected those of weekdays={form.weekdays}")
     keys = [name for name in (form.by, form.day) if name is not None]
-    besides = _besides(file, label, form.person, *keys)
-    columns = _columns(file, list(schema.channels), form.columns, besides, "channels")
+    besides = _besides(file, label, form.person, *keys, form.time)
+    columns = _columns(file, list(schema.channels), form.columns, besides, "channels", _known_columns(schema, "long"))
     ids, persons = Numbering(), Numbering()
     parts: dict[str, list[np.ndarray]] = {name: [] for name in ("readings", "ids", "times", "label", "person")}
     for block in file.blocks([*dict.fromkeys([*columns, *besides])]):
         n = len(block.rows)
         parts["readings"].append(np.column_stack([readings_of(block, name) for name in columns]))
         parts["ids"].append(np.zeros(n, np.int64) if form.by is None else ids.of(block.full_column(form.by)))
-        parts["times"].append(np.zeros(n, np.int64) if form.day is None else _seconds(block, form.day))
+        if form.time is not None:
+            parts["times"].append(places_of_times(schema.steps, block.full_column(form.time)))
+        else:
+            parts["times"].append(np.zeros(n, np.int64) if form.day is None else _seconds(block, form.day))
         if label is not None:
-            parts["label"].append(class_positions(schema.classes, plain(block.column(label)), block.place))
+            parts["label"].append(_labels(file, block, label, schema.classes))
         if form.person is not None:
             parts["person"].append(persons.of(block.full_column(form.person)))
     rows = {name: np.concatenate(arrays) if arrays else None for name, arrays in parts.items()}
     if schema.classes and form.weekdays is not None and rows["times"] is not None:
-        rows["label"] = np.array(WEEKDAYS[form.weekdays][1])[(rows["times"] // _DAY + _FIRST) % 7]
+        rows["label"] = np.array(WEEKDAYS[form.weekdays][1])[(rows["times"] // DAY + _FIRST) % 7]
     if rows["readings"] is None:
-        return SeriesBlock(np.empty((0, schema.layout.units)), None, None, str), 0, ""
+        return SeriesBlock(np.empty((0, schema.layout.units)), None, None, str), Counter(), ""
     return _cut(rows, schema, form, list(ids.known), file.where)
 
 
-def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: str) -> tuple[SeriesBlock, int, str]:
+def _cut(
+    rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: str
+) -> tuple[SeriesBlock, Counter[int], str]:
     n, length = len(rows["readings"]), schema.length
-    days = rows["times"] // _DAY
+    days = rows["times"] // DAY
     if form.by is None and form.day is None:
         keys = [np.arange(n) // length]
     else:
         # The person too: one person's rows must not change the series of another.
-        keys = [days, *([] if rows["person"] is None else [rows["person"]]), rows["ids"]]
+        keys = [*([] if form.day is None else [days]), *([] if rows["person"] is None else [rows["person"]]), rows["ids"]]
     order = np.lexsort((rows["times"], *keys))
     times, new = rows["times"][order], np.zeros(n, bool)
     for key in keys:
         new |= np.diff(key[order], prepend=key[order[0]] - 1) != 0
     starts = np.flatnonzero(new)
-    whole = np.diff(starts, append=n) == length
-    if form.day is not None:
+    lengths = np.diff(starts, append=n)
+    whole = lengths == length
+    if form.day is not None or form.time is not None:
         # A time that stands twice, as when clocks are set back, makes no series even if the number fits.
         twice = (np.diff(times, prepend=times[0] - 1) == 0) & ~new
-        whole &= ~np.logical_or.reduceat(twice, starts)
+        whole &= ~np.logical_or.reduceat(twice | ~_declared(times, schema, form), starts)
 
     def place(start: int) -> str:
         first = order[start]
@@ -194,7 +170,24 @@ def _cut(rows: dict, schema: SeriesSchema, form: SeriesForm, ids: list, where: s
     own = (None if values is None else values[:, 0] for values in (labels, persons))
     block = SeriesBlock(readings, *own, lambda i: place(kept[i]))
     others = starts[~whole]
-    return block, len(others), place(others[0]) if len(others) else ""
+    counted = Counter(dict(zip(*map(np.ndarray.tolist, np.unique(lengths[~whole], return_counts=True)), strict=True)))
+    return block, counted, place(others[0]) if len(others) else ""
+
+
+def _declared(times: np.ndarray, schema: SeriesSchema, form: SeriesForm) -> np.ndarray:
+    """Mark the times (n,) that are among the schema's steps; where these are no times of a day, all of them."""
+    if form.time is not None:
+        return times >= 0
+    seconds = clock_seconds(schema.steps)
+    return np.ones(len(times), bool) if seconds is None else np.isin(times % DAY, seconds)
+
+
+def _labels(file: RowSource, block: Block, name: str, classes: tuple[Name, ...]) -> np.ndarray:
+    """Return the places (n,) of labels among the classes; a file of text may have an escaped one in its place."""
+    labels = plain(block.column(name))
+    if isinstance(file, DelimitedText) and type(classes[0]) is str:
+        labels = known_again(labels, pa.array(classes))
+    return class_positions(classes, labels, block.place)
 
 
 def readings_of(block: Block, name: str) -> np.ndarray:
@@ -227,7 +220,7 @@ def _besides(file: RowSource, *names: str | None) -> list[str]:
 def _wide_columns(file: RowSource, schema: SeriesSchema, form: SeriesForm, besides: list[str]) -> list[str]:
     if form.columns is None and len(schema.channels) == 1 and schema.steps and set(schema.steps) <= set(file.columns):
         return list(schema.steps)
-    columns = _columns(file, schema.columns, form.columns, besides, "readings")
+    columns = _columns(file, schema.columns, form.columns, besides, "readings", _known_columns(schema, "wide"))
     said = form.header is not None or form.columns is not None
     if isinstance(file, DelimitedText) and not said and first_misfit(pa.array(columns), pa.float64()) is None:
         raise BadRecords(
@@ -237,11 +230,26 @@ def _wide_columns(file: RowSource, schema: SeriesSchema, form: SeriesForm, besid
     return columns
 
 
-def _columns(file: RowSource, own: list[str], given: Sequence[str] | None, besides: list[str], what: str) -> list[str]:
-    """Return the columns of readings: as given, or the schema's own, or all that are left."""
+def _known_columns(schema: SeriesSchema, form: str) -> list[str] | None:
+    """Return the columns that the files of a release's records had."""
+    columns = schema.written.columns
+    return list(columns) if columns is not None and schema.written.form == form else None
+
+
+def _columns(
+    file: RowSource,
+    own: list[str],
+    given: Sequence[str] | None,
+    besides: list[str],
+    what: str,
+    known: list[str] | None = None,
+) -> list[str]:
+    """Return the columns of readings: as given, or `known` ones, or the schema's own, or all that are left."""
     if given is not None:
         file.check_has(given)
         columns = list(given)
+    elif known is not None and set(known) <= set(file.columns):
+        columns = known
     elif set(own) <= set(file.columns):
         columns = own
     else:
@@ -262,9 +270,10 @@ def _seconds(block: Block, name: str) -> np.ndarray:
     if not fits:
         raise BadRecords(f"{block.place(0)}: the column {shown(name)} is of {kind}: expected time stamps without a zone")
     try:
-        return values.cast(pa.timestamp("s"), safe=pa.types.is_string(kind)).cast(pa.int64()).to_numpy()
+        # A database may write fractions of seconds.
+        return values.cast(pa.timestamp("us")).cast(pa.timestamp("s"), safe=False).cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid:
-        first = first_misfit(values, pa.timestamp("s"))
+        first = first_misfit(values, pa.timestamp("us"))
         raise BadRecords(
             f"{block.place(first)}: the column {shown(name)} holds {shown(values[first].as_py())}: expected a time stamp "
             "such as 2024-03-31 00:30, without a zone"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,23 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.files.arrays import ENDINGS, load_arrays
-from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import UNREADABLE, check_there
 from lightning_dpgen.data.layout import Encoded, smallest_integer
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.data.reading import Numbering, Reading, check_outside, class_positions, one_each
-from lightning_dpgen.data.series.files import SeriesBlock, SeriesForm, long_series, wide_series
+from lightning_dpgen.data.series.files import SeriesBlock, long_series, series_rows, wide_series
+from lightning_dpgen.data.series.form import SeriesForm
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.sampling.errors import BadRecords
 
 CLAMPED = "readings: outside the bounds, moved to them"
 INCOMPLETE = "series: with a missing reading, left out"
 OTHER_LENGTH = "series: of another length, left out"
+# The share of the series that may be left out: of more than that, a model would be one of the others alone.
+MOST_LEFT_OUT = 0.5
 _NUMBERS_AT_ONCE = 1 << 20
+# Lengths that a message lists.
+_LENGTHS = 4
 
 
 def read_series(
@@ -32,13 +37,14 @@ def read_series(
     *,
     outside: str = "refuse",
     person: str | Sequence | None = None,
-    label: str | Sequence = "label",
-    form: str = "wide",
+    label: str | Sequence | None = None,
+    form: str | None = None,
     header: bool | None = None,
     separator: str | None = None,
     columns: Sequence[str] | None = None,
     by: str | None = None,
     day: str | None = None,
+    time: str | None = None,
     weekdays: str | None = None,
 ) -> Reading:
     """Read and encode series by the declared bounds, a block at a time.
@@ -53,18 +59,21 @@ def read_series(
             (N, length, channels), NaN where a reading is missing.
         schema: what is publicly known.
         outside: ``refuse``: a reading beyond its bounds, a missing one (also ``NA``, ``nan``, ``?``) and a series of
-            another length are errors; ``clamp``: the first is moved to the bound, the series of the others are left out,
-            and all are counted. No value is ever made up.
+            another length or with other times are errors; ``clamp``: the first is moved to the bound, the series of the
+            others are left out, and all are counted. No value is ever made up. More than half of the series are never
+            left out.
         person: the column of persons; rows of two are of two series. For arrays one value for each series.
         label: the column of labels, read where the schema has classes; for arrays one value for each series.
-        form, header, separator, columns, by, day, weekdays: see `SeriesForm`.
+        form, header, separator, columns, by, day, time, weekdays: see `SeriesForm`. Where none of these and no label is
+            given, the form is the schema's own, in which the records of a release were read.
 
     Returns:
         Reading: units (N, length * channels) float32 in [0, 1]; codes (N, 0), or (N, 1) with a label.
 
     Raises:
         MissingData: if there is no such file.
-        BadRecords: for what cannot be read, no series at all, or what the schema does not allow; with line and value.
+        BadRecords: for what cannot be read, no series at all, or what the schema does not allow, with line and value; and
+            where more than `MOST_LEFT_OUT` of the series would be left out.
         ValueError: for a wrong argument.
 
     Example:
@@ -79,31 +88,51 @@ def read_series(
     kept = _Kept(schema, outside)
     path = Path(source) if isinstance(source, str | Path) else None
     if isinstance(source, np.ndarray) or (path is not None and path.suffix in ENDINGS):
-        in_columns = {"columns": columns, "by": by, "day": day, "weekdays": weekdays, "separator": separator}
+        in_columns = {"columns": columns, "by": by, "day": day, "time": time, "weekdays": weekdays, "separator": separator}
         given = [name for name, value in in_columns.items() if value is not None]
-        if given or form != "wide":
+        if given or form == "long":
             raise ValueError(f"{given[0] if given else 'form'}: an array has no columns: leave it out")
         array, labels = _array(source, path, label)
         for block in _array_blocks(array, labels if schema.classes else None, person, schema):
             kept.put(block)
         return kept.reading()
-    shape = SeriesForm(form, header, separator, columns, label, person, by, day, weekdays)
-    names = None if header is not False else ["label"] * bool(schema.classes) + schema.columns
-    file = rows_of(source, names, separator, drop_ragged=form == "wide" and outside == "clamp", headless="header=False")
-    if form == "wide":
+    said = {
+        "form": form,
+        "header": header,
+        "separator": separator,
+        "columns": columns,
+        "label": label,
+        "by": by,
+        "day": day,
+    }
+    said = {name: value for name, value in (said | {"time": time, "weekdays": weekdays}).items() if value is not None}
+    # The names of another file's columns are looked for, and not asked for.
+    shape = SeriesForm(**said, person=person) if said else replace(schema.written, columns=None, person=person)
+    if shape.time is not None and not schema.steps:
+        raise ValueError(f"time={shown(shape.time)}: expected a schema with steps, the public times of a series")
+    file = series_rows(source, schema, shape, drop_ragged=shape.form == "wide" and outside == "clamp")
+    if shape.form == "wide":
         for block in wide_series(file, schema, shape):
             kept.put(block)
         kept.counted[OTHER_LENGTH] += file.ragged
         return kept.reading()
     block, others, first = long_series(file, schema, shape)
     if others and outside == "refuse":
+        left_out = others.total()
         raise BadRecords(
-            f"{first} has another length, or a time twice: expected {schema.length} readings in each channel; "
-            "complete it, or leave such series out by outside=clamp"
+            f"{first} has another length, a time twice, or one that is not declared: expected {schema.length} readings in "
+            f"each channel; so have {left_out:,} of {left_out + len(block.readings):,} series ({_lengths(others)}): "
+            "complete them, or leave such series out by outside=clamp"
         )
-    kept.counted[OTHER_LENGTH] += others
+    kept.counted[OTHER_LENGTH] += others.total()
     kept.put(block)
-    return kept.reading()
+    return kept.reading(others)
+
+
+def _lengths(others: Mapping[int, int]) -> str:
+    """Say which lengths are most frequent."""
+    listed = [f"{count:,} of length {length:,}" for length, count in Counter(others).most_common(_LENGTHS)]
+    return ", ".join(listed) + (", ..." if len(others) > _LENGTHS else "")
 
 
 class _Kept:
@@ -144,10 +173,19 @@ class _Kept:
         if block.persons is not None:
             self.persons.append(block.persons[whole])
 
-    def reading(self) -> Reading:
-        if not any(map(len, self.units)):
-            left_out = ", ".join(f"{what}: {times}" for what, times in (+self.counted).items())
-            raise BadRecords(f"there are no series: expected at least one ({left_out or 'nothing was left out'})")
+    def reading(self, lengths: Mapping[int, int] | None = None) -> Reading:
+        """Return all of them; `lengths` are those of series that were left out, and how many have which."""
+        kept, left_out = sum(map(len, self.units)), self.counted[OTHER_LENGTH] + self.counted[INCOMPLETE]
+        told = ", ".join(f"{what}: {times:,}" for what, times in (+self.counted).items())
+        told += f": {_lengths(lengths)}" if lengths else ""
+        if not kept:
+            raise BadRecords(f"there are no series: expected at least one ({told or 'nothing was left out'})")
+        if left_out > MOST_LEFT_OUT * (kept + left_out):
+            raise BadRecords(
+                f"{left_out:,} of {kept + left_out:,} series would be left out ({told}), and the model would be of the "
+                "others alone: declare the length that most of them have (length), make each of them as long by a rule "
+                "that looks at it alone, or model their rows as a table"
+            )
         labels, classes = np.concatenate(self.labels), len(self.schema.classes)
         codes = labels[:, None] if classes else np.zeros((len(labels), 0))
         codes = codes.astype(smallest_integer(max(0, classes - 1)))

@@ -14,6 +14,8 @@ import pyarrow as pa
 from lightning_dpgen.data.conditions import Condition, Said, label_condition
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.names import Name, label_choices, names_type, public_names, shown
+from lightning_dpgen.data.series.form import SeriesForm
+from lightning_dpgen.data.series.words import words_of
 
 MOST_NUMBERS = 100_000
 MOST_CLASSES = 10_000
@@ -36,6 +38,8 @@ class SeriesSchema:
         decimals: to which synthetic readings are rounded, one for all channels or one each; None not to round. Bounds
             must have no more.
         steps: names of the times, such as ``00:30``, for figures and as columns of files; empty for 0, 1, ...
+        written: the form in which files have such series, real and synthetic ones, and their names of columns; schemas that
+            differ in it alone are equal.
 
     Raises:
         ValueError: for anything else.
@@ -58,6 +62,7 @@ class SeriesSchema:
     classes: tuple[Name, ...] = ()
     decimals: int | tuple[int | None, ...] | None = None
     steps: tuple[str, ...] = field(default=(), repr=False)
+    written: SeriesForm = field(default=SeriesForm(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if type(self.length) is not int or not 1 <= self.length <= MOST_NUMBERS:
@@ -77,6 +82,14 @@ class SeriesSchema:
         for name in ("low", "high", "decimals"):
             self._set(name, self._for_each(name))
         self._check_bounds()
+        columns, own = self.written.columns, len(channels) * (self.length if self.written.form == "wide" else 1)
+        if columns is not None and len(columns) != own:
+            raise ValueError(f"columns={shown(list(columns))}: expected {own} names, of all readings that stand in a row")
+        if self.written.time is not None and not self.steps:
+            raise ValueError(
+                f"time={shown(self.written.time)}: expected steps, the public times of a series, as in steps=1980..1987: "
+                "those of the file are values of records"
+            )
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -126,6 +139,12 @@ class SeriesSchema:
         channels = ("t",) if len(self.channels) == 1 else self.channels
         return [f"{channel}_{t}" for t in range(self.length) for channel in channels]
 
+    @cached_property
+    def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The names of the channels and of the times for people, from the file's header where it says them; or no times."""
+        names, times = words_of(self.channels, self.written)
+        return names, self.steps or times
+
     @property
     def arrow(self) -> pa.Schema:
         columns = [pa.field(name, pa.float64()) for name in self.columns]
@@ -170,7 +189,8 @@ class SeriesSchema:
     def as_json(self) -> dict[str, Any]:
         """Return all that it declares."""
         fields = {name: list(getattr(self, name)) for name in ("low", "high", "channels", "classes", "decimals", "steps")}
-        return {"kind": self.kind, "length": self.length, **fields}
+        written = {"written": kept} if (kept := self.written.as_json()) else {}
+        return {"kind": self.kind, "length": self.length, **fields} | written
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SeriesSchema:
@@ -181,7 +201,7 @@ class SeriesSchema:
         """
         if not isinstance(fields, Mapping) or fields.get("kind") != cls.kind:
             raise ValueError("the schema does not describe series")
-        rest = {name: value for name, value in fields.items() if name != "kind"}
+        rest = {name: value for name, value in fields.items() if name not in ("kind", "written")}
         lists = {"low", "high", "channels", "classes", "decimals", "steps"}
         if set(rest) != {"length", *lists}:
             found = shown(sorted(map(str, fields)))
@@ -189,7 +209,7 @@ class SeriesSchema:
         for name in sorted(lists):
             if not isinstance(rest[name], Sequence) or isinstance(rest[name], str):
                 raise ValueError(f"{name}={shown(rest[name])}: expected a list")
-        return cls(**rest)
+        return cls(**rest, written=SeriesForm.from_json(fields.get("written", {})))
 
 
 def _is_number(value: Any) -> bool:
