@@ -44,7 +44,7 @@ FAMILIES = {
     ),
 }
 MISSING = ({}, {"missing": True}, {"missing": True, "missing_values": ["NA", ""]})
-RULES = [(said, by_default) for said in (None, "refuse", "clamp") for by_default in ("refuse", "clamp")]
+RULES = [(None, "refuse"), (None, "clamp"), ("refuse", "clamp"), ("clamp", "refuse")]
 
 
 def _read(texts, schema, outside):

@@ -174,9 +174,12 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
         _refuse_unfilled(node, source)
     except BadSchema as error:
         problems.append(error)
-        for name in [name for name, described in columns.items() if _is_unfilled(described)]:
-            _leave_out(name, columns, fields)
-        fields = {key: value for key, value in fields.items() if not _is_unfilled(value)}
+        for key, value in node.value:
+            for name, described in value.value if key.value == "columns" else ():
+                if _unfilled_lines(described):
+                    _leave_out(name.value, columns, fields)
+            if key.value in fields and _unfilled_lines(value):
+                del fields[key.value]
     while True:
         try:
             return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields), problems
@@ -192,11 +195,6 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
                 del fields[error.key]
             else:
                 return None, problems
-
-
-def _is_unfilled(value: Any) -> bool:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return isinstance(value, str) and value.strip().startswith(UNFILLED) or any(map(_is_unfilled, parts))
 
 
 def _leave_out(name: str, columns: dict[str, Any], fields: dict[str, Any]) -> None:
@@ -295,6 +293,11 @@ def _lines(root: yaml.MappingNode) -> dict[tuple[str | None, str | None], int]:
 
 
 def _refuse_unfilled(root: yaml.Node, source: str) -> None:
+    _refuse(_unfilled_lines(root), source)
+
+
+def _unfilled_lines(root: yaml.Node) -> set[int]:
+    """Return the lines of a node on which a person is still to decide."""
     lines, nodes = set(), [root]
     while nodes:
         node = nodes.pop()
@@ -303,7 +306,7 @@ def _refuse_unfilled(root: yaml.Node, source: str) -> None:
                 lines.add(node.start_mark.line + 1)
         else:
             nodes.extend(part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,)))
-    _refuse(lines, source)
+    return lines
 
 
 def _refuse(unfilled: set[int], source: str) -> None:
