@@ -24,7 +24,7 @@ def make_parser() -> Parser:
         "settings",
         nargs="*",
         metavar="NAME=VALUE",
-        help="settings of the data, as for dpgen train: data.outside=clamp, data.max_moved=0.1, data.person=COLUMN, data.query",
+        help="settings of the data, as for dpgen train: data.outside=clamp, data.max_moved=0.1, data.person=COLUMN",
     )
     return parser
 

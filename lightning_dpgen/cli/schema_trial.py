@@ -1,4 +1,4 @@
-"""A schema as `dpgen budget` and `dpgen train` take it, for a declared number of records and a budget: all they would say."""
+"""A schema as `dpgen budget` and `dpgen train` take it, for a declared number of records and a budget."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def objections(path: Path, schema: TableSchema, n: int, epsilon: float) -> Itera
     words = ["data=table", written("data.schema", path), f"data.n={n}", f"privacy.epsilon={epsilon!r}"]
     if schema.open:
         names = ", ".join(column.name for column in schema.open)
-        yield False, f"what is found privately ({names}) is paid for: add {_SHARE}, or another share, to the settings of a run"
+        yield (
+            False,
+            f"what is found privately ({names}) is paid for: add {_SHARE}, or another share, to the settings of a run",
+        )
         words.append(_SHARE)
     try:
         spec = read_run(words)

@@ -26,8 +26,8 @@ from lightning_dpgen.specs.data import DataSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
-    from lightning_dpgen.data.tables.record_check import TableCheck
     from lightning_dpgen.data.records import Records
+    from lightning_dpgen.data.tables.record_check import TableCheck
     from lightning_dpgen.passes.kept_blocks import KeptBlocks
     from lightning_dpgen.passes.kept_look import KeptLook
 

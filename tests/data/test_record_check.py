@@ -32,7 +32,10 @@ FAMILIES = {
     ),
     "codes": ({"type": "category", "values": [1, 2, 9]}, {"1": 1, "2.0": 2, "7": 7, "x": "x"}),
     "words": ({"type": "boolean", "words": ["no", "yes"]}, {"no": False, "YES": True, "maybe": "maybe"}),
-    "whole": ({"type": "integer", "low": 0, "high": 9}, {"0": 0, "9": 9, "-1": -1, "12": 12, "1e2": 100, "4.5": 4.5, "x": 0}),
+    "whole": (
+        {"type": "integer", "low": 0, "high": 9},
+        {"0": 0, "9": 9, "-1": -1, "12": 12, "1e2": 100, "4.5": 4.5, "x": 0},
+    ),
     "special": ({"type": "integer", "low": 0, "high": 9, "special": [-9]}, {"3": 3, "-9": -9, "-8": -8, "99": 99}),
     "signs": (
         {"type": "number", "low": 0, "high": 2, "decimals": 1, "decimal": ","},
@@ -64,7 +67,9 @@ def test_what_is_said_of_a_column_is_what_becomes_of_its_values(family, missing)
     times = {text: 1 + place % 3 for place, text in enumerate(texts)}
     frame = pd.DataFrame({"x": [text for text in texts for _ in range(times[text])]})
     for said, by_default in RULES:
-        schema = TableSchema((column_of("x", fields | missing | ({} if said is None else {"outside": said})),)).completed(50)
+        schema = TableSchema((column_of("x", fields | missing | ({} if said is None else {"outside": said})),)).completed(
+            50
+        )
         assert TableSchema.from_json(schema.as_json()) == schema
         found = check_table(frame, schema, outside=by_default, max_moved=1.0)
         alone = {text: _read({"x": [text]}, schema, by_default) for text in texts}
@@ -80,7 +85,9 @@ def test_what_is_said_of_a_column_is_what_becomes_of_its_values(family, missing)
             assert said == "clamp" or by_default == "clamp"
 
 
-@pytest.mark.parametrize("fields", [{"type": "category", "values": "private"}, {"type": "integer", "low": "private", "high": "private"}])
+@pytest.mark.parametrize(
+    "fields", [{"type": "category", "values": "private"}, {"type": "integer", "low": "private", "high": "private"}]
+)
 def test_of_what_is_found_privately_nothing_is_said_but_what_cannot_be_read(fields):
     schema = TableSchema((column_of("x", fields), column_of("y", {"type": "boolean"})))
     texts = ["1", "-5", "1e9", "x", "", "2.5"]
@@ -110,7 +117,9 @@ def test_what_is_said_of_constraints_is_what_becomes_of_records(rules, by_defaul
         constraints=("total = net + tax", "net <= tax"),
     ).completed(50)
     found = check_table(pd.DataFrame(rows, columns=names), schema, outside=by_default, max_moved=1.0)
-    alone = {row: _read({name: [value] for name, value in zip(names, row, strict=True)}, schema, by_default) for row in rows}
+    alone = {
+        row: _read({name: [value] for name, value in zip(names, row, strict=True)}, schema, by_default) for row in rows
+    }
     assert found.passes == all(values is not None for values in alone.values())
     dropped = [row for row in rows if alone[row] == []]
     changed = [row for row in rows if alone[row] and tuple(alone[row][0].values()) != row]

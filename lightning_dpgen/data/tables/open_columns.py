@@ -200,7 +200,9 @@ def open_column(name: str, fields: Mapping[str, Any]) -> Open | None:
     if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
         return None
     where = [key for key, value in fields.items() if isinstance(value, str) and value == PRIVATE]
-    about = {key: fields[key] for key in ("description", "missing", "missing_values", "outside") if fields.get(key) is not None}
+    about = {
+        key: fields[key] for key in ("description", "missing", "missing_values", "outside") if fields.get(key) is not None
+    }
     if fields.get("type") in _REFERENCES and sorted(where) == ["high", "low"]:
         if fields.get("edges") or fields.get("special"):
             raise BadSchema("edges and special values need declared bounds", name, "low")

@@ -1,4 +1,4 @@
-"""A check of records against their schema before anything is spent: all that would be refused, moved, repaired, left out."""
+"""A check of records against their schema, before anything is spent: all that would be refused or moved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from lightning_dpgen.data.tables.constraints import Constraint
 from lightning_dpgen.data.tables.localized import read_in_form
 from lightning_dpgen.data.tables.numeric import ABOVE, BELOW
 from lightning_dpgen.data.tables.reading import Table, check_rows, with_person, without_person
-from lightning_dpgen.data.tables.row_rules import LEFT_OUT, REPAIRED
 from lightning_dpgen.data.tables.schema import TableSchema, listed
 from lightning_dpgen.data.tables.sources import written_source
 
@@ -103,7 +102,9 @@ class TableCheck:
             held = ", ".join(one.examples or one.places)
             said.append(f"{shortened(one.column)}: {one.what}: {one.count:,} ({one.share:.1%}), {to}: {held}")
             said.append(f"    {one.places[0] + ': ' if one.becomes is None else ''}{one.cure}")
-        said += [f"{shortened(name)}: {share:.1%} would be moved, more than {self.max_moved:.1%}" for name, share in self.above]
+        said += [
+            f"{shortened(name)}: {share:.1%} would be moved, more than {self.max_moved:.1%}" for name, share in self.above
+        ]
         said += [f"found privately, so what is moved is not known yet: {listed(list(self.unknown))}"] * bool(self.unknown)
         return "\n".join(said + ["nothing would be refused or moved"] * (not self.findings))
 
