@@ -198,7 +198,7 @@ class RowRules:
         return self._with_rows(batch, rows).filter(pa.array(kept)), kept
 
     def repairs(self, constraint: Constraint, outside: str) -> bool:
-        """Tell whether records that break a constraint are repaired: where one of its columns clamps, which may break it."""
+        """Tell whether records that break a constraint are repaired: where one of its columns clamps."""
         return any(self.columns[name].clamps(outside) for name in constraint.columns)
 
     def places(self, batch: pa.RecordBatch) -> Rows:
