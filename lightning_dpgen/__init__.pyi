@@ -46,8 +46,8 @@ from .projection.transformer import PrivateProjection as PrivateProjection
 from .release.against_real import evaluate as evaluate
 from .release.sampler import load_release as load_release
 from .release.synthetic import release_mixture as release_mixture
-from .verification.verify import verify as verify
 from .release.weights import release_weights as release_weights
 from .sampling.errors import BadRecords as BadRecords
 from .sampling.lots import PoissonLots as PoissonLots
 from .sampling.lots import poisson_loader as poisson_loader
+from .verification.verify import verify as verify

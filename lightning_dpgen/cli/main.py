@@ -25,6 +25,7 @@ COMMANDS = {
     "budget": "print the budget table that train would print, reading no data",
     "audit": "attack the mechanisms and a run on made-up records: at least how much epsilon?",
     "schema": "draft the public description of a table",
+    "check": "list what a schema would refuse or move of a table (the result is private)",
     "sample": "draw synthetic records from a release",
     "verify": "recompute a release's epsilon and check its files",
     "dossier": "write what an impact assessment asks of a release, from its certificate alone",

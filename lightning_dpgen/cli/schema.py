@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
+from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.kinds import KNOWN
 from lightning_dpgen.data.files.rows import rows_of
@@ -21,7 +22,7 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_advice import explained, warning_of_few, warnings_of, warnings_of_sample
 from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_of_rows, draft_text
-from lightning_dpgen.data.tables.schema_file import read_schema, read_yaml
+from lightning_dpgen.data.tables.schema_file import read_leniently, read_yaml
 from lightning_dpgen.data.tables.schema_keys import json_schema
 from lightning_dpgen.privacy.epsilon_range import check_epsilon
 from lightning_dpgen.privacy.folders import place_of
@@ -91,7 +92,7 @@ def make_parser() -> Parser:
     parser.add_argument("--no-header", action="store_true", help="a file of text begins with a record, not with names")
     parser.add_argument("--explain", metavar="COLUMN", help="of a schema: what is declared of a column, and what may be")
     parser.add_argument("--n", type=whole_number, help="of a schema: the declared number of records, for warnings")
-    parser.add_argument("--epsilon", type=float, help="of a schema: the budget, for warnings")
+    parser.add_argument("--epsilon", type=float, help="of a schema: the budget, for warnings and refusals of a run")
     parser.add_argument(
         "--public-sample",
         metavar="FILE",
@@ -184,8 +185,10 @@ def _explain(path: Path, name: str) -> int:
 
 
 def _check(path: Path, arguments: argparse.Namespace) -> int:
-    """Print what a schema does, from public facts alone."""
-    schema = read_schema(path)
+    """Print what a schema does, and all that a run would refuse, from public facts alone; return the exit status."""
+    schema, problems = read_leniently(path)
+    if len(problems) == 1 and arguments.epsilon is None:
+        raise problems[0]
     noise, n = None, arguments.n
     if arguments.epsilon is not None:
         if not n:
@@ -195,6 +198,10 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
         except ValueError as error:
             raise UsageError(str(error)) from None
         noise = 1.0 / gaussian_mu(arguments.epsilon, default_delta(n))
+    for problem in problems:
+        print(f"  refused: {problem}")
+    if schema is None:
+        raise UsageError(f"{path}: {len(problems)} problems; correct these first, since too little is left without them")
     found = list(warnings_of(schema, n, noise))
     if noise is not None and schema.undecided(_BINS) and n / noise < FEWEST_FOR_BINS:
         text = f"those left open are of equal width: {n:,} records at epsilon {arguments.epsilon:g} buy no others"
@@ -203,10 +210,20 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
         bins = default_bins(n, arguments.epsilon, default_delta(n))
         if text := warning_of_few(schema.completed(bins), n, noise):
             found.append((f"{n:,} records at epsilon {arguments.epsilon:g}", text))
+    refused = len(problems)
+    if noise is not None:
+        for refuses, text in imported("schema_trial").objections(path, schema, n, arguments.epsilon):
+            refused += refuses
+            if refuses:
+                print(f"  refused: {text}")
+            else:
+                found.append(("dpgen train", text))
     if arguments.public_sample is not None:
         found += _of_sample(schema, arguments.public_sample)
     for name, text in found:
         print(f"  {name}: {text}")
+    if refused:
+        raise UsageError(f"{path}: {refused} problem{'s' * (refused > 1)}, for which dpgen train would refuse it")
     of = "the schema, and the sample that you declare public" if arguments.public_sample else "the schema alone"
     many = "no warning" if not found else f"{len(found)} warning{'s' * (len(found) > 1)}"
     print(f"{path}: a schema of {len(schema.columns)} columns; {many}, from {of}")

@@ -8,5 +8,7 @@ from .pictures.schema import ImageSchema as ImageSchema
 from .records import Records as Records
 from .schema import Schema as Schema
 from .series.schema import SeriesSchema as SeriesSchema
+from .tables.record_check import TableCheck as TableCheck
+from .tables.record_check import check_table as check_table
 from .tables.schema import TableSchema as TableSchema
 from .tables.values import TableValues as TableValues

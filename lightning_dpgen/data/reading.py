@@ -16,7 +16,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 if TYPE_CHECKING:
     from lightning_dpgen.data.tables.values import TableValues
 
-OUTSIDE = ("refuse", "clamp")
+REFUSE, CLAMP = OUTSIDE = ("refuse", "clamp")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -43,7 +43,7 @@ LOOK = "look"
 _STATE = f"{LOOK}.json"
 # The most bytes of different categories of a column, and those that wait before they are counted together.
 _MOST_KEYS, _WAITING = 2**30, 2**26
-_PERSON = "person"
+_PERSON, _COUNTED = "person", "counted"
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -86,6 +86,11 @@ class KeptLook(HeldFolder):
         folder: where the counts are kept, in a private place; files of others in it are removed.
         max_rows: how many records of a person take part, where the source says whose they are.
         private: False for a run without noise and bound, in which all rows of a person count.
+
+    Attributes:
+        n: how many records take part.
+        rows: how many were read and not left out.
+        counted: the kinds of changes and omissions on the way, and how often each happened.
     """
 
     def __init__(
@@ -93,8 +98,10 @@ class KeptLook(HeldFolder):
     ) -> None:
         super().__init__(folder)
         self._source, self._parts, self._max_rows, self._private = source, dict(parts), max_rows, private
+        self._blocks: list[str] = []
         self._units: list[str] = []
-        self.n = 0
+        self.n = self.rows = 0
+        self.counted = Counter[str]()
         self._keys: dict[str, KeyCounts] = {}
         self._buckets: dict[str, np.ndarray] = {}
 
@@ -119,9 +126,10 @@ class KeptLook(HeldFolder):
             self._remove_all_but(blocks.values())
             left = [key for key, name in blocks.items() if not writer.is_whole(name)]
             _map(executor, functools.partial(writer.count_block, blocks), left)
-            self._units = list(blocks.values())
+            self._units = self._blocks = list(blocks.values())
         else:
             self._units = self._count_persons(writer, blocks, executor)
+        self.rows, self.counted = writer.counted(self._blocks)
         listed = [writer.listed(name) for name in self._units]
         self.n = sum(one["n"] for one in listed)
         # All but the numbers of trees is read before anything is spent, and these are checked.
@@ -162,6 +170,7 @@ class KeptLook(HeldFolder):
         """Return the names of buckets, each of which holds what counts of its persons."""
         state = self._read_state()
         routed = {key: f"{name}-{_name(state['secret'])}" for key, name in blocks.items()}
+        self._blocks = list(routed.values())
         # Another division of the source has other buckets.
         about = json.dumps([sorted(routed.values()), state["buckets"]])
         units = {f"bucket {i}": _name(f"{about} {i}") for i in range(state["buckets"])}
@@ -171,7 +180,7 @@ class KeptLook(HeldFolder):
             _map(executor, route, [key for key, name in routed.items() if not writer.is_routed(name)])
             _map(executor, functools.partial(writer.count_bucket, list(routed.values()), units), left)
         # Names of persons are not kept.
-        self._remove_all_but(units.values())
+        self._remove_all_but([*units.values(), *(f"{name}-{_COUNTED}" for name in routed.values())])
         return list(units.values())
 
     def _read_state(self) -> dict[str, Any]:
@@ -235,7 +244,9 @@ class _Writer:
     def count_block(self, names: Mapping[str, str], key: str) -> PartialSums:
         """Count a block of records without persons."""
         raw, _ = self.source.opened(key, list(self.parts))
-        n = sum(len(part.encoded) for part in self.source.encoded(key, Counter()))
+        counted = Counter[str]()
+        n = sum(len(part.encoded) for part in self.source.encoded(key, counted))
+        self._keep_counted(names[key], n, counted)
         return self._keep(names[key], raw, None, None, n)
 
     def route(self, names: Mapping[str, str], state: Mapping[str, Any], key: str) -> PartialSums:
@@ -243,7 +254,9 @@ class _Writer:
         raw, persons = self.source.opened(key, list(self.parts))
         columns = {str(i): raw[name] for i, name in enumerate(self.parts)}
         rows = pa.table({_PERSON: _keys_of(persons or []), **columns})
-        recorded = _keys_of([part.owners for part in self.source.encoded(key, Counter())])
+        counted = Counter[str]()
+        recorded = _keys_of([part.owners for part in self.source.encoded(key, counted)])
+        self._keep_counted(names[key], len(recorded), counted)
         for kind, table in (("rows", rows), ("recorded", pa.table({_PERSON: recorded}))):
             sealed.write(_routed(self.folder, names[key], kind), [_by_bucket(table, state)])
         return {"rows": torch.tensor(len(rows))}
@@ -266,6 +279,16 @@ class _Writer:
         of_each = recorded[_PERSON].value_counts().field("counts").to_numpy()
         n = int(np.minimum(of_each, self.max_rows).sum())
         return self._keep(names[key], raw, owners, salts[owners], n)
+
+    def _keep_counted(self, name: str, n: int, counted: Counter[str]) -> None:
+        """Keep the number of records that were read of a block, and of those that were changed or left out on the way."""
+        sealed.write(_routed(self.folder, name, _COUNTED), [json.dumps([n, counted]).encode()])
+
+    def counted(self, names: Iterable[str]) -> tuple[int, Counter[str]]:
+        """Return what was kept so of all blocks."""
+        kept = [content for name in names if (content := sealed.read(_routed(self.folder, name, _COUNTED))) is not None]
+        read = [json.loads(content) for content in kept]
+        return sum(n for n, _ in read), sum((Counter(counted) for _, counted in read), Counter())
 
     def is_whole(self, name: str) -> bool:
         """Tell whether all that is counted of a block or a bucket is there, and what was written."""

@@ -27,6 +27,7 @@ from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.moved import check_moved
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, first_stage, make_schema, reference_plan
@@ -211,7 +212,9 @@ def look(spec: RunSpec, source: Source) -> Look:
     """
     # All of it is read as it will be, with anything in the place of what is to be found, so that what cannot be read costs
     # nothing.
-    n = len(source.records(make_schema(spec, source))[0])
+    records, counted = source.records(make_schema(spec, source))
+    n = len(records)
+    check_moved(source, counted, n)
     if not source.open_parts:
         return Look(n, {}, None)
     raw, persons = source.raw_parts()

@@ -24,6 +24,7 @@ from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.in_blocks import check_memory, read_in_blocks, remove_unused
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.measure import labelled_mixture, measured_mixture
+from lightning_dpgen.runs.moved import check_moved, moved_lines
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.run_dir import remove_blocks
 from lightning_dpgen.runs.warnings import plan_limits
@@ -33,20 +34,31 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 
 def read_records(
-    settings: Settings, source: Source, reporter: Reporter, folder: RunFolder, interrupts: Interrupts
+    settings: Settings,
+    source: Source,
+    reporter: Reporter,
+    folder: RunFolder,
+    interrupts: Interrupts,
+    *,
+    spent: bool = True,
 ) -> Records | InBlocks:
     """Return the private records of a run, in blocks where they are larger than memory.
 
+    Args:
+        spent: whether the run has spent something, so that it no longer stops for what is moved.
+
     Raises:
         UsageError: for a run that takes no records in blocks.
-        BadRecords: if they are not what was declared; nothing has been spent.
+        BadRecords: if they are not what was declared, or more is moved than may be; nothing has been spent.
     """
     records, counted = open_records(settings, source, folder, interrupts)
+    if not spent:
+        check_moved(source, counted, len(records))
     n, part = settings.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
     reporter.say(f"reading (private, stays here): {part}; data.n={n:,}")
     reporter.warn(_declared_warning(settings, records))
-    for what, count in counted.items():
-        reporter.say(f"reading (private, stays here): {what}: {count:,}")
+    for line in moved_lines(counted, len(records)):
+        reporter.say(line)
     return records
 
 

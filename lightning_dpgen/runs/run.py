@@ -26,6 +26,7 @@ from lightning_dpgen.runs.initial import check_other_records, keep_initial, with
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import learn, open_records, read_records
 from lightning_dpgen.runs.measure import needs_records
+from lightning_dpgen.runs.moved import check_moved
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.run_dir import remove_blocks
 from lightning_dpgen.runs.studies import check_study, mark, spent_so_far, study_delta_warning, study_of
@@ -167,17 +168,21 @@ class _Run:
                 if self.source.open_parts:
                     seen = look_in_blocks(self.spec, self.source, self.folder, trained=any_find.trained)
                     self.exits.callback(seen.close)
+                    check_moved(self.source, seen.counted, seen.rows)
                     return seen
                 # The records are told of later, with the number that is bought.
-                records, _ = open_records(any_find, self.source, self.folder, self.interrupts)
-                return discover.Look(len(self._held(records)), {}, None)
+                records, counted = open_records(any_find, self.source, self.folder, self.interrupts)
+                n = len(self._held(records))
+                check_moved(self.source, counted, n)
+                return discover.Look(n, {}, None)
             return discover.look(self.spec, self.source)
-        return self._read(settings)
+        return self._read(settings, spent=False)
 
-    def _read(self, settings: Settings) -> Records | InBlocks:
+    def _read(self, settings: Settings, *, spent: bool = True) -> Records | InBlocks:
         # A first look has read by fewer settings.
         self.exits.close()
-        return self._held(read_records(settings, self.source, self.reporter, self.folder, self.interrupts))
+        reading = settings, self.source, self.reporter, self.folder, self.interrupts
+        return self._held(read_records(*reading, spent=spent))
 
     def _held(self, records: Records | InBlocks) -> Records | InBlocks:
         """Return records whose folder, where they are in blocks, is left to others when this run ends."""

@@ -99,10 +99,10 @@ def _select(
         asked["init"] = first.initial.declared
         reporter.say(first.initial.line)
 
-    def read(reporter: Reporter) -> Records | InBlocks:
+    def read(reporter: Reporter, *, spent: bool) -> Records | InBlocks:
         # Networks draw lots from records, as they are encoded for these, and measurements pass over the same ones.
         reading = next((settings for settings in candidates.settings if settings.trained), first)
-        records = read_records(reading, source, reporter, folder, interrupts)
+        records = read_records(reading, source, reporter, folder, interrupts, spent=spent)
         if isinstance(records, InBlocks):
             exits.callback(records.close)
         return records
@@ -113,7 +113,7 @@ def _select(
         reporter.say(candidates.table())
         reporter.warn(study_delta_warning(study, first.n))
         reporter.say(check_study(study, candidates.plan))
-        records = read(reporter)
+        records = read(reporter, spent=False)
         check_other_records(spec, source.contents())
         reporter.warn(mark(study, spec.privacy, source.contents()))
         run_folder.take(folder)
@@ -131,7 +131,7 @@ def _select(
                     "this software that began it"
                 )
             account.go_on({STAGE: account.ledger.count(STAGE)} if account.ledger.count(STAGE) else {})
-            records = read(SilentReporter())
+            records = read(SilentReporter(), spent=True)
         keep_warnings(folder, first, records)
         trials = _Trials(candidates, records, account, folder, interrupts, score)
         reporter.say("selecting: trials are made, and nothing is said of them")

@@ -22,6 +22,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table, table_bytes
+from lightning_dpgen.data.tables.record_check import TableCheck, check_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.custom import named, options_of, said
@@ -91,6 +92,12 @@ class CustomSource(Source):
         rows = self._frame if rows is None else rows
         with self._settings_named():
             return read_open_columns(rows, self._given[0], list(self.open_parts), person=self.spec.person)
+
+    def check_table(self) -> TableCheck | None:
+        if self._frame is None:
+            return None
+        with self._settings_named():
+            return check_table(self._frame, self._given[0], **self.spec.given("outside", "person", "max_moved"))
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
         return told(self._given[0], found)

@@ -18,6 +18,14 @@ _SHARE = {"gt": 0, "lt": 0.5}
 _BINS = {"ge": 1, "le": 10_000, "by_default": "follows from n and the budget"}
 
 
+def _max_moved() -> Any:
+    return setting(
+        "the largest share of a column's values that may be clamped, or of records that may be repaired or left out for a "
+        "constraint; above it the run stops before anything is spent. What is found privately is not looked at",
+        0.05, ge=0, le=1,
+    )  # fmt: skip
+
+
 def _bins_share() -> Any:
     return setting(
         "the share of the budget for the distributions of columns of numbers, by which open bins are cut; 0 for bins of "
@@ -67,7 +75,8 @@ class _OfPersons(DataSpec):
     person: Text | None = setting("the column that identifies the person of a record, if a person has several records")
     max_rows: int | None = setting("the largest number of records of a person that take part", ge=1, le=10_000)
     outside: Literal["refuse", "clamp"] = setting(
-        "undeclared values are refused, or clamped and counted, privately", "refuse"
+        "undeclared values are refused, or clamped and counted, privately; a column of a table may say it for itself",
+        "refuse",
     )
 
     def model_post_init(self, context: Any) -> None:
@@ -152,6 +161,7 @@ class TableSpec(_InFile, _OfPersons):
         "the person) adds or removes exactly its own rows of the query, and changes no other row"
     )
     schema_: Place | None = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
+    max_moved: float = _max_moved()
     discovery_share: float | None = setting(
         ("the share of the budget for the parts of the schema that are `private`"), **_SHARE
     )
@@ -267,6 +277,7 @@ class CustomDataSpec(_OfPersons):
     options: dict[str, Any] | None = setting(
         "its keyword arguments, plain values; PUBLISHED as given, so no password, and no path that reveals anything"
     )
+    max_moved: float = _max_moved()
     discovery_share: float | None = setting(
         ("for a frame: the share of the budget for the parts of the schema that are `private`"), **_SHARE
     )

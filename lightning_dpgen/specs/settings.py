@@ -57,10 +57,11 @@ if TYPE_CHECKING:
 FIRST_PASS = "first pass"
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
-# Settings of the data that say where something is, and those that a certificate does not show: these, and what its schema
-# says. Records are told by their fingerprint.
-_PLACES = {"path", "url", "query", "schema_", "items", "memory_gib"}
-_NOT_SHOWN = _PLACES | {"source", "n", "bins"}
+# Settings of the data that a run need not be asked for again: where something is, and when it stops before it begins. And
+# those that a certificate does not show: these, and what its schema says. Records are told by their fingerprint. A limit
+# that was raised until a run went on would tell what it had stopped for.
+_NOT_KEPT = {"path", "url", "query", "schema_", "items", "memory_gib", "max_moved"}
+_NOT_SHOWN = _NOT_KEPT | {"source", "n", "bins"}
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def read_as(spec: RunSpec, source: Source) -> dict[str, Any]:
     """Return all that decides what a record is, and what is bought before the rest can be planned."""
     data, privacy = spec.data.given(), spec.privacy
     return {
-        "data": {name: value for name, value in data.items() if name not in _PLACES},
+        "data": {name: value for name, value in data.items() if name not in _NOT_KEPT},
         "schema": source.description,
         "privacy": {name: getattr(privacy, name) for name in ("epsilon", "delta", "noise", "unit", "study")},
     }

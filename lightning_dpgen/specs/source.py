@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.persons import MORE_ROWS, bounded
-from lightning_dpgen.data.reading import Reading
+from lightning_dpgen.data.reading import CLAMP, Reading
 from lightning_dpgen.data.row_sample import RowSample
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
@@ -27,6 +27,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
     from lightning_dpgen.data.records import Records
+    from lightning_dpgen.data.tables.record_check import TableCheck
     from lightning_dpgen.passes.kept_blocks import KeptBlocks
     from lightning_dpgen.passes.kept_look import KeptLook
 
@@ -152,6 +153,14 @@ class Source(ABC):
         """The parts that are found privately, by name."""
         return {}
 
+    def check_table(self) -> TableCheck | None:
+        """Return all that would be refused or moved of the records of a table; None for other records. Private.
+
+        Raises:
+            UsageError, MissingData, BadRecords: as `records`, for what is no such table.
+        """
+        return None
+
     def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], list[pa.Array] | None]:
         """Return where these are found (numbers, categories, or sets as `KeyOwners.of_sets` takes them), and the
         persons of the records, some at a time; None where no person has several.
@@ -219,13 +228,17 @@ def check_discovery(spec: Any, parts: Mapping[str, Part]) -> None:
             "data.discovery_share=0.05, exactly where something is to be found privately "
             f"({', '.join(opened) or 'nothing here'})"
         )
-    if opened and spec.outside != "clamp":
-        raise UsageError(
-            f"data.outside={spec.outside}: what is found privately does not cover every record, and a "
-            "refusal would tell: set data.outside=clamp"
-        )
-    if "items" in opened and spec.kind == "baskets" and spec.person is not None:
-        raise UsageError(f"data.items=private with data.person={spec.person}: declare the items where a person has several")
+    # A column of a table that is found privately is clamped, whatever the others are.
+    if "items" in opened and spec.kind == "baskets":
+        if spec.outside != CLAMP:
+            raise UsageError(
+                f"data.outside={spec.outside}: what is found privately does not cover every record, and a "
+                "refusal would tell: set data.outside=clamp"
+            )
+        if spec.person is not None:
+            raise UsageError(
+                f"data.items=private with data.person={spec.person}: declare the items where a person has several"
+            )
 
 
 def abbreviate(keys: list[Any]) -> str:

@@ -39,6 +39,7 @@ from lightning_dpgen.data.series.times import read_steps
 from lightning_dpgen.data.tables.open_columns import KEYS, PRIVATE
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.reading import check_columns, read_open_columns, read_table, row_digests, table_bytes
+from lightning_dpgen.data.tables.record_check import TableCheck, check_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.passes.table_blocks import TableBlocks
@@ -245,6 +246,10 @@ class TableFile(Source):
         rows = self._records if rows is None else rows
         with self._settings_named():
             return read_open_columns(rows, self.described, list(self.open_parts), person=self.spec.person)
+
+    def check_table(self) -> TableCheck:
+        with self._settings_named():
+            return check_table(self._records, self.described, **self.spec.given("outside", "person", "max_moved"))
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
         return told(self.described, found)

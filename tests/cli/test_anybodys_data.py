@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from lightning_dpgen.data.tables.schema_file import read_schema
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 N = 900
@@ -273,12 +275,23 @@ def test_mistakes_cost_nothing(dpgen, tmp_path, wrong, words):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_found_must_be_clamped(dpgen, tmp_path):
+def test_what_is_found_is_paid_for(dpgen, tmp_path):
     table = _visits(tmp_path)
     (tmp_path / "visits.schema.yaml").write_text(OPEN)
-    for arguments, words in ((["data.discovery_share=0.1"], "data.outside=clamp"), ([], "data.discovery_share=None")):
-        status, _, err = dpgen("train", *table, f"data.n={N}", *arguments, f"run_dir={tmp_path / 'run'}")
-        assert status == 2 and words in err and not (tmp_path / "run").exists(), err
+    status, _, err = dpgen("train", *table, f"data.n={N}", f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and "data.discovery_share=None" in err and not (tmp_path / "run").exists(), err
+
+
+def test_what_is_found_clamps_whatever_others_do(dpgen, tmp_path):
+    """A town that few records have is not found, and no column but this one is clamped."""
+    table = _visits(tmp_path)
+    (tmp_path / "visits.schema.yaml").write_text(OPEN)
+    words = [*table, f"data.n={N}", "data.discovery_share=0.1", *QUICK, f"run_dir={tmp_path / 'run'}"]
+    status, _, err = dpgen("train", *words)
+    assert status == 0, err
+    columns = json.loads((tmp_path / "run/release/privacy.json").read_text())["declared"]["schema"]["columns"]
+    clamped = {column["name"] for column in columns if column.get("outside") == "clamp"}
+    assert clamped and clamped == {column.name for column in read_schema(tmp_path / "visits.schema.yaml").open}
 
 
 def test_a_value_outside_is_refused_or_counted(dpgen, tmp_path):

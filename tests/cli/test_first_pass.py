@@ -14,13 +14,13 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.runs import discover as first_pass
 from lightning_dpgen.runs import run as train
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.verification.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -11,11 +11,11 @@ from contracts.sealed import rewrite
 
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.release.sampler import load_release
-from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.runs import select as selection
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.reporter import SilentReporter
 from lightning_dpgen.specs.compose import asks_for_selection
+from lightning_dpgen.verification.verify import verify
 
 QUICK = [
     "model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50", "split.k=2",

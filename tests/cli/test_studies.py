@@ -12,10 +12,10 @@ from contracts.sealed import rewrite
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.fingerprint_key import fingerprint_key
 from lightning_dpgen.privacy.study import Study
-from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.runs.run_identity import fingerprint
 from lightning_dpgen.runs.studies import mark
 from lightning_dpgen.specs.privacy import PrivacySpec
+from lightning_dpgen.verification.verify import verify
 
 QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
 TOTAL = ["privacy.study_epsilon=5", "privacy.study_delta=1e-5"]

@@ -44,11 +44,11 @@ from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.release.sampler import load_release
-from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.run import read_projection
 from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.specs.usage_error import FAULT
+from lightning_dpgen.verification.verify import verify
 
 # The share of another accountant's answer that a certificate may be below: both are upper bounds, on different grids.
 _SLACK = 0.03

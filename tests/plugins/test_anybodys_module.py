@@ -27,9 +27,9 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.release.weights import release_weights
 from lightning_dpgen.sampling.lots import LotBlocks, PoissonLots, poisson_loader
+from lightning_dpgen.verification.verify import verify
 
 N, RATE, STEPS = 400, 0.1, 12
 RULE = DPNorm(c_max=8.0)

@@ -6,7 +6,6 @@ import functools
 import json
 import math
 import os
-import zipfile
 
 import pytest
 import torch

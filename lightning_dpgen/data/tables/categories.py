@@ -14,12 +14,14 @@ import pyarrow.compute as pc
 from lightning_dpgen.data.names import one_of
 from lightning_dpgen.data.numbers import are_numbers, texts_of
 from lightning_dpgen.data.tables.arrays import Misfit, how_to_correct, shown, wrong_type
-from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
+from lightning_dpgen.data.tables.column import BadSchema, Beyond, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.likely_keys import likely_advice
 from lightning_dpgen.data.tables.scales import Integers
 
 _TRUTH = {False: ("false", "f", "no", "n", "0"), True: ("true", "t", "yes", "y", "1")}
 _LARGEST = 2**53
+# Said of values that a column does not have.
+NOT_LISTED = "not listed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,7 @@ class Category(Modelled):
             string, int64 or bool.
         words: the texts for false and for true in files, where there are no other values; None for any of the usual ones.
         other: the one of them that stands for unlisted values when these are clamped; None if none does.
+        ignore_case: whether texts are read in upper and lower case alike; synthetic tables have them as they are listed.
 
     Example:
         >>> column = Category(name="city", values=("Oslo", "Rome", "elsewhere"), other="elsewhere")
@@ -42,6 +45,7 @@ class Category(Modelled):
     values: tuple[str, ...] | tuple[int, ...] | tuple[bool, ...] = ()
     other: str | int | bool | None = None
     words: tuple[str, str] | None = None
+    ignore_case: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,6 +63,7 @@ class Category(Modelled):
         object.__setattr__(self, "values", values)
         if self.words is not None:
             self._check_words(kind)
+        self._check_case(kind)
         if self.other is not None and (type(self.other) is not kind or self.other not in values):
             self.refuse("other", self.other, "one of the values")
         for text in self.missing_values if self.missing else ():
@@ -90,7 +95,9 @@ class Category(Modelled):
             what["other"] = self.other
         if self.words is not None:
             what["words"] = list(self.words)
-        return what | self.missing_fields() | ({"description": self.description} if self.description else {})
+        if self.ignore_case:
+            what["ignore_case"] = True
+        return what | self.common_fields()
 
     @property
     def present_names(self) -> list[str]:
@@ -137,22 +144,50 @@ class Category(Modelled):
         if not unlisted.any():
             return codes, None
         moves_to = self.values.index(self.other) if self.other is not None else len(self.values)
-        if not clamp or (self.other is None and not self.missing):
-            if self.other is not None or self.missing:
-                to = f"{self.other!r}" if self.other is not None else "missing"
+        to = self._stand_in
+        if not clamp or to is None:
+            if to is not None:
                 advice = f"list it, or let outside=clamp turn it to {to}"
             elif self.kind is bool:
                 advice = "correct it"
             else:
                 advice = "list it, or declare other: one of the values, and use outside=clamp"
             row = int(unlisted.argmax())
+            advice = " or ".join([*self.likely_cures(values[row].as_py()), advice])
             expected = one_of(self.values) if self.kind is not bool else " or ".join(self.words or ("true", "false"))
             likely = likely_advice(str(values[row].as_py()), "category")
             advice = how_to_correct(values, row, f"{advice}; {likely}" if likely else advice)
             raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
-        counted[f"{self.name}: not listed"] += int(unlisted.sum())
+        counted[f"{self.name}: {NOT_LISTED}"] += int(unlisted.sum())
         codes[unlisted] = moves_to
         return codes, None
+
+    def beyond(self, values: pa.Array) -> list[Beyond]:
+        unlisted = self._codes(values) < 0
+        return [Beyond(NOT_LISTED, unlisted, self._stand_in)] if unlisted.any() else []
+
+    def likely_cures(self, value: Any) -> list[str]:
+        """Return what a schema may declare so that an unlisted value is one of those that are listed.
+
+        Example:
+            >>> Category(name="city", values=("Oslo", "Rome")).likely_cures("OSLO")
+            ["declare ignore_case: true if 'OSLO' is 'Oslo'"]
+        """
+        if self.kind is not str or not isinstance(value, str):
+            return []
+        plain = value.strip().lower()
+        near = next((one for one in self.values if one.strip().lower() == plain), None)
+        if near is None:
+            return []
+        if value.strip() == near.strip():
+            return [f"take away the spaces around it if {shortened(value)} is {shortened(near)}"]
+        spaces = ", and take away the spaces around it," if value.strip() != value else ""
+        return [f"declare ignore_case: true{spaces} if {shortened(value)} is {shortened(near)}"]
+
+    @property
+    def _stand_in(self) -> str | None:
+        """The value that an unlisted one is moved to, in words; None where there is none."""
+        return repr(self.other) if self.other is not None else "missing" if self.missing else None
 
     def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:
         return self._choices.take(pa.array(codes))
@@ -171,12 +206,25 @@ class Category(Modelled):
             self.refuse("words", words, "two words that differ in more than capitals, without spaces around them")
         object.__setattr__(self, "words", tuple(words))
 
+    def _check_case(self, kind: type) -> None:
+        if type(self.ignore_case) is not bool or (self.ignore_case and kind is not str):
+            self.refuse("ignore_case", self.ignore_case, "true or false, of values that are texts")
+        lowered = self._lowered.to_pylist() if self.ignore_case else []
+        if len(set(lowered)) < len(lowered):
+            twice = next(value for value, low in zip(self.values, lowered, strict=True) if lowered.count(low) > 1)
+            self.refuse("values", twice, "values that differ in more than upper and lower case, with ignore_case: true")
+
+    @cached_property
+    def _lowered(self) -> pa.Array:
+        return pc.utf8_lower(self._choices[:-1])
+
     def _codes(self, values: pa.Array) -> np.ndarray:
         """Return places (n,) int64, -1 for what is not listed."""
         if self.kind is str:
             if not pa.types.is_string(values.type):
                 raise wrong_type(values, "text")
-            found = pc.index_in(values, self._choices[:-1])
+            listed = self._lowered if self.ignore_case else self._choices[:-1]
+            found = pc.index_in(pc.utf8_lower(values) if self.ignore_case else values, listed)
         elif self.kind is int:
             numbers = pa.array(Integers().ticks(values))
             found = pc.index_in(numbers, self._choices[:-1].cast(numbers.type))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.numbers import are_numbers, floats_of
+from lightning_dpgen.data.reading import CLAMP, OUTSIDE
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 
 # The longest name of a column, and the longest key that a message quotes.
@@ -57,6 +58,21 @@ class Column(ABC):
         raise BadSchema(f"{shortened(value)}: expected {expected}", self.name, key)
 
 
+@dataclass(frozen=True, eq=False)
+class Beyond:
+    """Values of a column that lie outside of what is declared.
+
+    Args:
+        what: in words, such as ``above high``.
+        rows: (n,) bool, where they are.
+        becomes: the value that each is moved to, in words; None where there is none.
+    """
+
+    what: str
+    rows: np.ndarray
+    becomes: str | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Modelled(Column):
     """A column that is learned: a group of `choices`, a unit if it is `scaled`, or both.
@@ -64,10 +80,12 @@ class Modelled(Column):
     Args:
         missing: whether values may be missing, which is a choice of its own, the last one.
         missing_values: texts that say so in a file of text, and in columns of text.
+        outside: ``refuse`` or ``clamp`` values outside of what is declared; None where the reader says it.
     """
 
     missing: bool = False
     missing_values: tuple[str, ...] = ("",)
+    outside: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,6 +100,12 @@ class Modelled(Column):
         object.__setattr__(self, "missing_values", texts)
         if texts != ("",) and not self.missing:
             raise BadSchema("has a meaning only with missing: true", self.name, "missing_values")
+        if self.outside is not None and self.outside not in OUTSIDE:
+            self.refuse("outside", self.outside, f"one of {', '.join(OUTSIDE)}")
+
+    def clamps(self, outside: str) -> bool:
+        """Tell whether values outside of what is declared are moved, where a reader refuses or clamps by default."""
+        return (self.outside or outside) == CLAMP
 
     @property
     @abstractmethod
@@ -102,6 +126,14 @@ class Modelled(Column):
     @abstractmethod
     def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
         """Encode values as `encode` does, where none of them is missing."""
+
+    @abstractmethod
+    def beyond(self, values: pa.Array) -> list[Beyond]:
+        """Return which of the values (n,), none of them missing, are outside of what is declared; none stands twice.
+
+        Raises:
+            Misfit: naming the first value that cannot be read.
+        """
 
     @abstractmethod
     def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:
@@ -200,14 +232,15 @@ class Modelled(Column):
         """The names of all its choices."""
         return self.present_names + ["missing"] * self.missing
 
-    def missing_fields(self) -> dict[str, Any]:
-        """Return what `fields` says of missing values."""
-        if not self.missing:
-            return {}
-        return {"missing": True} | ({} if self.missing_values == ("",) else {"missing_values": list(self.missing_values)})
+    def common_fields(self) -> dict[str, Any]:
+        """Return what `fields` says of missing values and of others outside of what is declared, and the description."""
+        fields: dict[str, Any] = {"missing": True} if self.missing else {}
+        if self.missing_values != ("",):
+            fields["missing_values"] = list(self.missing_values)
+        return fields | {key: value for key in ("outside", "description") if (value := getattr(self, key))}
 
-    def _absent(self, values: pa.Array) -> np.ndarray:
-        """Mark missing values (n,), where there may be any; NaN is no value either, and no text of a file is NaN here."""
+    def is_missing(self, values: pa.Array) -> np.ndarray:
+        """Mark missing values (n,); NaN is no value either, and no text of a file is NaN here."""
         absent = pc.is_null(values, nan_is_null=True)
         if pa.types.is_string(values.type):
             # An empty field is missing in any column, unless it is one of its categories.
@@ -215,7 +248,11 @@ class Modelled(Column):
             absent = pc.or_(absent, pc.is_in(values, pa.array(texts, pa.string())))
         elif are_numbers(values.type) and (codes := self._missing_numbers):
             absent = pc.or_(absent, pa.array(np.isin(floats_of(values), codes)))
-        absent = absent.to_numpy(zero_copy_only=False)
+        return absent.to_numpy(zero_copy_only=False)
+
+    def _absent(self, values: pa.Array) -> np.ndarray:
+        """Mark missing values (n,), where there may be any."""
+        absent = self.is_missing(values)
         if absent.any() and not self.missing:
             raise Misfit(int(absent.argmax()), "a value is missing", "fill it in, or declare missing: true")
         return absent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,13 @@ class Localized(RowSource):
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         done = 0
         for batch in self._rows.batches(columns):
-            arrays = [self._read(name, column, done) for name, column in zip(columns, batch.columns, strict=True)]
+            arrays = []
+            for name, column in zip(columns, batch.columns, strict=True):
+                try:
+                    arrays.append(self._read(name, column))
+                except Misfit as misfit:
+                    where = f"{self.where}, {self.place(done + misfit.row)}: column {shortened(name)}"
+                    raise BadRecords(f"{where}: {misfit.problem}; {misfit.advice}") from None
             yield pa.record_batch(arrays, names=columns)
             done += batch.num_rows
 
@@ -47,36 +53,47 @@ class Localized(RowSource):
     def advice_on(self, names: Collection[str]) -> str:
         return self._rows.advice_on(names)
 
-    def _read(self, name: str, column: pa.Array, before: int) -> pa.Array:
-        form, values = self._forms.get(name), plain(column) if name in self._forms else column
-        if isinstance(form, MomentForm) and are_numbers(values.type):
-            # Programs take dates of digits alone for numbers.
-            values = form.of_numbers(values)
-        if form is None or not pa.types.is_string(values.type):
-            return column
-        absent = pc.or_(pc.is_null(values), pc.is_in(values, pa.array(["", *self._missing.get(name, ())], pa.string())))
-        texts = values.fill_null("")
-        present = ~absent.to_numpy(zero_copy_only=False)
-        wrong = present & ~form.fits(texts)
-        if wrong.any():
-            raise self._refusal(name, values, int(np.argmax(wrong)), before)
-        read = form.read(texts)
-        if isinstance(form, MomentForm):
-            # A day that there is not, such as the 31st of February, is told as it stands in the file.
-            rows = np.flatnonzero(present)
-            try:
-                scale_of(form.kind, resolution="second").ticks(read.filter(pa.array(present)))
-            except Misfit as misfit:
-                raise self._refusal(name, values, misfit.moved(rows).row, before) from None
-        return pc.if_else(absent, values, read)
+    def _read(self, name: str, column: pa.Array) -> pa.Array:
+        form = self._forms.get(name)
+        return column if form is None else read_in_form(column, form, self._missing.get(name, ()))
 
-    def _refusal(self, name: str, values: pa.Array, row: int, before: int) -> BadRecords:
-        """Return the refusal of a text that has not the declared form."""
-        form, text = self._forms[name], values[row].as_py()
-        kinds = (form.kind,) if isinstance(form, MomentForm) else ("integer", "number")
-        advice = likely_advice(text, *kinds)
-        likely = f"; {advice}" if advice else ""
-        return BadRecords(
-            f"{self.where}, {self.place(before + row)}: column {shortened(name)}: {shown(values, row)}: expected "
-            f"{form.declared}, as the schema declares, such as {form.example}; correct the value or the schema{likely}"
-        )
+
+def read_in_form(column: pa.Array, form: WrittenForm, missing: Sequence[str]) -> pa.Array:
+    """Return values whose texts have a declared form as all programs write them; those that are no text stay as they are.
+
+    Args:
+        missing: the texts that stand for a missing value, which have no form.
+
+    Raises:
+        Misfit: naming the first text of another form.
+    """
+    values = plain(column)
+    if isinstance(form, MomentForm) and are_numbers(values.type):
+        # Programs take dates of digits alone for numbers.
+        values = form.of_numbers(values)
+    if not pa.types.is_string(values.type):
+        return column
+    absent = pc.or_(pc.is_null(values), pc.is_in(values, pa.array(["", *missing], pa.string())))
+    texts = values.fill_null("")
+    present = ~absent.to_numpy(zero_copy_only=False)
+    wrong = present & ~form.fits(texts)
+    if wrong.any():
+        raise _refusal(form, values, int(np.argmax(wrong)))
+    read = form.read(texts)
+    if isinstance(form, MomentForm):
+        # A day that there is not, such as the 31st of February, is told as it stands in the file.
+        rows = np.flatnonzero(present)
+        try:
+            scale_of(form.kind, resolution="second").ticks(read.filter(pa.array(present)))
+        except Misfit as misfit:
+            raise _refusal(form, values, misfit.moved(rows).row) from None
+    return pc.if_else(absent, values, read)
+
+
+def _refusal(form: WrittenForm, values: pa.Array, row: int) -> Misfit:
+    """Return the refusal of a text that has not the declared form."""
+    kinds = (form.kind,) if isinstance(form, MomentForm) else ("integer", "number")
+    advice = likely_advice(values[row].as_py(), *kinds)
+    likely = f"; {advice}" if advice else ""
+    problem = f"{shown(values, row)}: expected {form.declared}, as the schema declares, such as {form.example}"
+    return Misfit(row, problem, f"correct the value or the schema{likely}")

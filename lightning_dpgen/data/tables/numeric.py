@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lightning_dpgen.data.tables.arrays import Misfit, shown
 from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
-from lightning_dpgen.data.tables.column import BadSchema, Modelled
+from lightning_dpgen.data.tables.column import BadSchema, Beyond, Modelled
 from lightning_dpgen.data.tables.datetimes import RESOLUTIONS, Dates, Datetimes, Times, is_zone
 from lightning_dpgen.data.tables.density import Density
 from lightning_dpgen.data.tables.likely_keys import with_likely_keys
@@ -27,6 +27,8 @@ from lightning_dpgen.data.value_grid import ValueGrid
 
 TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000
+# Said of values beyond the bounds.
+BELOW, ABOVE = "below low", "above high"
 _MOST_SPECIAL = 1000
 _MOST_PIECES, _MOST_COUNT = 10_000, 1e15
 # Keys of how values are written in text, where that is not as programs do.
@@ -203,7 +205,7 @@ class Numeric(Modelled):
                 what[key] = list(getattr(self, key))
         if self.density:
             what |= {"density": [list(piece) for piece in self.density], "density_noise": self.density_noise}
-        return what | self.missing_fields() | ({"description": self.description} if self.description else {})
+        return what | self.common_fields()
 
     @property
     def present_names(self) -> list[str]:
@@ -265,29 +267,39 @@ class Numeric(Modelled):
             ticks = np.rint(ticks).astype(np.int64)
         return self.scale.column(np.minimum(ticks, self._high), absent)
 
+    def beyond(self, values: pa.Array) -> list[Beyond]:
+        bounds = {BELOW: self.low, ABOVE: self.high}
+        return [Beyond(what, rows, str(bounds[what])) for what, rows in self._outside(self._ticks(values)).items()]
+
     def _within(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
         """Return ticks (n,), all within the bounds, or special."""
+        ticks = self._ticks(values)
+        outside = self._outside(ticks)
+        if outside and not clamp:
+            row = int(np.logical_or.reduce(list(outside.values())).argmax())
+            below = BELOW in outside and outside[BELOW][row]
+            bound = f"below low, {self.low}" if below else f"above high, {self.high}"
+            raise Misfit(
+                row,
+                f"{shown(values, row)} is {bound}",
+                "correct it, change the bound in the schema, or let outside=clamp move it there",
+            )
+        for what, rows in outside.items():
+            counted[f"{self.name}: {what}"] += int(rows.sum())
+            ticks = np.where(rows, self._low if what == BELOW else self._high, ticks)
+        return ticks.astype(np.int64) if self.scale.whole else ticks
+
+    def _ticks(self, values: pa.Array) -> np.ndarray:
         try:
-            ticks = self.scale.ticks(values)
+            return self.scale.ticks(values)
         except Misfit as misfit:
             raise with_likely_keys(misfit, values, self.type) from None
-        below, above = ticks < self._low, ticks > self._high
-        if self.special:
-            outside = ~np.isin(ticks, self._special)
-            below, above = below & outside, above & outside
-        if below.any() or above.any():
-            if not clamp:
-                row = int((below | above).argmax())
-                bound = f"low, {self.low}" if below[row] else f"high, {self.high}"
-                raise Misfit(
-                    row, f"{shown(values, row)} is {'below' if below[row] else 'above'} {bound}",
-                    "correct it, change the bound in the schema, or let outside=clamp move it there",
-                )  # fmt: skip
-            for what, where, bound in (("below low", below, self._low), ("above high", above, self._high)):
-                if where.any():
-                    counted[f"{self.name}: {what}"] += int(where.sum())
-                    ticks = np.where(where, bound, ticks)
-        return ticks.astype(np.int64) if self.scale.whole else ticks
+
+    def _outside(self, ticks: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the ticks (n,) that lie below and above the bounds, where there are any, and are not special."""
+        bare = ~np.isin(ticks, self._special) if self.special else np.ones(len(ticks), bool)
+        found = {BELOW: (ticks < self._low) & bare, ABOVE: (ticks > self._high) & bare}
+        return {what: rows for what, rows in found.items() if rows.any()}
 
     @cached_property
     def _low(self) -> int | float:

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.numbers import texts_of
+from lightning_dpgen.data.reading import CLAMP, REFUSE
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 from lightning_dpgen.data.tables.bins import Bins
-from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text
+from lightning_dpgen.data.tables.column import BadSchema, Beyond, Modelled, is_text
 from lightning_dpgen.data.tables.likely_keys import with_likely_keys
 from lightning_dpgen.data.tables.numeric import MOST_BINS, form_of, scale_of
 from lightning_dpgen.data.tables.scales import LARGEST_WHOLE, Scale
@@ -25,6 +26,7 @@ PRIVATE = "private"
 BOUNDS, KEYS, VALUES = "bounds", "keys", "values"
 # The category of values that were not found.
 OTHER = "other"
+_TELLS = "what is found privately does not cover every record, and a refusal would tell"
 # The references from which powers of two are counted for bounds: for days, the first of 2000. And the range of days.
 _REFERENCES, _DAYS = {"integer": 0, "number": 0, "date": 10_957}, (-719_162, 2_932_896)
 
@@ -43,6 +45,11 @@ class Open(Modelled):
 
     described: Mapping[str, Any]
     find: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.outside == REFUSE:
+            raise BadSchema(f"{REFUSE}: {_TELLS}: leave it out, or write {CLAMP}", self.name, "outside")
 
     @property
     def scale(self) -> Scale:
@@ -70,7 +77,7 @@ class Open(Modelled):
             found: bounds on the scale of `raw`; ``{"bounds": bounds, "pieces": ..., "noise": ...}``, if it was also found
                 how numbers between them are distributed (`find_values`); or the categories.
         """
-        fields = dict(self.described)
+        fields = dict(self.described) | {"outside": CLAMP}
         if self.find == BOUNDS:
             found = found if isinstance(found, dict) else {"bounds": found}
             low, high = self._limits(found["bounds"])
@@ -149,6 +156,10 @@ class Open(Modelled):
     def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
         return np.zeros(len(values), np.int64), np.full(len(values), self.present)
 
+    def beyond(self, values: pa.Array) -> list[Beyond]:
+        self.raw(values)
+        return []
+
     def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:
         return pa.nulls(self.present)
 
@@ -189,7 +200,9 @@ def open_column(name: str, fields: Mapping[str, Any]) -> Open | None:
     if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
         return None
     where = [key for key, value in fields.items() if isinstance(value, str) and value == PRIVATE]
-    about = {key: fields[key] for key in ("description", "missing", "missing_values") if fields.get(key) is not None}
+    about = {
+        key: fields[key] for key in ("description", "missing", "missing_values", "outside") if fields.get(key) is not None
+    }
     if fields.get("type") in _REFERENCES and sorted(where) == ["high", "low"]:
         if fields.get("edges") or fields.get("special"):
             raise BadSchema("edges and special values need declared bounds", name, "low")

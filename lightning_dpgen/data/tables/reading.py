@@ -285,10 +285,15 @@ def _owners(values: pa.Array, name: str) -> pa.Array:
         values = plain(values)
     except Misfit as misfit:
         raise BadValue.of(name, misfit) from None
-    absent = pc.is_null(values, nan_is_null=True)
-    if pa.types.is_string(values.type):
-        absent = pc.or_(absent, pc.equal(values.fill_null(""), ""))
-    absent = absent.to_numpy(zero_copy_only=False)
+    absent = without_person(values)
     if absent.any():
         raise BadValue(name, int(absent.argmax()), "a value is missing: expected the person of each record")
     return values
+
+
+def without_person(values: pa.Array) -> np.ndarray:
+    """Mark the rows (n,) that do not say whose they are."""
+    absent = pc.is_null(values, nan_is_null=True)
+    if pa.types.is_string(values.type):
+        absent = pc.or_(absent, pc.equal(values.fill_null(""), ""))
+    return absent.to_numpy(zero_copy_only=False)

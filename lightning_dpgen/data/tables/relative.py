@@ -67,7 +67,7 @@ class Relative(Column):
         if not isinstance(ends, list | tuple) or len(ends) != 2:
             raise BadSchema(f"{shortened(ends)}: expected the least and the largest, as in [0, 180]", name, DISTANCE)
         kind = {"type": "number", "decimals": value.decimals} if value.type == "number" else {"type": "integer"}
-        kind |= {"missing": value.missing}
+        kind |= {"missing": value.missing, "outside": value.outside}
         try:
             bare = Numeric(name=name, low=ends[0], high=ends[1], **kind)
             if value.special and max(map(abs, bare.limits)) > _LARGEST:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.conditions import EQUAL
+from lightning_dpgen.data.reading import REFUSE
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
@@ -21,6 +22,8 @@ from lightning_dpgen.data.tables.value_set import ValueSet, all_values
 
 # The keys of a schema.
 CONSTRAINTS, FOUND = "constraints", "found_constraints"
+# What becomes of a record that breaks a constraint.
+REPAIRED, LEFT_OUT = "repaired", "left out"
 # The made-up rows by which it is seen whether any row can keep the constraints.
 _TRIED = 1024
 # Repairs of one constraint may break another one, so all are made again: so many in all, or five times.
@@ -170,8 +173,10 @@ class RowRules:
 
         Args:
             batch: with the columns that are read. Private.
-            outside: ``refuse``, or ``clamp``: a record that breaks a constraint is repaired, or left out if it cannot be.
-            counted: what was repaired and left out is added to it: private.
+            outside: ``refuse``, or ``clamp``, where columns do not say: a record that breaks a constraint on a column whose
+                values are clamped is repaired, or left out if it cannot be.
+            counted: what was repaired and left out is added to it, each record that is left out under one constraint:
+                private.
 
         Raises:
             BadValue: naming the constraint and the row of the first record that breaks one.
@@ -179,20 +184,46 @@ class RowRules:
         every = np.ones(batch.num_rows, bool)
         if not self._declared:
             return batch, every
-        counted, clamp = Counter() if counted is None else counted, outside == "clamp"
-        rows = self._rows(batch, _names(self._declared), clamp, counted)
-        if not clamp:
-            broken = ~self._kept(self._declared, rows)
-            if broken.any():
-                raise self._refusal(int(broken.argmax()), rows)
+        counted = Counter() if counted is None else counted
+        rows = self._rows(batch, _names(self._declared), outside, counted)
+        broken = self.broken_by(rows)
+        refused = [rows_of for constraint, rows_of in broken if not self.repairs(constraint, outside)]
+        if refused and (wrong := np.logical_or.reduce(refused)).any():
+            raise self._refusal(int(wrong.argmax()), rows, outside)
+        if not any(self.columns[name].clamps(outside) for name in rows):
             return batch, every
-        before = {constraint.text: ~constraint.holds(rows) for constraint in self._declared}
-        kept = self._repair(self._declared, rows)
-        for text, broken in before.items():
-            for what, count in (("repaired", broken & kept), ("left out", broken & ~kept)):
-                if count.any():
-                    counted[f"{text}: {what}"] += int(count.sum())
+        changed, kept = self.repair(broken, rows)
+        for constraint, what, rows_of in changed:
+            counted[f"{constraint.text}: {what}"] += int(rows_of.sum())
         return self._with_rows(batch, rows).filter(pa.array(kept)), kept
+
+    def repairs(self, constraint: Constraint, outside: str) -> bool:
+        """Tell whether records that break a constraint are repaired: where one of its columns clamps."""
+        return any(self.columns[name].clamps(outside) for name in constraint.columns)
+
+    def places(self, batch: pa.RecordBatch) -> Rows:
+        """Return the places of the values of records about which constraints are, all moved into what is declared."""
+        return self._rows(batch, _names(self._declared), None, Counter())
+
+    def broken_by(self, rows: Rows) -> list[tuple[Constraint, np.ndarray]]:
+        """Return each declared constraint, and the rows (n,) that break it."""
+        return [(constraint, ~constraint.holds(rows)) for constraint in self._declared]
+
+    def repair(
+        self, broken: Sequence[tuple[Constraint, np.ndarray]], rows: Rows
+    ) -> tuple[list[tuple[Constraint, str, np.ndarray]], np.ndarray]:
+        """Repair rows in place, as records are.
+
+        Returns:
+            The constraints with what became of rows that broke them, in a word, and these rows (n,), each that is left out
+            once; and which rows (n,) keep all constraints in the end.
+        """
+        kept, changed = self._repair(self._declared, rows), []
+        left = ~kept
+        for constraint, rows_of in broken:
+            changed += [(constraint, REPAIRED, rows_of & kept), (constraint, LEFT_OUT, rows_of & left)]
+            left = left & ~rows_of
+        return [one for one in changed if one[2].any()], kept
 
     def with_computed(self, arrays: Mapping[str, pa.Array], count: int) -> dict[str, pa.Array]:
         """Return the columns of so many synthetic rows from what was learned: distances are added, others are computed."""
@@ -280,21 +311,22 @@ class RowRules:
 
     def _made(self, batch: pa.RecordBatch | Mapping[str, pa.Array], names: Sequence[str]) -> Rows:
         """Return the places of synthetic values: those that are distances added up may lie beyond their bounds."""
-        found = self._rows(batch, [name for name in names if name not in self.relatives], False, Counter())
+        found = self._rows(batch, [name for name in names if name not in self.relatives], REFUSE, Counter())
         return found | {name: ticks_of(self.columns[name], batch[name]) for name in names if name in self.relatives}
 
     def _rows(
         self,
         batch: pa.RecordBatch | Mapping[str, pa.Array],
         names: Sequence[str],
-        clamp: bool,
+        outside: str | None,
         counted: Counter[str],
     ) -> Rows:
-        """Return the places of values of these columns."""
+        """Return the places of values of these columns; all are moved into what is declared where `outside` is None."""
         found = {}
         for name in names:
+            column = self.columns[name]
             try:
-                found[name] = self.columns[name].numbers(batch[name], clamp, counted)
+                found[name] = column.numbers(batch[name], outside is None or column.clamps(outside), counted)
             except Misfit as misfit:
                 raise BadValue.of(name, misfit) from None
         return found
@@ -304,10 +336,11 @@ class RowRules:
         names = batch.schema.names
         return pa.record_batch({n: self.columns[n].restored(*rows[n]) if n in rows else batch[n] for n in names})
 
-    def _refusal(self, row: int, rows: Rows) -> BadValue:
+    def _refusal(self, row: int, rows: Rows, outside: str) -> BadValue:
         """Return what is wrong with a row that breaks a constraint."""
         one = {name: (numbers[row : row + 1], absent[row : row + 1]) for name, (numbers, absent) in rows.items()}
-        found = next(constraint for constraint in self._declared if not constraint.holds(one)[0])
+        broken = [constraint for constraint in self._declared if not constraint.holds(one)[0]]
+        found = next(constraint for constraint in broken if not self.repairs(constraint, outside))
         values = {name: self.columns[name].restored(*one[name])[0].as_py() for name in found.columns}
         said = ", ".join(f"{name}={'' if value is None else value}" for name, value in values.items())
         advice = "correct it or the constraint in the schema, or let outside=clamp repair it or leave it out"

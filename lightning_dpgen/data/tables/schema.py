@@ -248,8 +248,8 @@ class TableSchema:
 
         Args:
             batch: with the modelled columns, in any order and of any types that can be understood.
-            outside: ``refuse``, or ``clamp``: numbers beyond their bounds become the bound, categories that are not
-                listed the column's `other`, or missing.
+            outside: ``refuse``, or ``clamp``, where a column does not say: numbers beyond their bounds become the bound,
+                categories that are not listed the column's `other`, or missing.
             counted: what was clamped is added to it: private.
 
         Raises:
@@ -263,8 +263,9 @@ class TableSchema:
         group = unit = 0
         for column in self.modelled:
             try:
-                values = self.learned(column.name, batch, outside == "clamp", counted)
-                chosen, scaled = column.encode(values, outside == "clamp", counted)
+                clamp = column.clamps(outside)
+                values = self.learned(column.name, batch, clamp, counted)
+                chosen, scaled = column.encode(values, clamp, counted)
             except Misfit as misfit:
                 raise BadValue.of(column.name, misfit) from None
             except pa.ArrowException as error:

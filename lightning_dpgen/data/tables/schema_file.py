@@ -11,6 +11,7 @@ import yaml
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.relative import DISTANCE, RELATIVE_TO
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, FOUND
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.privacy.nearest_word import nearest
@@ -110,6 +111,12 @@ def read_schema(path: str | Path) -> TableSchema:
     return parse_schema(_text(Path(path)), str(path))
 
 
+def read_leniently(path: str | Path) -> tuple[TableSchema | None, list[BadSchema]]:
+    """Read a file as `read_schema` does, and return all that is wrong with it; see `parse_leniently`."""
+    check_there(Path(path), "schema")
+    return parse_leniently(_text(Path(path)), str(path))
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read the keys and values of another program's file: JSON by its name, else YAML, as the file of a schema is read.
 
@@ -136,19 +143,72 @@ def parse_schema(text: str, source: str = "the schema") -> TableSchema:
         Traceback (most recent call last):
         lightning_dpgen.data.tables.column.BadSchema: F, line 2: column 'age': high: 'x': expected a whole number...
     """
+    found, problems = parse_leniently(text, source)
+    if problems:
+        raise problems[0]
+    assert found is not None, "a schema without a problem is one"
+    return found
+
+
+def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema | None, list[BadSchema]]:
+    """Parse a text as `parse_schema` does, and return all that is wrong with it.
+
+    Returns:
+        The schema without the columns and keys that are wrong, and what depends on them; None where too little is left.
+
+    Raises:
+        BadSchema: for what is no file of a schema.
+
+    Example:
+        >>> kept, wrong = parse_leniently("columns: {a: {type: integer, low: 9}, b: {type: bolean}, c: {type: boolean}}")
+        >>> kept.arrow.names, [error.column for error in wrong]
+        (['c'], ['a', 'b'])
+    """
     node, fields = _parsed(text, source)
     if not isinstance(fields.get("columns"), dict):
         near = None if "columns" in fields else nearest("columns", fields, shortened=True)
         hint = f"; did you mean columns in place of {shortened(near)}?" if near else ""
         raise BadSchema(f"{source}: expected columns: with each column's name and what is declared of it{hint}")
-    _refuse_unfilled(node, source)
-    lines = _lines(node)
+    lines, columns, problems = _lines(node), fields.pop("columns"), list[BadSchema]()
     try:
-        columns = [column_of(name, described) for name, described in fields.pop("columns").items()]
-        return TableSchema.of(columns, fields)
+        _refuse_unfilled(node, source)
     except BadSchema as error:
-        line = lines.get((error.column, error.key), lines.get((error.column, None), 1))
-        raise BadSchema(error.problem, error.column, error.key, f"{source}, line {line}") from None
+        problems.append(error)
+        for key, value in node.value:
+            for name, described in value.value if key.value == "columns" else ():
+                if _unfilled_lines(described):
+                    _leave_out(name.value, columns, fields)
+            if key.value in fields and _unfilled_lines(value):
+                del fields[key.value]
+    while True:
+        try:
+            return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields), problems
+        except BadSchema as error:
+            if problems and error.key == "columns":
+                # Too few are left.
+                return None, problems
+            line = lines.get((error.column, error.key), lines.get((error.column, None), 1))
+            problems.append(BadSchema(error.problem, error.column, error.key, f"{source}, line {line}"))
+            if error.column in columns:
+                _leave_out(error.column, columns, fields)
+            elif error.key in fields:
+                del fields[error.key]
+            else:
+                return None, problems
+
+
+def _leave_out(name: str, columns: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Leave out a column, and what is said of it elsewhere."""
+    del columns[name]
+    if fields.get("label") == name:
+        del fields["label"]
+    for key in (CONSTRAINTS, FOUND):
+        if isinstance(fields.get(key), list):
+            fields[key] = [one for one in fields[key] if name not in str(one)]
+    for other in columns.values():
+        if isinstance(other, dict) and other.get(RELATIVE_TO) == name:
+            for key in (RELATIVE_TO, DISTANCE):
+                other.pop(key, None)
 
 
 def schema_text(schema: TableSchema) -> str:
@@ -233,6 +293,11 @@ def _lines(root: yaml.MappingNode) -> dict[tuple[str | None, str | None], int]:
 
 
 def _refuse_unfilled(root: yaml.Node, source: str) -> None:
+    _refuse(_unfilled_lines(root), source)
+
+
+def _unfilled_lines(root: yaml.Node) -> set[int]:
+    """Return the lines of a node on which a person is still to decide."""
     lines, nodes = set(), [root]
     while nodes:
         node = nodes.pop()
@@ -241,7 +306,7 @@ def _refuse_unfilled(root: yaml.Node, source: str) -> None:
                 lines.add(node.start_mark.line + 1)
         else:
             nodes.extend(part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,)))
-    _refuse(lines, source)
+    return lines
 
 
 def _refuse(unfilled: set[int], source: str) -> None:

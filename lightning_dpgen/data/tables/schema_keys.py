@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_dpgen.data.reading import OUTSIDE
 from lightning_dpgen.data.tables.bins import TRANSFORMS
 from lightning_dpgen.data.tables.datetimes import RESOLUTIONS
 from lightning_dpgen.data.tables.numeric import MOST_BINS
@@ -166,9 +167,15 @@ COLUMN_KEYS = (
     ),
     Key(
         "other",
-        "the value in this list that stands for unlisted values (`outside=clamp`)",
+        "the value in this list that stands for unlisted values (`outside: clamp`)",
         "none",
         {"type": ["string", "integer", "boolean"]},
+    ),
+    Key(
+        "ignore_case",
+        "whether upper and lower case are alike in texts that are read; synthetic tables have them as `values` does",
+        "false",
+        _FLAG,
     ),
     Key(
         "low",
@@ -314,6 +321,12 @@ COLUMN_KEYS = (
         {"type": "array", "minItems": 1, "items": {"type": ["string", "integer"]}},
     ),
     Key(
+        "outside",
+        "`refuse` a value that is not listed, or beyond the bounds; or `clamp` it to `other` or missing, or to the bound",
+        "`outside` of the run; `clamp` for what is found privately",
+        {"enum": list(OUTSIDE)},
+    ),
+    Key(
         "fake",
         "`row_number`, `uuid`, `name` or `email`",
         "none",
@@ -336,7 +349,7 @@ _CUT = (
     *("low", "high", "bins", "edges", "transform", "special", "density", "density_noise", "encoding"),
     *("relative_to", "distance"),
 )
-_MISSING, _SIGNS = ("missing", "missing_values"), ("decimal", "thousands", "unit", "negative")
+_READ, _SIGNS = ("missing", "missing_values", "outside"), ("decimal", "thousands", "unit", "negative")
 _RANGE = (
     "between which bounds does every possible record lie? Bounds as narrow as public knowledge allows cost the least "
     "noise; low: private (and high) has them found"
@@ -344,27 +357,27 @@ _RANGE = (
 KINDS: dict[str, Kind] = {
     "category": Kind(
         "texts or whole numbers from a list",
-        ("values", "other", *_MISSING),
+        ("values", "other", "ignore_case", *_READ),
         "which values are possible, including rare ones? Rare values may share one (other)",
     ),
-    "boolean": Kind("true and false", ("words", *_MISSING), "may it be missing?"),
+    "boolean": Kind("true and false", ("words", *_READ), "may it be missing?"),
     "integer": Kind(
         "whole numbers within bounds",
-        (*_CUT, "decimals", *_SIGNS, *_MISSING),
+        (*_CUT, "decimals", *_SIGNS, *_READ),
         f"{_RANGE}. Does a code such as -1 occur? (special)",
     ),
     "number": Kind(
         "numbers within bounds",
-        (*_CUT, "decimals", *_SIGNS, *_MISSING),
+        (*_CUT, "decimals", *_SIGNS, *_READ),
         f"{_RANGE}. How many decimals do they have? (decimals)",
     ),
-    "date": Kind("days within bounds", (*_CUT, "format", *_MISSING), f"{_RANGE}. Does a code stand for no date? (special)"),
+    "date": Kind("days within bounds", (*_CUT, "format", *_READ), f"{_RANGE}. Does a code stand for no date? (special)"),
     "datetime": Kind(
         "times within bounds",
-        (*_CUT, "resolution", "format", "zone", *_MISSING),
+        (*_CUT, "resolution", "format", "zone", *_READ),
         f"{_RANGE}. How fine must it be? (resolution)",
     ),
-    "time": Kind("times of day", (*_CUT, "resolution", "format", *_MISSING), "how fine must it be? (resolution)"),
+    "time": Kind("times of day", (*_CUT, "resolution", "format", *_READ), "how fine must it be? (resolution)"),
     "drop": Kind("the column is left out", (), "nothing: the column is not in the synthetic table"),
     "fake": Kind(
         "made-up values, which do not depend on the records", ("fake", "constant"), "which made-up value takes its place?"

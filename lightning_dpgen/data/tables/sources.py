@@ -101,7 +101,7 @@ def check_kind(path: Path) -> None:
 
 
 def table_source(source: Any, schema: TableSchema) -> RowSource:
-    """Return what reads a source; no record is read yet.
+    """Return what reads a source as all programs write it (`localized`); no record is read yet.
 
     Args:
         source: the path of a file of a kind of `data.files.kinds`, or of a folder of such files of Parquet or text; a
@@ -112,11 +112,16 @@ def table_source(source: Any, schema: TableSchema) -> RowSource:
         MissingData: if there is no such file.
         BadRecords: for anything else.
     """
+    return localized(written_source(source, schema), schema)
+
+
+def written_source(source: Any, schema: TableSchema) -> RowSource:
+    """Return what reads a source as it is written; arguments and errors are those of `table_source`."""
     if isinstance(source, str | Path):
         check_kind(Path(source))
         if Path(source).is_dir():
-            return localized(_folder(Path(source), schema), schema)
-    return localized(_one_source(source, schema), schema)
+            return _folder(Path(source), schema)
+    return _one_source(source, schema)
 
 
 def table_files(path: str | Path, schema: TableSchema) -> dict[str, FileRows]:

@@ -1,0 +1,48 @@
+"""`dpgen check`: what a schema would refuse or move of the records of a file. The result is private; nothing is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_dpgen.cli.arguments import Parser
+from lightning_dpgen.specs.data import TableSpec
+from lightning_dpgen.specs.run import read_data
+from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.usage_error import MISTAKE, OK, UsageError
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="dpgen check",
+        description="List all that a schema would refuse or move of the records of a table, by column and share, with the "
+        "likely cause. Spends nothing and writes nothing. What it prints is private. The exit status is 0 where "
+        "dpgen train would go on, and 2 where it would stop.",
+    )
+    parser.add_argument("file", help="the records: a file or folder, as for data.path; or the URL of a database")
+    parser.add_argument("schema", help="their schema (.yaml)")
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help="settings of the data, as for dpgen train: data.outside=clamp, data.max_moved=0.1, data.person=COLUMN",
+    )
+    return parser
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments = make_parser().parse_intermixed_args(argv)
+    for word in (arguments.file, arguments.schema):
+        if word.startswith("data."):
+            raise UsageError(f"{word}: expected a file and its schema first, as in dpgen check FILE SCHEMA {word}")
+    given = [word for word in arguments.settings if not word.startswith(("data.path=", "data.schema=", "data.url="))]
+    if len(given) < len(arguments.settings) or any("=" not in word for word in given):
+        raise UsageError("expected one file and its schema, and settings of the data after them: dpgen check FILE SCHEMA")
+    spec = read_data(["data=table", *given])
+    assert isinstance(spec, TableSpec), "data=table is one"
+    place = "url" if "://" in arguments.file else "path"
+    source = source_of(spec.changed(**{place: arguments.file, "schema_": arguments.schema}))
+    source.files()
+    found = source.check_table()
+    assert found is not None, "a table can be checked"
+    print(found)
+    return OK if found.passes else MISTAKE

@@ -1,0 +1,73 @@
+"""Records that were changed or left out where they were read: told, and a reason to stop before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from lightning_dpgen.data.persons import MORE_ROWS
+from lightning_dpgen.data.tables.column import shortened
+from lightning_dpgen.data.tables.open_columns import VALUES
+from lightning_dpgen.data.tables.record_check import MOVES
+from lightning_dpgen.data.tables.row_rules import LEFT_OUT, REPAIRED
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.source import Source
+
+# Columns that a message names.
+_MOST_NAMED = 4
+
+
+def moved_lines(counted: Mapping[str, int], n: int) -> Iterator[str]:
+    """Yield what was changed or left out on the way, and how often, of n records that take part. Private."""
+    rows = _rows(counted, n)
+    for what, count in counted.items():
+        share = f" ({count / rows:.1%})" if _is_move(what) else ""
+        yield f"reading (private, stays here): {what}: {count:,}{share}"
+
+
+def check_moved(source: Source, counted: Mapping[str, int], n: int) -> None:
+    """Stop where more of a column was moved than the settings allow, or of the records that a constraint is about.
+
+    That is known to the curator alone, who has the records; nothing of it is written. What is found privately is not looked
+    at: it is not known yet, and afterwards a stop would tell of it (D35).
+
+    Args:
+        counted: the changes on the way of n records that take part. Private.
+
+    Raises:
+        BadRecords: naming columns, shares and what to do; nothing has been spent.
+    """
+    most = getattr(source.spec, "max_moved", None)
+    if most is None:
+        return
+    unknown = {name for name, part in source.open_parts.items() if part.find != VALUES}
+    moved: dict[str, float] = {}
+    for what, count in counted.items():
+        name = what.rpartition(": ")[0]
+        if _is_move(what) and name not in unknown:
+            moved[name] = moved.get(name, 0.0) + count / _rows(counted, n)
+    above = {name: share for name, share in moved.items() if share > most}
+    if not above:
+        return
+    # A second reading costs nothing but time, which large files have no need to take.
+    found = None if source.in_blocks else source.check_table()
+    causes = {} if found is None else {one.column: one for one in reversed(found.findings) if one.becomes is not None}
+    told = []
+    for name, share in list(above.items())[:_MOST_NAMED]:
+        cause = causes.get(name)
+        why = f" ({cause.what}: {', '.join(cause.examples or cause.places)}: {cause.cure})" if cause else ""
+        told.append(f"{shortened(name)} {share:.1%}{why}")
+    more = f" and of {len(above) - _MOST_NAMED} more" * (len(above) > _MOST_NAMED)
+    raise BadRecords(
+        f"data.max_moved={most:g}: outside=clamp would move more of {', '.join(told)}{more}. dpgen check FILE SCHEMA lists "
+        "all of it (in Python check_table); correct the schema or the records, or allow a larger share. Nothing was spent"
+    )
+
+
+def _is_move(what: str) -> bool:
+    return what.rpartition(": ")[2] in (*MOVES, REPAIRED, LEFT_OUT)
+
+
+def _rows(counted: Mapping[str, int], n: int) -> int:
+    """Return how many records were read."""
+    left_out = sum(count for what, count in counted.items() if what.rpartition(": ")[2] == LEFT_OUT)
+    return n + left_out + counted.get(MORE_ROWS, 0)
