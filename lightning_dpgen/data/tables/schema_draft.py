@@ -63,6 +63,8 @@ _TOLD = {
     "quotes": "which fields stand in double quotes, told from the first rows",
 }
 _DECIMALS_TOLD = "told from the first rows: check it; numbers with more are rounded"
+# Arrow and pandas take the scale of decimals off the numbers, unless one is declared.
+_SCALE_TOLD = "of the type in the file: check it; numbers with more are rounded"
 _OWN = {
     "decimal": "told from the first rows, in which other columns have another sign",
     "thousands": "none stood there in the first rows, as in codes: check it",
@@ -367,8 +369,9 @@ def _of_arrow(name: str, kind: pa.DataType) -> ColumnDraft:
             zone = kind.tz if is_zone(kind.tz) and kind.tz[0].isalpha() else OPEN
             return ColumnDraft.of_type(name, found, zone=zone).because("zone", _ZONE)
         if test(kind):
-            known = {"decimals": kind.scale} if pa.types.is_decimal(kind) and 0 < kind.scale <= 15 else {}
-            return ColumnDraft.of_type(name, found, **known)
+            if pa.types.is_decimal(kind) and 0 < kind.scale <= 15:
+                return ColumnDraft.of_type(name, found, decimals=kind.scale).because("decimals", _SCALE_TOLD)
+            return ColumnDraft.of_type(name, found)
     return ColumnDraft(name, {"type": "drop"}, {"type": f"{kind} cannot be modelled: convert it, or leave it out"})
 
 
