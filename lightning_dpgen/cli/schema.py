@@ -42,8 +42,8 @@ _NOTES = (
     "for model=measured. docs/reference/schema.md has all keys.",
 )
 _LEFT_OUT = (
-    "What the file says of the bounds and values of {} columns is left out, since a program may have read it off the records; "
-    "--declared-public takes it."
+    "What the file says of the bounds and values of {} columns is left out, since a program may have read it off the "
+    "records; --declared-public takes it."
 )
 _SCHEMAS = (".yaml", ".yml")
 # Bins by which a sample is looked at where the schema leaves them open.
