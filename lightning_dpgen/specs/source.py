@@ -20,6 +20,7 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import VALUES
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.privacy.nearest_word import suggest_file
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import DataSpec
@@ -205,7 +206,7 @@ class Source(ABC):
             raise UsageError(
                 f"data.discovery_share={spec.share_of_discovery}: expected a share of the budget, as in "
                 "data.discovery_share=0.05, exactly where something is to be found privately "
-                f"({', '.join(opened) or 'nothing here'})"
+                f"({listed(opened) or 'nothing here'})"
             )
         if opened and spec.outside != "clamp":
             raise UsageError(

@@ -15,6 +15,7 @@ from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import UNREADABLE, check_there, damaged, decoded, opened
 from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.reading import Numbering, one_each
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 LINES = (".dat", ".txt", ".baskets")
@@ -179,7 +180,7 @@ def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
     file.check_has([*besides, *columns])
     if len(columns) != 2:
         raise BadRecords(
-            f"{file.where} has the columns {shown(', '.join(file.columns))}: expected two, of basket ids and items; name "
+            f"{file.where} has the columns {listed(file.columns)}: expected two, of basket ids and items; name "
             "these two, as in columns=[basket,item]"
         )
     basket, item = columns

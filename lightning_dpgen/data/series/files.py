@@ -15,6 +15,7 @@ from lightning_dpgen.data.names import plain, shown
 from lightning_dpgen.data.numbers import floats_of
 from lightning_dpgen.data.reading import Numbering, class_positions
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
@@ -249,7 +250,7 @@ def _columns(file: RowSource, own: list[str], given: Sequence[str] | None, besid
     if len(columns) != len(own):
         raise BadRecords(
             f"{file.where}: found {len(columns)} columns of {what}, expected {len(own)}, as the schema declares: "
-            f"{shown(', '.join(columns))}; name the columns of readings, or correct the length"
+            f"{listed(columns)}; name the columns of readings, or correct the length"
         )
     return columns
 

@@ -18,6 +18,7 @@ from lightning_dpgen.data.tables.narrowing import Impossible, narrowed
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative, ordered, ticks_of
 from lightning_dpgen.data.tables.value_set import ValueSet, all_values
+from lightning_dpgen.privacy.plain_text import listed
 
 # The keys of a schema.
 CONSTRAINTS, FOUND = "constraints", "found_constraints"
@@ -309,9 +310,9 @@ class RowRules:
         one = {name: (numbers[row : row + 1], absent[row : row + 1]) for name, (numbers, absent) in rows.items()}
         found = next(constraint for constraint in self._declared if not constraint.holds(one)[0])
         values = {name: self.columns[name].restored(*one[name])[0].as_py() for name in found.columns}
-        said = ", ".join(f"{name}={'' if value is None else value}" for name, value in values.items())
+        said = listed(f"{name}={'' if value is None else value}" for name, value in values.items())
         advice = "correct it or the constraint in the schema, or let outside=clamp repair it or leave it out"
-        return BadValue(found.columns[0], row, f"breaks the constraint {found.text} with {said}; {advice}")
+        return BadValue(found.columns[0], row, f"breaks the constraint {found.text[:_LONGEST_TOLD]} with {said}; {advice}")
 
 
 def _names(constraints: Sequence[Constraint]) -> list[str]:

@@ -28,6 +28,7 @@ from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.data.tables.value_set import value_set, without_special
 from lightning_dpgen.data.tables.written_form import NEEDED, QUOTES, NumberForm, WrittenForm, problem_of_signs
 from lightning_dpgen.privacy.nearest_word import suggest
+from lightning_dpgen.privacy.plain_text import listed
 
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20
@@ -485,9 +486,3 @@ def _values_in_words(column: Modelled) -> str:
     if isinstance(column, Numeric):
         return "a number in place of choices" if column.scaled else f"{column.present:,} choices of several values each"
     return f"{column.present:,} {'value' if column.present == 1 else 'values'}"
-
-
-def listed(names: list[str]) -> str:
-    """Return names as a message lists them, not too many."""
-    plain = [name if name.isprintable() and len(name) <= 40 else shortened(name) for name in names[:10]]
-    return ", ".join(plain) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

@@ -44,6 +44,7 @@ from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.schema_keys import KINDS as DECIDED
 from lightning_dpgen.data.tables.sources import check_kind
 from lightning_dpgen.data.tables.written_form import NEEDED, MomentForm, NumberForm
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 OPEN = UNFILLED[0]
@@ -252,8 +253,11 @@ def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
 def _asked_of_dates(columns: Sequence[ColumnDraft]) -> list[str]:
     """Return the question of the order of dates and times, where there are several, as a line of comment."""
     names = [_text(column.name) for column in columns if column.fields.get("type") in ("date", "datetime")]
-    told = ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
-    return [f"# {told}: is one never after another? Say so by one of these two."] if len(names) > 1 else []
+    return (
+        [f"# {listed(names, _MOST_NAMED)}: is one never after another? Say so by one of these two."]
+        if len(names) > 1
+        else []
+    )
 
 
 def _text(value: Any) -> str:
