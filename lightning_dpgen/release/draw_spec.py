@@ -53,7 +53,7 @@ class DrawSpec:
     @property
     def written_form(self) -> AsRead:
         """The form of a table as it was read."""
-        return AsRead.of(self.release.schema)
+        return self.release.form
 
     @cached_property
     def columns(self) -> pa.Schema:
