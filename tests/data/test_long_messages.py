@@ -24,7 +24,7 @@ from lightning_dpgen.runs import table, warnings
 
 MANY = 2000
 NAMES = [f"column_{i}_of_a_long_name" for i in range(MANY)]
-LONGEST = 420
+LONGEST = 450
 ONE = "columns: {a: {type: boolean}}"
 
 

@@ -7,7 +7,6 @@ A column whose type holds less has the nearest type that holds all.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +33,7 @@ _INTEGERS = {f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")() for sign in (
 _FLOATS = {"float32": (pa.float32(), 2**24), "float64": (pa.float64(), 2**53)}
 _NULLABLE = {name.replace("int", "Int").replace("uI", "UI"): name for name in _INTEGERS}
 _NULLABLE |= {"Float32": "float32", "Float64": "float64", "boolean": "bool"}
-_DECIMAL = re.compile(r"decimal128\((\d{1,2}), (\d{1,2})\)")
+_DECIMAL = "decimal128"
 # Moments in nanoseconds reach from 1677 to 2262; these years are whole.
 _NANOSECONDS = (-293 * 365 * 86400, 292 * 365 * 86400)
 # Bounds of what is found privately: any.
@@ -75,11 +74,12 @@ def _name_in_arrow(kind: pa.DataType) -> str | None:
         return "str"
     if pa.types.is_boolean(kind):
         return "boolean"
+    if pa.types.is_decimal(kind):
+        # Programs count the digits of the numbers, so their number is no declaration: the schema has the decimals.
+        return _DECIMAL
     name = {pa.float32(): "float32", pa.float64(): "float64"}.get(kind, str(kind))
     name = {own: nullable for nullable, own in _NULLABLE.items() if own in _INTEGERS}.get(name, name)
-    name = {"large_string": "large_string", "string_view": "string_view"}.get(name, name)
-    known = name in {*_FLOATS, *_NULLABLE, *_CLOCKS, *_DAYS, "large_string", "string_view"}
-    return name if known or _DECIMAL.fullmatch(name) else None
+    return name if name in {*_FLOATS, *_NULLABLE, *_CLOCKS, *_DAYS, "large_string", "string_view"} else None
 
 
 def named_types(kinds: Mapping[str, Any], columns: Mapping[str, Modelled]) -> dict[str, str]:
@@ -191,10 +191,8 @@ def _holds_numbers(base: str, column: Modelled, low: int | float, high: int | fl
     unit = column.scale.unit if isinstance(column, Numeric | Open) else 1
     if base in _FLOATS:
         return max(-low, high) / unit <= float(np.finfo(base).max)
-    decimal, decimals = _DECIMAL.fullmatch(base), getattr(column, "decimals", None)
-    if decimal is None or decimals is None or decimals > int(decimal[2]):
-        return False
-    return max(-low, high) / unit < 10 ** (int(decimal[1]) - int(decimal[2]))
+    # A float64 has no more digits than these.
+    return base == _DECIMAL and bool(getattr(column, "decimals", None)) and max(-low, high) < 2**53
 
 
 def _seconds_of(column: Modelled) -> int:
@@ -212,9 +210,7 @@ def in_arrow(name: str, column: Modelled, values: pa.Array) -> pa.Array:
         return pa.DictionaryArray.from_arrays(codes, choices, ordered=base == ORDERED)
     if base in _FLOATS and isinstance(column, Numeric) and column.type == "number":
         return _rounded_within(values, column, _FLOATS[base][0])
-    if decimal := _DECIMAL.fullmatch(base):
-        return pa.array(values.to_pylist(), pa.float64()).cast(pa.decimal128(int(decimal[1]), int(decimal[2])))
-    if base == OBJECT and (decimals := getattr(column, "decimals", None)):
+    if base in (OBJECT, _DECIMAL) and (decimals := getattr(column, "decimals", None)):
         return values.cast(pa.decimal128(38, decimals))
     if base == OBJECT and pa.types.is_timestamp(values.type):
         # As pandas has moments of Python.
@@ -254,6 +250,6 @@ def in_pandas(name: str, column: Modelled, values: pa.Array) -> pd.Series:
         return pd.Series(kind.__from_arrow__(pa.chunked_array([held])))
     if name == "str" or name in ("large_string", "string_view"):
         return held.cast(pa.string()).to_pandas()
-    if name == OBJECT or name in _CLOCKS or name in _DAYS or _DECIMAL.fullmatch(name):
+    if name in (OBJECT, _DECIMAL, *_CLOCKS, *_DAYS):
         return pd.Series(held.to_pylist(), dtype=object)
     return held.to_pandas()
