@@ -67,7 +67,8 @@ def listed(values: Iterable[Any], most: int = 10) -> str:
         >>> listed(["age", "sex"]), listed(range(2000), most=3)
         ('age, sex', '0, 1, 2 and 1,997 more')
     """
-    values, parts = list(values), []
+    values = list(values)
+    parts: list[str] = []
     for value in values[:most]:
         text = str(value)
         text = text if text.isprintable() and len(text) <= _LETTERS else f"{repr(text)[: _LETTERS - 3]}..."

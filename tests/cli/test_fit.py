@@ -87,7 +87,9 @@ def test_it_is_what_the_command_does(dpgen, tmp_path):
     expected = load_release(tmp_path / "command" / "release").sample(40, seed=3)
     declared = [Fitted(tmp_path / name).certificate["declared"] for name in (*sources, "command")]
     assert all(one == declared[0] for one in declared) and declared[0]["outside"] == "refuse"
-    assert all(found.equals(expected) for found in made.values())
+    assert made["frame"].dtypes.equals(frame.dtypes) and made["file"].equals(expected)
+    values = [found.astype(object).fillna("") for found in (expected, *made.values())]
+    assert all(found.equals(values[0]) for found in values)
 
 
 @pytest.fixture

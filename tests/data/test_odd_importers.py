@@ -62,7 +62,7 @@ def test_anything_in_the_place_of_anything(tmp_path, read, whole, ending):
     assert refused > 5
 
 
-# What a program may read off the records, by the path of each key in a file; the marks are not found in a draft by chance.
+# Keys whose values a program may read off the records, by their paths; no draft has the marks by chance.
 READ_OFF = {
     "sdv": (read_sdv, SDV, {
         ("columns", "age", "range_min"): -8642, ("columns", "age", "range_max"): 8642,
