@@ -49,6 +49,8 @@ def name_of(kind: Any) -> str | None:
         ('Int8', 'ordered category', 'datetime64[us]')
     """
     if isinstance(kind, pd.ArrowDtype):
+        if str(kind.pyarrow_dtype) in ("large_string", "string_view"):
+            return f"{kind.pyarrow_dtype}{_ARROW}"
         own = name_of(kind.pyarrow_dtype)
         own = "utf8" if own in ("str", OBJECT) else _NULLABLE.get(own or "", own)
         return None if own is None else f"{own}{_ARROW}"
@@ -70,7 +72,8 @@ def _name_in_arrow(kind: pa.DataType) -> str | None:
         return ORDERED if kind.ordered else CATEGORY
     if pa.types.is_timestamp(kind):
         return f"datetime64[{kind.unit}]"
-    if pa.types.is_string(kind):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        # Parquet has one type for these, and pandas writes any of them.
         return "str"
     if pa.types.is_boolean(kind):
         return "boolean"
@@ -79,7 +82,7 @@ def _name_in_arrow(kind: pa.DataType) -> str | None:
         return _DECIMAL
     name = {pa.float32(): "float32", pa.float64(): "float64"}.get(kind, str(kind))
     name = {own: nullable for nullable, own in _NULLABLE.items() if own in _INTEGERS}.get(name, name)
-    return name if name in {*_FLOATS, *_NULLABLE, *_CLOCKS, *_DAYS, "large_string", "string_view"} else None
+    return name if name in {*_FLOATS, *_NULLABLE, *_CLOCKS, *_DAYS} else None
 
 
 def named_types(kinds: Mapping[str, Any], columns: Mapping[str, Modelled]) -> dict[str, str]:
