@@ -24,6 +24,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lightning_dpgen.cli.guarded import what_came_of
 from lightning_dpgen.privacy.ranks import Ranks, launched_as
+from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.specs.compose import replaced
 from lightning_dpgen.specs.trainer import TrainerSpec
@@ -97,6 +98,8 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         UsageError: if a rank died, with the command that goes on.
     """
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    # The ranks are told of a name that is this run's.
+    run_folder.take(folder)
     words = ["train", *replaced(argv, "run_dir", folder.root)]
     config = LaunchConfig(
         min_nodes=1,

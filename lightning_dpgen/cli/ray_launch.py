@@ -15,6 +15,7 @@ from lightning_dpgen.cli.guarded import what_came_of
 from lightning_dpgen.cli.launch import launched
 from lightning_dpgen.cli.ray_rank import Desk, End, take_part
 from lightning_dpgen.passes.on_ray import connect
+from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.specs.argument_names import as_settings
@@ -71,6 +72,7 @@ def launch(argv: Sequence[str], folder: RunFolder, spec: RunSpec) -> dict[str, A
     with _connected(spec.compute) as ray:
         use_gpu = _takes_gpus(ray.cluster_resources(), spec.trainer, spec.compute)
         desk = _make_desk(ray)
+        run_folder.take(folder)
         words = replaced(argv, "run_dir", folder.root)
         work = functools.partial(take_part, desk, words, folder.root, os.getcwd())
         with tempfile.TemporaryDirectory(prefix="dpgen-ray-") as storage:

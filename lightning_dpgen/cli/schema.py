@@ -7,6 +7,7 @@ import json
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
+from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,10 @@ _NOTES = (
     "moves what is not listed, or beyond the bounds, which is refused otherwise.",
     "Numbers are cut into bins;  encoding: scaled  keeps one a number between low and high, for networks alone and not",
     "for model=measured. docs/reference/schema.md has all keys.",
+)
+_LEFT_OUT = (
+    "What the file says of the bounds and values of {} columns is left out, since a program may have read it off the "
+    "records; --declared-public takes it."
 )
 _SCHEMAS = (".yaml", ".yml")
 # Bins by which a sample is looked at where the schema leaves them open.
@@ -89,6 +94,12 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--from", dest="origin", choices=_IMPORTERS, help="sdv: metadata of one table; dpsynth: a domain file, also of mbi"
     )
+    parser.add_argument(
+        "--declared-public",
+        action="store_true",
+        help="with --from: you declare that bounds and values of that file are public, and that none was read off the "
+        f"private records; they are {OPEN} otherwise",
+    )
     parser.add_argument("--no-header", action="store_true", help="a file of text begins with a record, not with names")
     parser.add_argument("--explain", metavar="COLUMN", help="of a schema: what is declared of a column, and what may be")
     parser.add_argument("--n", type=whole_number, help="of a schema: the declared number of records, for warnings")
@@ -129,22 +140,30 @@ def run(argv: Sequence[str]) -> int:
         beside = "--from" if arguments.origin else "a URL"
         if (arguments.origin or asked) and given:
             raise UsageError(f"{word} applies to a file of records: leave it out with {beside}")
+    if arguments.declared_public and not arguments.origin:
+        raise UsageError(
+            "--declared-public applies to a file of another program: leave it out without --from, since no bound or value "
+            "of a file of records is taken"
+        )
     output = place_of(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.schema.yaml")
     if output.exists():
         raise UsageError(f"-o {output}: exists already; choose another name")
     about: dict[str, Any] = {}
+    notes: tuple[str, ...] = _NOTES
     try:
         if asked:
             columns = draft_of_rows(rows_of(asked))
         elif arguments.origin:
-            columns = _IMPORTERS[arguments.origin](path)
+            columns = _IMPORTERS[arguments.origin](path, declared_public=arguments.declared_public)
+            if left := sum(map(ne, columns, _IMPORTERS[arguments.origin](path, declared_public=True))):
+                notes = (*_NOTES, _LEFT_OUT.format(left))
         else:
             columns, about = draft_of_file(path, header=not arguments.no_header, table=arguments.table)
     except BadSchema as error:
         raise UsageError(str(error)) from None
     except BadRecords as error:
         raise UsageError(str(error).replace("rows_independent=True", "--rows-independent")) from None
-    text = draft_text(columns, "a query" if asked else " ".join(path.name.split()), about, _NOTES)
+    text = draft_text(columns, "a query" if asked else " ".join(path.name.split()), about, notes)
     try:
         with open(output, "x", encoding="utf-8") as file:
             file.write(text)
@@ -156,6 +175,8 @@ def run(argv: Sequence[str]) -> int:
             print(f"{path}: {column.why['type']}")
     many = sum(bool(column.name) for column in columns)
     print(f"{output}: {many} columns, {unfilled} lines to fill in in place of {OPEN}")
+    for note in notes[len(_NOTES) :]:
+        print(note)
     if asked:
         where = [f"data.url={asked.url}", f"data.query={asked.query}"]
         where += ["data.rows_independent=true"] * asked.rows_independent

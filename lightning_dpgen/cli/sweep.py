@@ -139,7 +139,8 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
     Raises:
         UsageError: if it is something else's, or cannot be written.
     """
-    root = run_folder.choose_sweep(run_dir).root
+    folder = run_folder.choose_sweep(run_dir)
+    root = folder.root
     kept = root / "private" / JOBS
     if kept.exists():
         if json.loads(kept.read_text(encoding="utf-8")) != [list(words) for words in jobs]:
@@ -147,13 +148,13 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
                 f"run_dir={root}: holds a sweep over other settings: give the same settings to go on, or choose another "
                 "run_dir"
             )
-        run_folder.take(RunFolder(root))
+        run_folder.take(folder)
         return root.absolute()
-    if RunFolder(root).unfinished or (root.exists() and any(root.iterdir())):
+    if folder.unfinished or (root.exists() and any(root.iterdir())):
         raise UsageError(f"run_dir={root}: is not empty, and holds no sweep; choose another run_dir")
-    run_folder.take(RunFolder(root))
-    durable.write(kept, json.dumps([list(words) for words in jobs]).encode())
-    return root.absolute()
+    run_folder.take(folder)
+    durable.write(folder.private / JOBS, json.dumps([list(words) for words in jobs]).encode())
+    return folder.root.absolute()
 
 
 def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:

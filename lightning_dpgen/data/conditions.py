@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lightning_dpgen.data.names import LABEL, Name, one_of, positions, shown
 from lightning_dpgen.privacy.nearest_word import suggest
+from lightning_dpgen.privacy.plain_text import listed
 
 # Signs and words between a column and its values, the longer ones first where one begins another.
 _SIGNS = {"<=": "<=", ">=": ">=", "!=": "!=", "==": "=", "=": "=", "<": "<", ">": ">"}
@@ -219,5 +220,5 @@ def _cut_column(text: str, names: Sequence[str]) -> tuple[str, str]:
         return column, rest
     if is_in_quotes(column) and column[1:-1] in names:
         raise ValueError(f"{column}: expected the name of the column without quotes, or in backquotes: `{column[1:-1]}`")
-    expected = f"expected one of {', '.join(names[:10])}{suggest(column, names)}"
+    expected = f"expected one of {listed(names)}{suggest(column, names)}"
     raise ValueError(f"column {column[:60]!r}: there is no such column: {expected}")

@@ -12,7 +12,8 @@ from lightning_dpgen.privacy.plain_text import is_plain
 
 Name = str | int
 LABEL = "label"
-_SHOWN, _LISTED = 40, 20
+# Letters of a value, values of a list in a message, and letters of such a list.
+_SHOWN, _LISTED, _LONGEST = 40, 20, 200
 
 
 def public_names(argument: str, names: Sequence[Name], least: int, most: int) -> tuple[Name, ...]:
@@ -129,7 +130,10 @@ def one_of(names: Sequence[Name]) -> str:
         >>> one_of(("day", "night")), one_of(range(21))
         ("one of 'day', 'night'", 'one of the 21 values listed')
     """
-    return f"one of {', '.join(map(shown, names))}" if len(names) <= _LISTED else f"one of the {len(names):,} values listed"
+    told = ", ".join(map(shown, names[: _LISTED + 1]))
+    return (
+        f"one of {told}" if len(names) <= _LISTED and len(told) <= _LONGEST else f"one of the {len(names):,} values listed"
+    )
 
 
 def shown(value: object) -> str:

@@ -12,7 +12,7 @@ from lightning_dpgen.data.schema import Schema
 def first_difference(expected: Schema, found: Schema) -> str | None:
     """Say the first part in which two descriptions differ, in words; return None if they are of the same records.
 
-    Notes on columns, and how files have the records, make no difference.
+    Notes on columns, how files have the records, and the types in which frames have them, make no difference.
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -31,6 +31,7 @@ def _parts(schema: Schema) -> dict[str, Any]:
     """Return a description by parts, as JSON gives them back; those of each column of a table have names of their own."""
     parts = json.loads(json.dumps(schema.as_json()))
     parts.pop("written", None)
+    parts.pop("types", None)
     columns = parts.pop("columns", None)
     if columns is None:
         return parts

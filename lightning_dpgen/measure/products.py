@@ -26,6 +26,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
 from lightning_dpgen.models.outputs import means
 from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.plan import Plan
 
 TABLES = "tables"
@@ -173,7 +174,7 @@ def what_to_leave_out(schema: Schema) -> str:
     """Advise a user whose table has too many cells, naming the columns of most values."""
     named_groups = enumerate(zip(schema.choices, schema.layout.groups, strict=True))
     sizes = {name: size for group, (name, size) in named_groups if group != schema.layout.label}
-    named = ", ".join(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
+    named = listed(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
     return (
         f"cut numbers into fewer bins, or leave out columns of little use (type: drop), first those of most values: {named}"
     )

@@ -18,6 +18,7 @@ from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.whole_sums import check_multiples, check_steps
@@ -171,7 +172,9 @@ class Workload:
             persons_of(records, None, account.plan.max_rows)
             _check_components(component, len(records), statistics)
         if set(statistics) != set(self.noise_shares):
-            raise ValueError(f"statistics {sorted(statistics)}: expected those of the plan, {sorted(self.noise_shares)}")
+            raise ValueError(
+                f"statistics {listed(sorted(statistics))}: expected those of the plan, {listed(sorted(self.noise_shares))}"
+            )
         for name, statistic in statistics.items():
             if (layout := getattr(statistic, "layout", None)) not in (None, records.schema.layout):
                 raise ValueError(

@@ -21,6 +21,7 @@ from lightning_dpgen.metrics.evaluation import (
 )
 from lightning_dpgen.metrics.sdmetrics_report import sdmetrics_section
 from lightning_dpgen.metrics.tensors import check_seconds
+from lightning_dpgen.privacy.plain_text import listed
 
 QUALITY, PAIRS, RECORDS, GROUPS = "quality", "pairs of columns", "rows", "groups"
 CLOSEST, SDMETRICS = "distance to the closest record", "SDMetrics"
@@ -95,7 +96,7 @@ def evaluate_table(
             raise ValueError(f"the {name} records are of another schema than the real ones")
     modelled = [column.name for column in real.schema.recorded]
     if by is not None and by not in modelled:
-        raise ValueError(f"by={by!r}: expected a column of the table: {', '.join(modelled)}")
+        raise ValueError(f"by={by!r}: expected a column of the table: {listed(modelled)}")
     sides = _halved(given, by or real.schema.label, seed)
     named = {name: partial(_untimed, compute, sides) for name, compute in _COMPUTED.items()}
     if sdmetrics:

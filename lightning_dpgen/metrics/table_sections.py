@@ -26,6 +26,7 @@ from lightning_dpgen.metrics.numeric_summaries import orders, ordinary, spreads,
 from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile_bins
 from lightning_dpgen.metrics.sections import Interval, Section
 from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
+from lightning_dpgen.privacy.plain_text import listed
 
 # Groups of a column that are compared, at most, and the records of a side that one needs.
 GROUPS, FEW = 12, 30
@@ -256,7 +257,7 @@ def groups_section(sides: TableSides) -> Section | str:
             del distances[column.name]
             if distances:
                 scores |= _mean_and_worst(f"{title}: one column", distances)
-    note = f"groups with fewer than {FEW} records of a side have their shares alone ({', '.join(few)})" if few else None
+    note = f"groups with fewer than {FEW} records of a side have their shares alone ({listed(few)})" if few else None
     return replace(_section(found, {}), note=note)
 
 

@@ -7,6 +7,7 @@ from typing import SupportsIndex
 
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.privacy.number_arguments import read_whole
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.samplers import POISSON, TRUNCATED, check_sampler
 from lightning_dpgen.privacy.segments import Pieces, Segment, is_schedule, read_rate, read_segments
@@ -126,7 +127,9 @@ def _check_strategy(
                 "before each step, such as Fixed or Decay, of a record and not of a person"
             )
     if embeddings:
-        raise ValueError(f"embeddings {sorted(embeddings)} with correlated noise: expected none, since each draws its own")
+        raise ValueError(
+            f"embeddings {listed(sorted(embeddings))} with correlated noise: expected none, since each draws its own"
+        )
 
 
 def _truncation(sampler: str, largest_lot: SupportsIndex | None, at_most: SupportsIndex | None) -> Truncation | None:

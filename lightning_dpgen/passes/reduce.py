@@ -19,6 +19,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.blocks import Blocks
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.whole_sums import LARGEST_SUM
 
 # Sums are held in two parts: multiples of 2^32, and the rest below that, which 2^30 blocks do not fill.
@@ -171,7 +172,7 @@ class _Total:
         if key in self.counted:
             return
         if set(partial) != set(self._high):
-            raise ValueError(f"partial sums {sorted(partial)}: expected {sorted(self._high)}")
+            raise ValueError(f"partial sums {listed(sorted(partial))}: expected {listed(sorted(self._high))}")
         for name, sums in partial.items():
             shape = tuple(self._high[name].shape)
             if (tuple(sums.shape), sums.dtype) != (shape, torch.int64):

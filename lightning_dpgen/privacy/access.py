@@ -13,6 +13,7 @@ import dp_accounting
 from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.events import decode, encode
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
 from lightning_dpgen.privacy.strategy import CYCLIC, Strategy
 from lightning_dpgen.privacy.strict_json import check_shape, shape
@@ -128,8 +129,8 @@ class Access:
             raise ValueError(f"stage {self.stage!r}: lots of records that take turns are not cut: expected no truncation")
         if set(self.multipliers) != {"gradient"} or self.kinds or self.deltas:
             raise ValueError(
-                f"stage {self.stage!r}: correlated noise is that of the gradient alone, found {sorted(self.multipliers)}: "
-                "take a clipping rule that draws no noise, such as Fixed"
+                f"stage {self.stage!r}: correlated noise is that of the gradient alone, found "
+                f"{listed(sorted(self.multipliers))}: take a clipping rule that draws no noise, such as Fixed"
             )
         share = self.sample_rate * strategy.period
         if not share <= 1.0 + _ROUNDING or (strategy.sampler != CYCLIC and not share >= 1.0 - _ROUNDING):

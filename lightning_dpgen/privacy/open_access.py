@@ -9,6 +9,7 @@ from lightning_dpgen.privacy.correlated_noise import CorrelatedNoise
 from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.ranks import Ranks
 
@@ -61,8 +62,8 @@ class OpenAccess:
             raise LedgerError(f"noise {name!r}: the access of stage {self.access.stage!r} is closed")
         if name not in self._left:
             raise LedgerError(
-                f"noise {name!r} was drawn already or is not listed; "
-                f"stage {self.access.stage!r} has {sorted(self._left)} left of {sorted(self.access.multipliers)}"
+                f"noise {name!r} was drawn already or is not listed; stage {self.access.stage!r} has "
+                f"{listed(sorted(self._left)) or 'none'} left of {listed(sorted(self.access.multipliers))}"
             )
         if self.ranks.size > 1 and kind != GAUSSIAN:
             raise LedgerError(
@@ -78,4 +79,4 @@ class OpenAccess:
 
     def _check_used_up(self) -> None:
         if self._left and self.private:
-            raise LedgerError(f"stage {self.access.stage!r}: {sorted(self._left)} was paid for and never drawn")
+            raise LedgerError(f"stage {self.access.stage!r}: {listed(sorted(self._left))} was paid for and never drawn")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 # Control characters, and separators of lines and paragraphs.
 _REFUSED = ("Cc", "Zl", "Zp")
 # The longest name, as a certificate shows it.
 LONGEST_NAME = 200
+# The letters of a value, and of all values that one list of a message shows.
+_LETTERS, _ROOM = 40, 80
 
 
 def is_plain(text: str) -> bool:
@@ -51,3 +54,26 @@ def check_legible(argument: str, text: Any) -> None:
         raise ValueError(
             f"{argument}={repr(text)[:60]}: expected a name, 1 to {LONGEST_NAME} characters on one line, all seen"
         )
+
+
+def listed(values: Iterable[Any], most: int = 10) -> str:
+    """Return names or values as a message lists them: as many as one line has room for, and how many more there are.
+
+    Args:
+        values: at least one; text that is long, or cannot be printed, is cut and in quotes.
+        most: how many are listed, at most.
+
+    Example:
+        >>> listed(["age", "sex"]), listed(range(2000), most=3)
+        ('age, sex', '0, 1, 2 and 1,997 more')
+    """
+    values = list(values)
+    parts: list[str] = []
+    for value in values[:most]:
+        text = str(value)
+        text = text if text.isprintable() and len(text) <= _LETTERS else f"{repr(text)[: _LETTERS - 3]}..."
+        if parts and len(", ".join([*parts, text])) > _ROOM:
+            break
+        parts.append(text)
+    rest = len(values) - len(parts)
+    return ", ".join(parts) + (f" and {rest:,} more" if rest else "")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.text import UTF8
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import Modelled
+from lightning_dpgen.data.tables.column_types import in_arrow, in_pandas
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm, WrittenForm, with_offset
@@ -31,6 +34,7 @@ class AsRead:
         words: for false and for true, by column.
         missing: the text for a missing value, by column, where that is no empty field.
         as_lines: whether text has baskets, one a line: the label, where there is one, and then the items, in no columns.
+        types: of columns in frames and Parquet files, where they are not the usual ones, each with its column.
 
     Example:
         >>> chunk = pa.record_batch({"ok": [True, None], "x": [1.5, 2.0]})
@@ -51,6 +55,7 @@ class AsRead:
     skip_rows: int = 0
     comment: tuple[str, ...] = ()
     as_lines: bool = False
+    types: dict[str, tuple[str, Modelled]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, schema: Schema) -> AsRead:
@@ -71,6 +76,7 @@ class AsRead:
             {c.name: c.missing_values[0] for c in columns if c.missing and "" not in c.missing_values},
             schema.skip_rows,
             schema.comment,
+            types={c.name: (schema.types[c.name], c) for c in columns if c.name in schema.types},
         )
 
     def texts(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
@@ -105,6 +111,26 @@ class AsRead:
         Words are text, and so are moments with a zone.
         """
         return _changed(chunk, lambda name, column: _without_zone(self._with_words(name, column)))
+
+    def typed(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Return records as a Parquet file has them."""
+        return _changed(chunk, lambda name, column: in_arrow(*self.types[name], column) if name in self.types else column)
+
+    def typed_schema(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of `typed`, with the types that pandas gives them when it reads such a file."""
+        if not self.types:
+            return columns
+        nothing = pa.record_batch([pa.array([], kind) for kind in columns.types], names=columns.names)
+        told = pa.Schema.from_pandas(self.frame(pa.Table.from_batches([nothing])), preserve_index=False)
+        return self.typed(nothing).schema.with_metadata({**(told.metadata or {}), **(columns.metadata or {})})
+
+    def frame(self, table: pa.Table) -> pd.DataFrame:
+        """Return records as a frame has them."""
+        frame = table.to_pandas()
+        for name, (own, column) in self.types.items():
+            if name in frame:
+                frame[name] = in_pandas(own, column, table.column(name).combine_chunks())
+        return frame
 
     def schema(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of `values`."""

@@ -85,7 +85,7 @@ def _read(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
         return kept.empty_table()
     with open(path, "rb") as opened, pq.ParquetFile(opened) as file:
         batch = next(file.iter_batches(ROWS, columns=list(columns)), None)
-    return kept.empty_table() if batch is None else pa.Table.from_batches([batch]).select(list(columns))
+    return kept.empty_table() if batch is None else pa.Table.from_batches([batch]).select(list(columns)).cast(kept)
 
 
 def _of_table(path: Path, schema: TableSchema) -> Shown:

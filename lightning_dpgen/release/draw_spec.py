@@ -64,7 +64,7 @@ class DrawSpec:
             return written_baskets(schema, self.ending)
         if isinstance(schema, SeriesSchema):
             return written_series(schema, self._form_of_series(schema), self.form)
-        return as_they_are(self.release.arrow, AsRead.of(schema))
+        return as_they_are(self.release.arrow, self.release.form)
 
     @property
     def written_form(self) -> AsRead:

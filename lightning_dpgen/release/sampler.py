@@ -6,6 +6,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.series_gaussians import SeriesGaussians
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.number_arguments import read_whole
+from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.blocks import block_rows, block_streams
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.codes import encode_records
@@ -198,12 +200,22 @@ class Release:
         if isinstance(self.schema, SeriesSchema) and self.schema.written != SeriesForm():
             written = written_series(self.schema, self.schema.written)
             return pa.Table.from_batches(written.rows(self.chunks(n, seed, where), 0), written.columns).to_pandas()
-        return self.table(n, seed, where).to_pandas()
+        return self.form.frame(self._table(n, seed, where))
 
     def table(self, n: int, seed: int | None = None, where: Where | None = None) -> pa.Table:
-        """Draw the same records as the columns of ``arrow``."""
+        """Draw the same records as a table of Arrow, with the columns of a Parquet file."""
+        drawn = self._table(n, seed, where)
+        columns = self.form.typed_schema(self.arrow)
+        return pa.Table.from_batches(map(self.form.typed, drawn.to_batches()), columns.with_metadata(None)).cast(columns)
+
+    def _table(self, n: int, seed: int | None, where: Where | None) -> pa.Table:
         self._check_columns()
-        return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow).cast(self.arrow)
+        return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow)
+
+    @cached_property
+    def form(self) -> AsRead:
+        """The form in which the records of a table were read, and files have synthetic ones."""
+        return AsRead.of(self.schema)
 
     def chunks(
         self, n: int, seed: int | None = None, where: Where | None = None, rows: range | None = None

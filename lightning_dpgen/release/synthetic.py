@@ -79,7 +79,7 @@ class SyntheticContent:
     def write(self, folder: Path, *, private: bool) -> None:
         release = Release(self.mixture, private=private)
         write_model(folder, self.mixture, private=private)
-        write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.arrow)
+        write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.arrow, form=release.form)
         if self._draw is not None:
             self._draw(folder / SHEET, release)
         if self.figure is not None:

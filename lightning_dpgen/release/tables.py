@@ -47,7 +47,7 @@ def write_table(
         path: of the file, whose ending says its format.
         schema: the columns.
         escape: as for `csv_text`.
-        form: of a table as it was read; a Parquet file has types of its own, and none.
+        form: of a table as it was read; a Parquet file has its types alone.
         sheet: the name of the sheet of a workbook, or of the table of a database (DuckDB by its ending, else SQLite).
 
     Raises:
@@ -56,8 +56,9 @@ def write_table(
     """
     if path.suffix == ".parquet":
         # Arrow would read a path in its own way.
-        with open(path, "wb") as file, pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-            for group in _row_groups(chunks):
+        columns = form.typed_schema(schema)
+        with open(path, "wb") as file, pa.parquet.ParquetWriter(file, columns, compression="zstd") as writer:
+            for group in _row_groups(map(form.typed, chunks)):
                 writer.write(group)
     elif path.suffix in (".csv", ".tsv", *OF_BASKETS):
         with open(path, "w", encoding=form.charset, newline="") as file:

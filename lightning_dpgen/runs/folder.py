@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +17,7 @@ from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.chain import heads_file, hold
 from lightning_dpgen.privacy.errors import LedgerError, OtherNoise
-from lightning_dpgen.privacy.folders import make_folder, make_private, place_of
+from lightning_dpgen.privacy.folders import make_folder, make_private, place_of, sync_folder
 from lightning_dpgen.privacy.ledger import FILE_NAME, Ledger
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
@@ -31,11 +33,17 @@ def _under(*names: str) -> Any:
     return property(lambda folder: folder.root.joinpath(*names))
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunFolder:
-    """Where a run keeps its files."""
+    """Where a run keeps its files.
+
+    Args:
+        root: the folder.
+        default: its name where no person has chosen one, until `take` creates it: what is there is another run's.
+    """
 
     root: Path
+    default: Path | None = None
 
     release = _under(RELEASE)
     private = _under("private")
@@ -67,12 +75,12 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """True where there is a release; it may have been moved, and a link left."""
-        return (self.release / CERTIFICATE).is_file()
+        return self.default is None and (self.release / CERTIFICATE).is_file()
 
     @property
     def begun(self) -> bool:
         """True where there is a ledger and no release."""
-        return self.ledger.exists() and not self.release.exists()
+        return self.default is None and self.ledger.exists() and not self.release.exists()
 
     @property
     def unfinished(self) -> bool:
@@ -104,26 +112,45 @@ def choose(run_dir: str | Path | None) -> RunFolder:
 
 def choose_sweep(run_dir: str | Path | None) -> RunFolder:
     """Return the folder that was asked for, for a sweep, which may be there already; see `choose`."""
-    root = place_of(run_dir or _fresh(Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")))
-    folder = RunFolder(root)
-    check_run_dir(root)
+    if run_dir:
+        folder = RunFolder(place_of(run_dir))
+    else:
+        default = place_of(Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+        folder = RunFolder(next(path for path in _beside(default) if not path.exists()), default)
+    check_run_dir(folder.root)
     return folder
 
 
-def _fresh(root: Path) -> Path:
-    """Return the folder itself, or one beside it where there is one already, from a run of the same second."""
-    beside = (root.with_name(f"{root.name}_{number}") for number in itertools.count(2))
-    return root if not root.exists() else next(path for path in beside if not path.exists())
+def _beside(default: Path) -> Iterator[Path]:
+    """Yield a default name and others, for runs of the same second."""
+    yield default
+    yield from (default.with_name(f"{default.name}_{number}") for number in itertools.count(2))
+
+
+def _claim(folder: RunFolder) -> None:
+    """Create a folder of a default name that no other run has; it gets the next name where one was quicker."""
+    assert folder.default is not None
+    make_folder(folder.default.parent)
+    for path in _beside(folder.default):
+        with suppress(FileExistsError):
+            path.mkdir()
+            sync_folder(path.parent)
+            folder.root, folder.default = path, None
+            return
 
 
 def take(folder: RunFolder) -> None:
     """Create the folder, of which its owner alone may read the private part. Of two runs that try, one creates the ledger.
+
+    A default name that another run has taken since it was chosen is left to that run, and `folder.root` is another one.
 
     Raises:
         UsageError: if the place cannot be written, or its private part is a link, or open to others and another user's; if
             something stands where the run writes later, when it has spent.
     """
     try:
+        if folder.default is not None:
+            _claim(folder)
         make_folder(folder.root)
         make_private(folder.private, FILE_NAME, JOBS)
     except OSError as error:

@@ -58,6 +58,7 @@ def look_in_blocks(spec: RunSpec, source: Source, folder: RunFolder, *, trained:
     Raises:
         UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were counted stay.
     """
+    run_folder.take(folder)
     kept = source.first_look(make_schema(spec, source), folder.blocks, private=spec.privacy.private)
     with ExitStack() as undo:
         undo.callback(kept.close)
@@ -82,6 +83,7 @@ def read_in_blocks(
         UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were encoded stay.
     """
     executor = training_executor(settings.spec) if settings.trained else make_executor(settings.spec.compute)
+    run_folder.take(folder)
     kept = source.blocks(settings.schema, folder.blocks, values=values, by_rows=settings.trained)
     with ExitStack() as undo:
         undo.callback(kept.close)
@@ -97,7 +99,6 @@ def read_in_blocks(
 def _reading(folder: RunFolder, kept: KeptBlocks | KeptLook) -> Iterator[None]:
     """Hold the place of blocks while they are read into it, and say in errors how to go on."""
     fresh = not folder.unfinished
-    run_folder.take(folder)
     on = f"the blocks that were read are kept, and run_dir={folder.root} goes on with them"
     on += "; nothing was spent" if fresh else ""
     try:

@@ -13,6 +13,7 @@ from jsonschema import Validator
 
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.specs.usage_error import UsageError
@@ -111,7 +112,7 @@ def check_rank_settings(about: Mapping[str, Any], asked: Mapping[str, Any], rank
     """
     if different := _different(about["settings"], _flat(asked)):
         raise UsageError(
-            f"rank {rank}: has other settings than rank 0 ({', '.join(different[:3])}): give all nodes the same command"
+            f"rank {rank}: has other settings than rank 0 ({listed(different, 3)}): give all nodes the same command"
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from lightning_dpgen.privacy.fingerprint_key import KEY, fingerprint_key, known_key
 from lightning_dpgen.privacy.folders import make_private
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
@@ -100,7 +101,7 @@ def mark(
         return None
     ours = "and is not entered in it" if study is None else f"and this run adds to study {study.name} alone"
     return (
-        f"privacy.study={'null' if study is None else study.name}: this file belongs to study {', '.join(others)}, {ours}; "
+        f"privacy.study={'null' if study is None else study.name}: this file belongs to study {listed(others)}, {ours}; "
         "what both tell about its people adds up, and no certificate will say so"
     )
 

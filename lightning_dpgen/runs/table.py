@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from lightning_dpgen.data.value_grid import without_level
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
@@ -54,7 +55,7 @@ def _noises(multipliers: Mapping[str, float]) -> str:
     for multiplier, columns in trees.items():
         many = f"values of {len(columns)} columns" if len(columns) > 1 else columns[0]
         said.append(f"{many} {multiplier} a level")
-    return ", ".join(said)
+    return listed(said)
 
 
 def decay_line(rule: ClippingRule | None, plan: Plan) -> str | None:

@@ -11,6 +11,7 @@ from lightning_dpgen.data.value_grid import VALUES_OF, without_level
 from lightning_dpgen.data.value_tree import CERTAIN
 from lightning_dpgen.gradients.clipping import Decay
 from lightning_dpgen.privacy.epsilon_range import caution
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS
 from lightning_dpgen.release.limits import sentence
@@ -55,7 +56,7 @@ def _values_warning(settings: Settings, plan: Plan) -> str | None:
     least = CERTAIN * max(found.values(), default=0.0) * plan.max_rows
     if not plan.private or least * _FEWEST_PIECES <= settings.n:
         return None
-    columns = ", ".join(noise.removeprefix(VALUES_OF) for noise in found)
+    columns = listed(noise.removeprefix(VALUES_OF) for noise in found)
     return (
         f"of numbers whose bins follow the records ({columns}) what fewer than {least:,.0f} of {settings.n:,} records "
         "share is not told from noise, and is spread evenly over its numbers; declare how many bins (bins: 10), leave out "

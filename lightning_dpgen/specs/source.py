@@ -20,6 +20,7 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.open_columns import VALUES
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.privacy.nearest_word import suggest_file
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import DataSpec
@@ -226,7 +227,7 @@ def check_discovery(spec: Any, parts: Mapping[str, Part]) -> None:
         raise UsageError(
             f"data.discovery_share={spec.share_of_discovery}: expected a share of the budget, as in "
             "data.discovery_share=0.05, exactly where something is to be found privately "
-            f"({', '.join(opened) or 'nothing here'})"
+            f"({listed(opened) or 'nothing here'})"
         )
     # A column of a table that is found privately is clamped, whatever the others are.
     if "items" in opened and spec.kind == "baskets":

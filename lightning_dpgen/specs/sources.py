@@ -42,6 +42,7 @@ from lightning_dpgen.data.tables.reading import check_columns, read_open_columns
 from lightning_dpgen.data.tables.record_check import TableCheck, check_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.data.tables.sources import declared_types
 from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.sampling.errors import BadRecords
@@ -145,7 +146,7 @@ class TableFile(Source):
         super().__init__(spec)
         self._frame = frame
         if schema is not None:
-            self.described = schema
+            self.described = self._typed(schema)
 
     @cached_property
     def described(self) -> TableSchema:
@@ -156,7 +157,12 @@ class TableFile(Source):
                 "drafts one"
             )
         with self._settings_named():
-            return read_schema(self.spec.schema_)
+            return self._typed(read_schema(self.spec.schema_))
+
+    def _typed(self, schema: TableSchema) -> TableSchema:
+        """Return a schema with the types that a frame or a Parquet file declares of its columns."""
+        kinds = declared_types(self._records) if self._frame is not None or self.spec.path else {}
+        return schema.with_types_of(kinds) if kinds else schema
 
     def declare(self, found: dict[str, Any] | None = None) -> TableSchema:
         return filled(self.described, found)

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.nearest_word import nearest, suggest
-from lightning_dpgen.privacy.plain_text import is_plain
+from lightning_dpgen.privacy.plain_text import is_plain, listed
 from lightning_dpgen.specs.typed import typed
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -154,7 +154,7 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
     if told == "value_error":
         return f"{name}={shown(value)}: expected {context['error']}"
     if told == "model_type" and isinstance(field and field.annotation, type) and issubclass(field.annotation, Spec):
-        below = ", ".join(f"{name}.{one}" for one in names_of(field.annotation))
+        below = listed(f"{name}.{one}" for one in names_of(field.annotation))
         return f"{name}={shown(value)}: expected settings below this name: {below}"
     of_item = _TYPES.get(told, mistake["msg"])
     if places and field is not None and field.description:

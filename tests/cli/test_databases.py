@@ -107,7 +107,7 @@ def test_other_records_are_noticed_and_another_order_is_none(dpgen, database, tm
     ("query", "words"),
     [
         ("select age, sex from adults", "'adults' is a view, so a row may depend on several records"),
-        ("select age, sex from wards", "has no table 'wards': it has 'visits'"),
+        ("select age, sex from wards", "has no table 'wards': it has visits"),
         ("select age, gender from visits", "no such column:"),
         ("select age, sex, ward from visits", "has ward, not in the schema"),
         ("select sex as age, sex from visits", "row 0 (from 0): column 'age': 'F': expected a whole number"),

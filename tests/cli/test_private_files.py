@@ -3,7 +3,10 @@
 import os
 import shutil
 import stat
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -172,6 +175,26 @@ def test_what_stands_in_the_way_of_a_file_is_refused_before_anything_is_spent(tm
     with pytest.raises(UsageError, match=rf"private/{name} is .*choose another run_dir$") as refused:
         run_folder.take(RunFolder(tmp_path / "run"))
     assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("choose", [run_folder.choose, run_folder.choose_sweep])
+def test_runs_of_one_second_take_folders_of_their_own(tmp_path, monkeypatch, choose):
+    """All have chosen a default name before any creates it, as programs do that are started together."""
+    monkeypatch.chdir(tmp_path)
+    now = datetime(2026, 1, 1)
+    monkeypatch.setattr(run_folder, "datetime", SimpleNamespace(now=lambda: now))
+    folders = [choose(None) for _ in range(4)]
+    assert len({folder.root for folder in folders}) == 1 and not (tmp_path / "runs").exists()
+    run_folder.take(folders[0])
+    folders[0].ledger.write_text('{"id": 1}')
+    # Nobody goes on with another's run.
+    assert folders[0].unfinished and not any(folder.unfinished or folder.finished for folder in folders[1:])
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run_folder.take, folders))
+    name = "2026-01-01_00-00-00"
+    assert sorted(folder.root.name for folder in folders) == [name, *(f"{name}_{number}" for number in (2, 3, 4))]
+    assert all(folder.private.is_dir() for folder in folders) and folders[0].root.name == name
+    assert choose(None).root.name == f"{name}_5"
 
 
 def test_what_a_run_has_left_is_not_in_its_way(tmp_path):

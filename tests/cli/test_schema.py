@@ -92,7 +92,7 @@ def test_metadata_of_sdv(dpgen, tmp_path):
     drafts = set()
     for name, content in forms.items():
         (tmp_path / name).write_text(json.dumps(content, indent=4))
-        assert dpgen("schema", "--from", "sdv", tmp_path / name)[0] == 0
+        assert dpgen("schema", "--from", "sdv", "--declared-public", tmp_path / name)[0] == 0
         drafts.add((tmp_path / name.replace("json", "schema.yaml")).read_text().replace(name, ""))
     (draft,) = drafts
     assert types(draft) == [
@@ -100,8 +100,12 @@ def test_metadata_of_sdv(dpgen, tmp_path):
     ]  # fmt: skip
     for line in (
         "low: 2000-02-01", "high: 2020-04-03", "decimals: 2", "missing: true", "values: [no, Oslo]", "fake: row_number",
+        "format: '%d/%m/%Y'",
     ):  # fmt: skip
         assert f"    {line}" in draft
+    status, out, _ = dpgen("schema", "--from", "sdv", tmp_path / "one.json", "-o", tmp_path / "unread.yaml")
+    assert status == 0 and "the bounds and values of 3 columns is left out" in out and "--declared-public" in out
+    assert "--declared-public takes it" in (tmp_path / "unread.yaml").read_text()
 
 
 def test_domains_of_dpsynth_and_mbi(dpgen, tmp_path):
@@ -112,7 +116,8 @@ def test_domains_of_dpsynth_and_mbi(dpgen, tmp_path):
     )
     (tmp_path / "e.json").write_text('{"a": 3, "b": 2}')
     for name in ("d.yaml", "e.json"):
-        assert dpgen("schema", "--from", "dpsynth", tmp_path / name, "-o", tmp_path / f"{name}.out")[0] == 0
+        words = ("--from", "dpsynth", "--declared-public", tmp_path / name, "-o", tmp_path / f"{name}.out")
+        assert dpgen("schema", *words)[0] == 0
     schema = read_schema(tmp_path / "d.yaml.out").completed(20)
     assert schema.layout.groups == (10, 2, 21)
     assert schema.columns[1].other == "y" and schema.columns[1].description == "what"
@@ -131,6 +136,7 @@ MISTAKES = {
     "no Parquet": (["bad.parquet"], "cannot be read as Parquet"),
     "no metadata": (["--from", "sdv", "bad.json"], "is not JSON"),
     "a header of metadata": (["--from", "sdv", "bad.json", "--no-header"], "--no-header applies to"),
+    "public records": (["good.csv", "--declared-public"], "--declared-public applies to a file of another program"),
     "no folder": (["good.csv", "-o", "nowhere/a.yaml"], "cannot be written"),
     "there already": (["good.csv", "-o", "a.txt"], "exists already"),
 }

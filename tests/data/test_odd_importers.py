@@ -62,6 +62,46 @@ def test_anything_in_the_place_of_anything(tmp_path, read, whole, ending):
     assert refused > 5
 
 
+# Keys whose values a program may read off the records, by their paths; no draft has the marks by chance.
+READ_OFF = {
+    "sdv": (read_sdv, SDV, {
+        ("columns", "age", "range_min"): -8642, ("columns", "age", "range_max"): 8642,
+        ("columns", "when", "range_min"): "1886-04-02", ("columns", "when", "range_max"): "2086-04-02",
+        ("columns", "sex", "range_values"): ["x8642"], ("columns", "mail", "range_values"): ["x8642"],
+    }),
+    "domain": (read_domain, DOMAIN, {
+        ("age", "min_value"): -8642, ("age", "max_value"): 8642, ("sex", "possible_values"): ["x8642"], ("size",): 8643,
+    }),
+}  # fmt: skip
+MARKS = ("8642", "1886-04-02", "2086-04-02")
+
+
+@pytest.mark.parametrize(("read", "whole", "marked"), READ_OFF.values(), ids=READ_OFF)
+def test_what_a_program_may_have_read_off_the_records_is_no_declaration(tmp_path, read, whole, marked):
+    """A draft is the same whatever stands there, unless a person declares that the file is public."""
+    path, drafts = tmp_path / "theirs.json", {}
+    edited = copy.deepcopy(whole)
+    for (*above, key), mark in marked.items():
+        parent = edited
+        for step in above:
+            parent = parent[step]
+        parent[key] = mark
+    for name, content in (("theirs", whole), ("marked", edited)):
+        path.write_text(json.dumps(content))
+        drafts[name] = {public: draft_text(read(path, declared_public=public), "F") for public in (False, True)}
+    assert drafts["theirs"][False] == drafts["marked"][False]
+    assert not any(mark in drafts["marked"][False] for mark in MARKS)
+    assert "8642" in drafts["marked"][True] and "???" in drafts["marked"][False]
+
+
+@pytest.mark.parametrize("kind", ["numerical", "categorical", "boolean", "datetime"])
+def test_whether_a_value_is_missing_is_asked_and_not_taken(tmp_path, kind):
+    path = tmp_path / "theirs.json"
+    path.write_text(json.dumps({"columns": {"a": {"sdtype": kind, "range_is_nullable": True}}}))
+    assert read_sdv(path)[0].fields["missing"] == "???"
+    assert read_sdv(path, declared_public=True)[0].fields["missing"] is True
+
+
 HOSTILE = {
     "brackets": b"[" * 100_000, "not UTF-8": b"\xff", "a key twice": b'{"a": 1, "a": 1}', "NaN": b'{"a": NaN}',
     "a list": b"[]",

@@ -20,6 +20,7 @@ from lightning_dpgen.data.files.text import UNREADABLE, damaged, decoded, opened
 from lightning_dpgen.data.files.values import ValueRows
 from lightning_dpgen.data.names import Name, plain, shown
 from lightning_dpgen.data.reading import Numbering, one_each
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 _BYTES_AT_ONCE = 1 << 24
@@ -171,7 +172,7 @@ def _columns_of(source: Any, form: BasketForm) -> tuple[RowSource, Sequence[str]
     of_text = isinstance(file, DelimitedText)
     if len(columns) != 2 and (len(columns) != 1 or of_text):
         raise BadRecords(
-            f"{file.where} has the columns {shown(', '.join(file.columns))}: expected two, of basket ids and items; name "
+            f"{file.where} has the columns {listed(file.columns)}: expected two, of basket ids and items; name "
             f"these two, as in columns=[basket,item]{_LINES_TOO if of_text else ''}"
         )
     return file, columns, label

@@ -15,6 +15,7 @@ import pyarrow as pa
 from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.privacy.nearest_word import suggest
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 
@@ -110,7 +111,7 @@ class RowSource(ABC):
         for name in names:
             if name not in there:
                 near = suggest(name, self.columns)
-                raise BadRecords(f"{self.where} has no column {shown(name)}: it has {shown(', '.join(self.columns))}{near}")
+                raise BadRecords(f"{self.where} has no column {shown(name)}: it has {listed(self.columns)}{near}")
 
     def others(self, besides: Collection[str]) -> list[str]:
         """Return the columns but these, and but those in which pandas keeps the numbers of rows."""

@@ -16,6 +16,7 @@ from lightning_dpgen.data.files.values import ROWS_AT_ONCE, ValueRows
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.passwords import check_url, without_passwords
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 EXTRA = "database"
@@ -129,13 +130,13 @@ class QueryRows(ValueRows):
         if len(found) != 1:
             raise BadRecords(
                 f"{self._where}: the default schema has no table {shown(table.table.text)}: it has "
-                f"{shown(', '.join(sorted(names)) or 'none')}; name it with its own schema, as in clinic.visits"
+                f"{listed(sorted(names)) or 'none'}; name it with its own schema, as in clinic.visits"
             )
         columns = [str(column["name"]) for column in there.get_columns(found[0], schema=table.schema)]
         if other := [name.text for name in table.columns if not name.is_one_of(columns, system)]:
             raise BadRecords(
                 f"{self._where}: {shown(found[0])} has no such column: {shown(other[0])}; it has "
-                f"{shown(', '.join(columns))}: name one of them, {declare}"
+                f"{listed(columns)}: name one of them, {declare}"
             )
 
     @contextmanager

@@ -15,6 +15,7 @@ from lightning_dpgen.data.files.parquet import ParquetRows
 from lightning_dpgen.data.files.text import bare_name
 from lightning_dpgen.data.files.text_ranges import TextRange
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 
@@ -155,7 +156,7 @@ def _difference(first: RowSource, other: RowSource) -> str:
     )
     # Names stand one for the other where there are as many of them.
     differ = len(first.columns) != len(other.columns)
-    parts = [f"no {shown(', '.join(lacking))}"] * bool(lacking) + [f"{shown(', '.join(more))} besides"] * bool(more)
+    parts = [f"no {listed(lacking)}"] * bool(lacking) + [f"{listed(more)} besides"] * bool(more)
     if parts and differ:
         return f": {' and '.join(parts)}; write all files with the same columns"
     kinds, other_kinds = (file.types or [None] * len(file.columns) for file in (first, other))

@@ -13,6 +13,7 @@ from lightning_dpgen.data.files.text import MARK, UNREADABLE, damaged, decoded
 from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange, find_ranges, open_range
 from lightning_dpgen.data.files.values import ValueRows, pieces
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 _LONGEST = 1 << 24
@@ -69,7 +70,7 @@ class JsonLines(ValueRows):
             yield [[row.get(name) for name in columns] for _, row in piece]
         for name in columns:
             if name not in seen:
-                raise BadRecords(f"{self._path}: no line has the key {shown(name)}: it has {shown(', '.join(self._first))}")
+                raise BadRecords(f"{self._path}: no line has the key {shown(name)}: it has {listed(self._first)}")
 
     def place(self, row: int) -> str:
         """Return the line of a row, found by reading once more."""

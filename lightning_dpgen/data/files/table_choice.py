@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 
@@ -21,9 +22,9 @@ def the_table(path: Path, name: str | None, tables: Sequence[str], views: Sequen
         'visits'
         >>> the_table(Path("a.db"), "visit", ["visits", "wards"])
         Traceback (most recent call last):
-        lightning_dpgen.sampling.errors.BadRecords: a.db has no table 'visit': it has 'visits, wards'
+        lightning_dpgen.sampling.errors.BadRecords: a.db has no table 'visit': it has visits, wards
     """
-    there = shown(", ".join(tables)) if tables else "none"
+    there = listed(tables) if tables else "none"
     if name is None:
         if len(tables) != 1:
             raise BadRecords(f"{path} has {len(tables)} tables{name_one(tables)}")
@@ -43,12 +44,12 @@ def name_one(names: Sequence[str]) -> str:
 
     Example:
         >>> name_one(["visits", "wards"])
-        ": name one, as in table: visits in its schema (dpgen schema --table visits drafts it): it has 'visits, wards'"
+        ": name one, as in table: visits in its schema (dpgen schema --table visits drafts it): it has visits, wards"
     """
     if not names:
         return ": expected one with records"
     example = f"table: {names[0]} in its schema (dpgen schema --table {shlex.quote(names[0])} drafts it)"
-    return f": name one, as in {example}: it has {shown(', '.join(names))}"
+    return f": name one, as in {example}: it has {listed(names)}"
 
 
 def quoted(name: str) -> str:

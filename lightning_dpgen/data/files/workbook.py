@@ -17,6 +17,7 @@ from lightning_dpgen.data.files.table_choice import name_one
 from lightning_dpgen.data.files.text import UNREADABLE, damaged
 from lightning_dpgen.data.files.values import ValueRows, pieces
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 # An archive of a few kilobytes may unpack to more than any disk holds; texts of a workbook are held in memory.
@@ -60,7 +61,7 @@ class WorkbookRows(ValueRows):
                 raise BadRecords(f"{path} has {len(sheets)} sheets{name_one(sheets)}")
             self._sheet = sheets[0] if sheet is None else sheet
             if self._sheet not in sheets:
-                raise BadRecords(f"{path} has no sheet {shown(self._sheet)}: it has {shown(', '.join(sheets))}")
+                raise BadRecords(f"{path} has no sheet {shown(self._sheet)}: it has {listed(sheets)}")
             place = book[self._sheet]._worksheet_path
             self._has_header, self._fields = names is None, list(names or ())
             if names is None:

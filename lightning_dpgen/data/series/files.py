@@ -21,6 +21,7 @@ from lightning_dpgen.data.reading import Numbering, class_positions
 from lightning_dpgen.data.series.form import WEEKDAYS, SeriesForm
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.series.times import DAY, clock_seconds, places_of_times
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
@@ -257,7 +258,7 @@ def _columns(
     if len(columns) != len(own):
         raise BadRecords(
             f"{file.where}: found {len(columns)} columns of {what}, expected {len(own)}, as the schema declares: "
-            f"{shown(', '.join(columns))}; name the columns of readings, or correct the length"
+            f"{listed(columns)}; name the columns of readings, or correct the length"
         )
     return columns
 

@@ -23,6 +23,7 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.value_set import value_of, value_set
 from lightning_dpgen.privacy.nearest_word import suggest
+from lightning_dpgen.privacy.plain_text import listed
 
 _MOST, _LONGEST, _MOST_VALUES = 1000, 10_000, 10_000
 # Constraints times names and categories, each of which may be looked for in each constraint.
@@ -147,7 +148,7 @@ def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
             if near := suggest(term, columns):
                 return f"there is no column {shortened(term)}{near}"
             if len(terms) > 1:
-                return f"{term}: expected a number, or one of {', '.join(list(columns)[:10])}"
+                return f"{term}: expected a number, or one of {listed(columns)}"
     return None
 
 
@@ -253,7 +254,7 @@ def _allowed(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Allo
 def _known(name: Any, columns: Mapping[str, Modelled]) -> Any:
     if not isinstance(name, str) or name not in columns:
         near = suggest(name, columns) if isinstance(name, str) else ""
-        raise ValueError(f"column {shortened(name)}: expected one that is read: {', '.join(list(columns)[:10])}{near}")
+        raise ValueError(f"column {shortened(name)}: expected one that is read: {listed(columns)}{near}")
     if isinstance(columns[name], Open):
         raise ValueError(f"{name!r} is to be found privately: expected columns that are declared")
     return columns[name]

@@ -23,16 +23,17 @@ from lightning_dpgen.data.tables.arrays import BadValue, Misfit, plain
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import KEYS, Open
-from lightning_dpgen.data.tables.schema import TableSchema, listed
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.sources import table_source
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.privacy.nearest_word import nearest, suggest
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 # What is said of columns that the header gives no name, as the index that pandas writes.
 UNNAMED = "columns without a name in the header, left out"
-# Columns of which a message asks whether they are other ones.
-_MOST_ASKED = 3
+# Columns of which a message asks whether they are other ones, and columns that are compared with all others for it.
+_MOST_ASKED, _MOST_LOOKED_UP = 2, 20
 
 Table: TypeAlias = str | Path | DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch
 
@@ -267,7 +268,8 @@ def check_rows(rows: RowSource, schema: TableSchema, person: str | None = None) 
     foreign = [name for name in rows.columns if name not in known]
     if missing or foreign:
         parts = [f"lacks {listed(missing)}"] * bool(missing) + [f"has {listed(foreign)}, not in the schema"] * bool(foreign)
-        pairs = [(name, near) for name in foreign if (near := nearest(name, missing))][:_MOST_ASKED]
+        looked_up = ((name, nearest(name, missing)) for name in foreign[:_MOST_LOOKED_UP])
+        pairs = [(name, near) for name, near in looked_up if near][:_MOST_ASKED]
         misspelled = "".join(f"; is {shortened(name)} {shortened(near)}?" for name, near in pairs)
         elsewhere = rows.advice_on(missing) if missing else ""
         if missing and rows.unnamed and not elsewhere:

@@ -19,6 +19,7 @@ from lightning_dpgen.data.tables.narrowing import Impossible, narrowed
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative, ordered, ticks_of
 from lightning_dpgen.data.tables.value_set import ValueSet, all_values
+from lightning_dpgen.privacy.plain_text import listed
 
 # The keys of a schema.
 CONSTRAINTS, FOUND = "constraints", "found_constraints"
@@ -342,9 +343,9 @@ class RowRules:
         broken = [constraint for constraint in self._declared if not constraint.holds(one)[0]]
         found = next(constraint for constraint in broken if not self.repairs(constraint, outside))
         values = {name: self.columns[name].restored(*one[name])[0].as_py() for name in found.columns}
-        said = ", ".join(f"{name}={'' if value is None else value}" for name, value in values.items())
+        said = listed(f"{name}={'' if value is None else value}" for name, value in values.items())
         advice = "correct it or the constraint in the schema, or let outside=clamp repair it or leave it out"
-        return BadValue(found.columns[0], row, f"breaks the constraint {found.text} with {said}; {advice}")
+        return BadValue(found.columns[0], row, f"breaks the constraint {found.text[:_LONGEST_TOLD]} with {said}; {advice}")
 
 
 def _names(constraints: Sequence[Constraint]) -> list[str]:

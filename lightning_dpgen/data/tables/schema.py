@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from lightning_dpgen.data.reading import check_outside
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, is_text, shortened
+from lightning_dpgen.data.tables.column_types import holds, named_types
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
@@ -28,6 +29,7 @@ from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.data.tables.value_set import value_set, without_special
 from lightning_dpgen.data.tables.written_form import NEEDED, QUOTES, NumberForm, WrittenForm, problem_of_signs
 from lightning_dpgen.privacy.nearest_word import suggest
+from lightning_dpgen.privacy.plain_text import listed
 
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20
@@ -47,6 +49,7 @@ _DEFAULTS = {
     "quotes": NEEDED,
     "decimal": ".",
     "thousands": "",
+    "types": {},
     "constraints": (),
     "found_constraints": (),
 }
@@ -69,6 +72,7 @@ class TableSchema:
         charset: the encoding of a file of text, by the name that Python has for it.
         quotes: which fields of a written file of text stand in double quotes: ``needed``, ``texts`` or ``all``.
         decimal, thousands: where numbers are text, the sign before their decimals and the one between thousands, if any.
+        types: the types in which frames and Parquet files have columns, by their names; see `column_types`.
         constraints: statements about several columns that hold of every record and every synthetic row: texts such as
             ``start <= end`` or ``pdays = -1 if and only if previous = 0``, and mappings; see `constraints`.
         found_constraints: the same, of synthetic rows alone: those that noisy tables of the records show.
@@ -101,6 +105,7 @@ class TableSchema:
     quotes: str = NEEDED
     decimal: str = "."
     thousands: str = ""
+    types: Mapping[str, str] = field(default_factory=dict)
     constraints: tuple = ()
     found_constraints: tuple = ()
     skip_rows: int = 0
@@ -146,6 +151,7 @@ class TableSchema:
         numeric = sum(column.most_choices for column in numbers if isinstance(column, Numeric))
         if len(self.columns) > _MOST_COLUMNS or numeric > _MOST_CHOICES:
             raise BadSchema(f"expected at most {_MOST_COLUMNS} columns, of {_MOST_CHOICES} bins in all", key="columns")
+        self._check_types()
         if self.strip:
             self._check_spaces()
         for key in ("constraints", "found_constraints"):
@@ -218,6 +224,16 @@ class TableSchema:
             and column.name != self.label
             and column.grid.span > bins
         ]
+
+    def with_types_of(self, kinds: Mapping[str, Any]) -> TableSchema:
+        """Return the same with the types of columns of a source, by their names, for columns of which none is declared.
+
+        Example:
+            >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99}),))
+            >>> schema.with_types_of({"age": np.dtype("int8"), "name": np.dtype("object")}).types
+            {'age': 'int8'}
+        """
+        return replace(self, types=named_types(kinds, {c.name: c for c in self.recorded}) | dict(self.types))
 
     def filled(self, found: Mapping[str, Any]) -> TableSchema:
         """Return the same with what was found of columns, by their names; see `Open.filled`, `Numeric.with_density`."""
@@ -489,6 +505,22 @@ class TableSchema:
                 raise BadSchema(f"{shortened(mark)}: {expected}, without a quote or a space in front", key="comment")
         object.__setattr__(self, "comment", tuple(marks))
 
+    def _check_types(self) -> None:
+        """Refuse types that are none, or hold less than what may stand in a column, so that a record would decide them."""
+        if not isinstance(self.types, Mapping) or not all(isinstance(name, str) for name in self.types.values()):
+            raise BadSchema(f"{shortened(self.types)}: expected a type for each of some columns", key="types")
+        columns = {column.name: column for column in self.recorded} if self.types else {}
+        for name, own in self.types.items():
+            if name not in columns:
+                near = suggest(name, columns)
+                raise BadSchema(f"{shortened(name)}: expected the name of a column that is modelled{near}", key="types")
+            if not holds(own, columns[name]):
+                raise BadSchema(
+                    f"column {shortened(name)}: {shortened(own)}: expected a type of pandas or Arrow that holds all "
+                    "values which the schema allows, as in types: {age: int8, sex: category}",
+                    key="types",
+                )
+
     def _check_label(self) -> None:
         found = [column for column in self.modelled if column.name == self.label]
         if not found:
@@ -512,9 +544,3 @@ def _values_in_words(column: Modelled) -> str:
     if isinstance(column, Numeric):
         return "a number in place of choices" if column.scaled else f"{column.present:,} choices of several values each"
     return f"{column.present:,} {'value' if column.present == 1 else 'values'}"
-
-
-def listed(names: list[str]) -> str:
-    """Return names as a message lists them, not too many."""
-    plain = [name if name.isprintable() and len(name) <= 40 else shortened(name) for name in names[:10]]
-    return ", ".join(plain) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

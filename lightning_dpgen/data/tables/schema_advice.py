@@ -19,6 +19,7 @@ from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_keys import KINDS, keys_of
+from lightning_dpgen.privacy.plain_text import listed
 
 # Values of a category without a known number of records, and records behind a value in units of its noise.
 _MANY, _CLEAR = 1000, 3.0
@@ -116,7 +117,7 @@ def _of_unrelated(schema: TableSchema) -> Iterator[tuple[str, str]]:
     left, right = quoted_name(earlier.name), quoted_name(later.name)
     concerned = list(dict.fromkeys(column.name for pair in pairs for column in pair))
     more = [name for name in concerned if name not in (earlier.name, later.name)]
-    others = ", ".join(more[:_MOST_NAMED]) + (f" and {len(more) - _MOST_NAMED} more" if len(more) > _MOST_NAMED else "")
+    others = listed(more, _MOST_NAMED)
     yield (
         later.name,
         f"can {left} be after {right}? Nothing says so, and synthetic rows will have it. If no record has, declare "

@@ -54,6 +54,7 @@ from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.schema_keys import KINDS as DECIDED
 from lightning_dpgen.data.tables.sources import check_kind
 from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 OPEN = UNFILLED[0]
@@ -80,6 +81,8 @@ _UNIT_TOLD = "the number 1 (and -1) as the first rows write it: check it"
 _DIGITS_OF_DAYS = "all of the first rows are such days: check it; where other numbers may stand there:  type: integer"
 _EMPTY_TOLD, _MISSING_TOLD = "a field of the first rows was empty: check it", "words of the first rows: check them"
 _PHONE = "digits with a plus in front, as telephone numbers have: texts"
+# Arrow and pandas take the scale of decimals off the numbers, unless one is declared.
+_SCALE_TOLD = "of the type in the file: check it; numbers with more are rounded"
 _OWN = {
     "decimal": "told from the first rows, in which other columns have another sign",
     "thousands": "none stood there in the first rows, as in codes: check it",
@@ -311,8 +314,11 @@ def draft_of_rows(rows: RowSource) -> list[ColumnDraft]:
 def _asked_of_dates(columns: Sequence[ColumnDraft]) -> list[str]:
     """Return the question of the order of dates and times, where there are several, as a line of comment."""
     names = [_text(column.name) for column in columns if column.fields.get("type") in ("date", "datetime")]
-    told = ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
-    return [f"# {told}: is one never after another? Say so by one of these two."] if len(names) > 1 else []
+    return (
+        [f"# {listed(names, _MOST_NAMED)}: is one never after another? Say so by one of these two."]
+        if len(names) > 1
+        else []
+    )
 
 
 def _text(value: Any) -> str:
@@ -509,8 +515,9 @@ def _of_arrow(name: str, kind: pa.DataType) -> ColumnDraft:
             zone = kind.tz if is_zone(kind.tz) and kind.tz[0].isalpha() else OPEN
             return ColumnDraft.of_type(name, found, zone=zone).because("zone", _ZONE)
         if test(kind):
-            known = {"decimals": kind.scale} if pa.types.is_decimal(kind) and 0 < kind.scale <= 15 else {}
-            return ColumnDraft.of_type(name, found, **known)
+            if pa.types.is_decimal(kind) and 0 < kind.scale <= 15:
+                return ColumnDraft.of_type(name, found, decimals=kind.scale).because("decimals", _SCALE_TOLD)
+            return ColumnDraft.of_type(name, found)
     return ColumnDraft(name, {"type": "drop"}, {"type": f"{kind} cannot be modelled: convert it, or leave it out"})
 
 

@@ -15,6 +15,7 @@ from lightning_dpgen.data.tables.relative import DISTANCE, RELATIVE_TO
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, FOUND
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.privacy.nearest_word import nearest
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.strict_json import read_json
 
 # A draft holds one of these where a person has to decide.
@@ -312,5 +313,5 @@ def _unfilled_lines(root: yaml.Node) -> set[int]:
 def _refuse(unfilled: set[int], source: str) -> None:
     if unfilled:
         several = sorted(unfilled)
-        named = ", ".join(map(str, several[:10])) + (f" and {len(several) - 10} more" if len(several) > 10 else "")
-        raise BadSchema(f"{source}: ??? or TODO is still to be filled in, on line{'s' if len(several) > 1 else ''} {named}")
+        lines = f"line{'s' if len(several) > 1 else ''} {listed(several)}"
+        raise BadSchema(f"{source}: ??? or TODO is still to be filled in, on {lines}")

@@ -140,6 +140,14 @@ TABLE_KEYS = (
         _FLAG,
     ),
     Key(
+        "types",
+        "the types in which frames and Parquet files have columns, by their names, as pandas or Arrow call them (`int8`, "
+        "`Int64`, `boolean`, `float32`, `category`, `ordered category`, `string[python]`, `datetime64[us]`, `object`, "
+        "`decimal128`, `int8[pyarrow]`); each must hold every value that the schema allows",
+        "those of the frame or Parquet file that is learned from, where they hold every such value",
+        {"type": "object", "additionalProperties": _TEXT},
+    ),
+    Key(
         "constraints",
         "statements about several columns that are true of every record and every synthetic row (below)",
         "none",

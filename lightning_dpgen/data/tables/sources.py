@@ -7,14 +7,16 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.files.folder import FileRows, FolderRows
 from lightning_dpgen.data.files.formulas import begins_with_sign, doubtful, known_again
-from lightning_dpgen.data.files.kinds import is_known, unknown
+from lightning_dpgen.data.files.kinds import PARQUET, is_known, unknown
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange
@@ -122,6 +124,25 @@ def written_source(source: Any, schema: TableSchema) -> RowSource:
         if Path(source).is_dir():
             return _folder(Path(source), schema)
     return _one_source(source, schema)
+
+
+def declared_types(source: Any) -> dict[str, Any]:
+    """Return the types of pandas or Arrow that a source declares of its columns, by name; nothing is read of others.
+
+    A source that cannot be read declares none: what is wrong is told when its records are read.
+    """
+    if isinstance(source, pd.DataFrame):
+        return {str(name): kind for name, kind in source.dtypes.items()}
+    if isinstance(source, pa.Table | pa.RecordBatch):
+        return dict(zip(source.schema.names, source.schema.types, strict=True))
+    try:
+        path = Path(source)
+        if not path.is_dir() and path.suffix.lower() != PARQUET:
+            return {}
+        rows = rows_of(path)
+    except (MissingData, BadRecords, OSError):
+        return {}
+    return dict(zip(rows.columns, rows.types or (), strict=False))
 
 
 def table_files(path: str | Path, schema: TableSchema) -> dict[str, FileRows]:

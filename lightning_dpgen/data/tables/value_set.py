@@ -17,6 +17,7 @@ from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.privacy.plain_text import listed
 
 Interval = tuple[int | float, int | float]
 
@@ -101,9 +102,7 @@ def value_set(column: Modelled, said: Said) -> ValueSet:
         intervals = _ordered(column, said.operator, intervals[0][0], ordered, whole)
     kept = _joined(_within(_joined(intervals, whole), ordered), whole)
     if not kept and not missing:
-        raise ValueError(
-            f"column {column.name!r}: no value of its schema is {said.operator} {', '.join(map(str, said.values))}"
-        )
+        raise ValueError(f"column {column.name!r}: no value of its schema is {said.operator} {listed(said.values)}")
     return ValueSet(tuple(kept), missing)
 
 

@@ -13,6 +13,7 @@ from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.constraints import Rows
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.privacy.plain_text import listed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,7 +92,7 @@ class TableValues:
             names = [column.name for column in columns]
             if name in names:
                 return values[:, names.index(name)]
-        raise ValueError(f"column {name!r}: expected one of {', '.join(column.name for column in self.schema.recorded)}")
+        raise ValueError(f"column {name!r}: expected one of {listed(column.name for column in self.schema.recorded)}")
 
     def rows(self) -> Rows:
         """Return the values as constraints look at them."""

@@ -1,0 +1,258 @@
+"""Types of columns in frames and Parquet files, by name: which of them a release may have, and values of these types.
+
+A type is released only if it can hold every record that the schema allows, so no record decides it: pandas makes a column
+of int64 one of float64 because of one missing value, and such a column is float64 wherever the schema lets one be missing.
+A column whose type holds less has the nearest type that holds all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import Modelled
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.open_columns import KEYS, Open
+
+OBJECT, CATEGORY, ORDERED = "object", "category", "ordered category"
+# The end of the names of types of pandas that hold arrays of Arrow.
+_ARROW = "[pyarrow]"
+_TEXTS = {"str", "string[python]", "string[pyarrow]", "utf8", "large_string", "string_view"}
+_UNITS = ("s", "ms", "us", "ns")
+_MOMENTS = {f"datetime64[{unit}]": unit for unit in _UNITS}
+_CLOCKS = {"time32[s]", "time32[ms]", "time64[us]", "time64[ns]"}
+_DAYS = {"date32[day]": pa.date32(), "date64[ms]": pa.date64()}
+_INTEGERS = {f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")() for sign in ("", "u") for bits in (8, 16, 32, 64)}
+# Floats, and the largest whole number up to which they hold all.
+_FLOATS = {"float32": (pa.float32(), 2**24), "float64": (pa.float64(), 2**53)}
+_NULLABLE = {name.replace("int", "Int").replace("uI", "UI"): name for name in _INTEGERS}
+_NULLABLE |= {"Float32": "float32", "Float64": "float64", "boolean": "bool"}
+_DECIMAL = "decimal128"
+# Moments in nanoseconds reach from 1677 to 2262; these years are whole.
+_NANOSECONDS = (-293 * 365 * 86400, 292 * 365 * 86400)
+# Bounds of what is found privately: any.
+_ANY = {"integer": (-(2**53), 2**53), "number": (-1e100, 1e100)}
+_EVER = (-(2**40), 2**40)
+
+
+def name_of(kind: Any) -> str | None:
+    """Return the name of a type of pandas or Arrow; None for one that no release has.
+
+    Example:
+        >>> name_of(pd.Int8Dtype()), name_of(pd.CategoricalDtype(ordered=True)), name_of(pa.timestamp("us", "UTC"))
+        ('Int8', 'ordered category', 'datetime64[us]')
+    """
+    if isinstance(kind, pd.ArrowDtype):
+        if str(kind.pyarrow_dtype) in ("large_string", "string_view"):
+            return f"{kind.pyarrow_dtype}{_ARROW}"
+        own = name_of(kind.pyarrow_dtype)
+        own = "utf8" if own in ("str", OBJECT) else _NULLABLE.get(own or "", own)
+        return None if own is None else f"{own}{_ARROW}"
+    if isinstance(kind, pd.CategoricalDtype):
+        return ORDERED if kind.ordered else CATEGORY
+    if isinstance(kind, pd.StringDtype):
+        return f"string[{kind.storage}]" if kind.na_value is pd.NA else "str"
+    if isinstance(kind, pd.DatetimeTZDtype):
+        return f"datetime64[{kind.unit}]"
+    if isinstance(kind, pa.DataType):
+        return _name_in_arrow(kind)
+    name = str(kind)
+    return name if name in {OBJECT, "bool", *_INTEGERS, *_FLOATS, *_NULLABLE, *_MOMENTS} else None
+
+
+def _name_in_arrow(kind: pa.DataType) -> str | None:
+    """Return the name of a type of Arrow, each of which may hold missing values: of pandas' types, one that does."""
+    if pa.types.is_dictionary(kind):
+        return ORDERED if kind.ordered else CATEGORY
+    if pa.types.is_timestamp(kind):
+        return f"datetime64[{kind.unit}]"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        # Parquet has one type for these, and pandas writes any of them.
+        return "str"
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_decimal(kind):
+        # Programs count the digits of the numbers, so their number is no declaration: the schema has the decimals.
+        return _DECIMAL
+    name = {pa.float32(): "float32", pa.float64(): "float64"}.get(kind, str(kind))
+    name = {own: nullable for nullable, own in _NULLABLE.items() if own in _INTEGERS}.get(name, name)
+    return name if name in {*_FLOATS, *_NULLABLE, *_CLOCKS, *_DAYS} else None
+
+
+def named_types(kinds: Mapping[str, Any], columns: Mapping[str, Modelled]) -> dict[str, str]:
+    """Return the types that columns have in a release, by the types of a source, where they are not the usual ones.
+
+    Args:
+        kinds: of pandas or Arrow, by the names of columns.
+        columns: as the schema declares them.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.columns import column_of
+        >>> age = column_of("age", {"type": "integer", "low": 0, "high": 99})
+        >>> named_types({"age": np.dtype("int8")}, {"age": age})
+        {'age': 'int8'}
+        >>> named_types({"age": np.dtype("int8")}, {"age": column_of("age", age.fields() | {"missing": True})})
+        {'age': 'float64'}
+    """
+    found = {}
+    for name, column in columns.items():
+        own = name_of(kinds[name]) if name in kinds else None
+        if own is None:
+            continue
+        if isinstance(kinds[name], pa.DataType) and not column.missing:
+            own = _NULLABLE.get(own, own)
+        own = next((one for one in (own, *_nearest(own)) if holds(one, column)), None)
+        if own is not None and own != _usual(column):
+            found[name] = own
+    return found
+
+
+def _usual(column: Modelled) -> str:
+    """Return the type in which pandas has values of a column that is declared without one."""
+    kind = column.arrow
+    if kind is None or pa.types.is_string(kind):
+        return name_of(pd.Series(["a"]).dtype) or OBJECT
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        # With missing values the type would depend on whether a table has one.
+        return "" if column.missing else str(kind)
+    return f"datetime64[{kind.unit}]" if pa.types.is_timestamp(kind) else "float64" if kind == pa.float64() else OBJECT
+
+
+def _nearest(name: str) -> list[str]:
+    """Return types that hold more than one of these does, the nearest first."""
+    base, end = (name[: -len(_ARROW)], _ARROW) if name.endswith(_ARROW) and name not in _TEXTS else (name, "")
+    if end:
+        return [f"{own}{end}" for own in ("int64", "float64", "bool")]
+    if base in _NULLABLE:
+        return ["Int64", "Float64", "boolean"]
+    if base in _INTEGERS:
+        return ["int64", "float64"]
+    return [OBJECT] if base == "bool" else ["float64"] if base in _FLOATS else []
+
+
+def holds(name: str, column: Modelled) -> bool:
+    """Tell whether a type holds every value that a column may have.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.columns import column_of
+        >>> age = column_of("age", {"type": "integer", "low": 0, "high": 300})
+        >>> holds("int8", age), holds("int16", age), holds("category", age)
+        (False, True, False)
+    """
+    base = name[: -len(_ARROW)] if name.endswith(_ARROW) and name not in _TEXTS else name
+    nullable = base != name or base in _NULLABLE
+    base = _NULLABLE.get(base, base)
+    if column.missing and not nullable and (base == "bool" or base in _INTEGERS):
+        return False
+    if base == OBJECT:
+        return True
+    if isinstance(column, Category) or (isinstance(column, Open) and column.find == KEYS):
+        kind = column.kind if isinstance(column, Category) else str
+        if base in (CATEGORY, ORDERED):
+            return True
+        if kind is str:
+            return base in _TEXTS
+        values = [int(value) for value in column.values] if isinstance(column, Category) else []
+        return (base == "bool" and kind is bool) or _holds_whole(base, min(values), max(values))
+    kind = column.type if isinstance(column, Numeric) else column.described["type"] if isinstance(column, Open) else None
+    low, high = _ends(column, kind)
+    if kind == "integer":
+        return _holds_whole(base, low, high)
+    if kind == "number":
+        return _holds_numbers(base, column, low, high)
+    if kind == "time":
+        return base in _CLOCKS
+    if kind == "date" and base in _DAYS:
+        return True
+    seconds = [tick * _seconds_of(column) for tick in (low, high)]
+    return base in _MOMENTS and (
+        _MOMENTS[base] != "ns" or (_NANOSECONDS[0] <= seconds[0] and seconds[1] <= _NANOSECONDS[1])
+    )
+
+
+def _ends(column: Modelled, kind: str | None) -> tuple[int | float, int | float]:
+    if not isinstance(column, Numeric):
+        return _ANY.get(kind or "", _EVER)
+    ticks = [*column.limits, *column.special_ticks.tolist()]
+    return min(ticks), max(ticks)
+
+
+def _holds_whole(base: str, low: int | float, high: int | float) -> bool:
+    if base in _INTEGERS:
+        ends = np.iinfo(base)
+        return bool(ends.min <= low and high <= ends.max)
+    return base in _FLOATS and -_FLOATS[base][1] <= low and high <= _FLOATS[base][1]
+
+
+def _holds_numbers(base: str, column: Modelled, low: int | float, high: int | float) -> bool:
+    unit = column.scale.unit if isinstance(column, Numeric | Open) else 1
+    if base in _FLOATS:
+        return max(-low, high) / unit <= float(np.finfo(base).max)
+    # A float64 has no more digits than these.
+    return base == _DECIMAL and bool(getattr(column, "decimals", None)) and max(-low, high) < 2**53
+
+
+def _seconds_of(column: Modelled) -> int:
+    """Return the seconds of a tick of dates or moments."""
+    return 86400 // column.scale.unit if isinstance(column, Numeric | Open) else 86400
+
+
+def in_arrow(name: str, column: Modelled, values: pa.Array) -> pa.Array:
+    """Return values of a column as Arrow and Parquet have them in a type."""
+    base = name[: -len(_ARROW)] if name.endswith(_ARROW) and name not in _TEXTS else name
+    base = _NULLABLE.get(base, base)
+    if base in (CATEGORY, ORDERED) and isinstance(column, Category):
+        choices = pa.array(column.values, column.arrow)
+        codes = pc.index_in(values, value_set=choices).cast(pa.int32())
+        return pa.DictionaryArray.from_arrays(codes, choices, ordered=base == ORDERED)
+    if base in _FLOATS and isinstance(column, Numeric) and column.type == "number":
+        return _rounded_within(values, column, _FLOATS[base][0])
+    if base in (OBJECT, _DECIMAL) and (decimals := getattr(column, "decimals", None)):
+        return values.cast(pa.decimal128(38, decimals))
+    if base == OBJECT and pa.types.is_timestamp(values.type):
+        # As pandas has moments of Python.
+        return values.cast(pa.timestamp("us", values.type.tz))
+    if base in _MOMENTS:
+        return values.cast(pa.timestamp(_MOMENTS[base], getattr(column.arrow, "tz", None)))
+    others: dict[str, pa.DataType] = {"bool": pa.bool_(), "utf8": pa.string(), **_INTEGERS, **_DAYS}
+    others |= {own: kind for own, (kind, _) in _FLOATS.items()}
+    others |= {"large_string": pa.large_string(), "string_view": pa.string_view()}
+    others |= {own: getattr(pa, own[:6])(own[7:-1]) for own in _CLOCKS}
+    return values.cast(others[base]) if base in others else values
+
+
+def _rounded_within(values: pa.Array, column: Numeric, kind: pa.DataType) -> pa.Array:
+    """Return numbers as floats, none of which is rounded beyond the bounds."""
+    if kind == pa.float64():
+        return values
+    low, high = (tick / column.scale.unit for tick in _ends(column, column.type))
+    least, most = np.float32(low), np.float32(high)
+    least = np.nextafter(least, np.float32(np.inf)) if least < low else least
+    most = np.nextafter(most, np.float32(-np.inf)) if most > high else most
+    rounded = pc.max_element_wise(values.cast(kind, safe=False), pa.scalar(least, kind), skip_nulls=False)
+    return pc.min_element_wise(rounded, pa.scalar(most, kind), skip_nulls=False)
+
+
+def in_pandas(name: str, column: Modelled, values: pa.Array) -> pd.Series:
+    """Return values of a column as pandas has them in a type."""
+    held = in_arrow(name, column, values)
+    if name.endswith(_ARROW) and name not in _TEXTS:
+        return pd.Series(held, dtype=pd.ArrowDtype(held.type))
+    if name in (CATEGORY, ORDERED):
+        assert isinstance(column, Category)
+        codes = held.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        return pd.Series(pd.Categorical.from_codes(codes, list(column.values), ordered=name == ORDERED))
+    if name in _NULLABLE or name in ("string[python]", "string[pyarrow]"):
+        kind = pd.api.types.pandas_dtype(name)
+        return pd.Series(kind.__from_arrow__(pa.chunked_array([held])))
+    if name == "str" or name in ("large_string", "string_view"):
+        return held.cast(pa.string()).to_pandas()
+    if name in (OBJECT, _DECIMAL, *_CLOCKS, *_DAYS):
+        return pd.Series(held.to_pylist(), dtype=object)
+    return held.to_pandas()
