@@ -87,7 +87,7 @@ def explained(error: Exception) -> ValueError | None:
     for words, reason in _REASONS.items():
         if words in said:
             return ValueError(f"{_subject(error)} {reason.format(_operator(said))}{_line(error)}")
-    # No assertion on values gets as far as this, so another record would fail it, too.
+    # An assertion on values is refused before, so this one fails for any record.
     if isinstance(error, AssertionError):
         words = said.partition("\n")[0]
         return ValueError(f"{_subject(error)} {_ASSERTS.format(words and f' ({words})')}{_line(error)}")

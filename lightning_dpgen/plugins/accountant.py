@@ -60,8 +60,8 @@ class MomentsAccountant(pl.Callback):
         stage: the plan's stage that the steps belong to, as for the optimizer and the loader.
         options: how the gradients of an adopted module are computed, and what is kept of its steps.
         share_private_logs: let loggers of services (Weights & Biases, MLflow) have numbers under ``private/``, too, which
-            are exact functions of a few records. Loggers that write files (CSV, TensorBoard) get them in any case, in
-            files that are their owner's alone.
+            are exact functions of a few records, and bars and tables beside them show these (`PrivateLogs`). Loggers that
+            write files (CSV, TensorBoard) get them in any case, in files that are their owner's alone.
 
     Raises:
         ValueError: if the plan has no such stage.

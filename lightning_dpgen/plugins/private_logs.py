@@ -57,7 +57,7 @@ class PrivateLogs:
             vars(self._module).pop(name, None)
 
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
-        # What a user computes from public data says so in its name.
+        # A number that a user computes from public data says so in its name.
         name = name if name.startswith((PRIVATE, PUBLIC)) else PRIVATE + name
         if self._services and name.startswith(PRIVATE) and (others[:1] == (True,) or options.get("prog_bar")):
             self._warn(self._services[0])
