@@ -31,8 +31,8 @@ _AT_ONCE = 1 << 22
 class Records(Store):
     """Records of one schema. They stay as they are encoded; lots hold them written out as (B, width) float32 in [0, 1].
 
-    Arrays are not copied, since they may be most of the memory. They are checked here, and whoever sums them enforces the
-    bound on the numbers that it sums (docs/guarantees/sums.md, "What a bound rests on"). So what is written into them later
+    Arrays are not copied, since they may be most of the memory. They are checked here, and each sum enforces its bound on
+    the numbers that it adds up (docs/guarantees/sums.md, "What a bound rests on"). So what is written into them later
     changes results and no bound, or is refused where it is read.
 
     Args:

@@ -153,7 +153,7 @@ class Projection:
         """Return the steps of the rows without noise, int64, and the count of rows that were pulled back: private."""
         steps, clipped = np.empty((rows.shape[0], self.k), np.int64), 0
         for part in _parts(rows):
-            # Of a copy, since rows may be a file that is still written to.
+            # A file may still be written to, so each part is checked and multiplied as a copy.
             copied = rows[part].copy() if scipy.sparse.issparse(rows) else np.array(rows[part], dtype=np.float64)
             _check_numbers(copied)
             steps[part], far = self.steps(copied)

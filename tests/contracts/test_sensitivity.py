@@ -172,7 +172,7 @@ PICTURES, SERIES = ImageSchema(4, 4, levels=1, classes=2), SeriesSchema(16, 0.0,
 
 def _baskets(rows):
     units = scipy.sparse.csr_array(np.stack([np.isin(np.arange(30), row) for row in rows]).astype(np.uint8))
-    assert units.has_canonical_format  # which scipy remembers from here on
+    assert units.has_canonical_format  # scipy remembers it from here on
     return units
 
 
@@ -261,7 +261,7 @@ def test_what_is_written_into_records_that_were_checked_moves_no_sum_beyond_its_
     else:
         schema, encoded = SERIES, Encoded(random.random((20, 16)).astype(np.float32), np.zeros((20, 0), np.uint8))
     records, component = Records(schema, encoded), torch.from_numpy(random.integers(0, 2, 20))
-    records.take(np.arange(2))  # what it keeps of the units is there from here on
+    records.take(np.arange(2))  # a store of the units is made here
     CHANGES[change](encoded.units)
 
     def of_statistic(statistic, rows):

@@ -62,7 +62,7 @@ def test_a_record_is_placed_by_itself_and_where_its_nearest_centre_is(schema, re
     own = _recipe(schema, 400, **changed)
     _, state = _measured(own, records)
     cells, component = own._cells(state), label_components(records)
-    # What is kept of these records is that of the same components.
+    # Places that are kept are those of the same components.
     cells.places(records.encoded, component.flip(0))
     places = cells.places(records.encoded, component)
     alone = [cells.places(records.encoded[i : i + 1], component[i : i + 1]) for i in range(60)]

@@ -106,7 +106,7 @@ def test_a_new_ledger_has_its_name_on_disk_before_anything_is_written_behind_its
 
 @pytest.mark.parametrize("written", ["nothing", "a part", "all of it"])
 def test_nothing_is_drawn_after_a_line_that_may_not_be_on_disk(tmp_path, monkeypatch, written):
-    """Whether it is there is seen when the file is read again, and not before, whatever the disk does by then."""
+    """The next reader of the file sees if it is there, whatever the disk does by then."""
     account = _account(tmp_path / "ledger.jsonl")
 
     def full(file, heads, text, head):
