@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -42,6 +43,7 @@ def written_series(schema: SeriesSchema, written: SeriesForm, form: str | None =
         >>> next(as_panel.rows([wide], 0)).to_pydict()
         {'nr': [1, 1, 2, 2], 'year': [1980, 1981, 1980, 1981], 'lwage': [1.0, 2.0, 3.0, 4.0]}
     """
+    schema = replace(schema, written=written)
     if (form or written.form) == "long":
         return _long(schema, written)
     columns = list(written.columns) if written.form == "wide" and written.columns else schema.columns

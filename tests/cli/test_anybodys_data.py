@@ -323,7 +323,7 @@ WRITTEN = {
     ),
     "an unknown form": (["data.form=square"], "data.form=square: expected one of wide, long"),
     "times that are not declared": (["data.form=long", "data.by=who", "data.time=t_0"], "data.time=t_0: expected steps"),
-    "other times than the length says": (["data.steps=1980..1987"], "data.steps='1980..1987': expected 2 times"),
+    "other times than the length says": (["data.steps=1987..1980"], "data.steps='1987..1980': expected 2 times"),
     "a column that is not there": (["data.columns=[t_0,t_9]"], "no column 't_9'"),
     "columns of long series": (["data.by=place"], "data.by='place' data.day=null: apply only to long files"),
     "a separator of two": (["data.separator=ab"], "separator='ab'"),

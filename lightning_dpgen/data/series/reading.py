@@ -183,7 +183,7 @@ class _Kept:
         if left_out > MOST_LEFT_OUT * (kept + left_out):
             raise BadRecords(
                 f"{left_out:,} of {kept + left_out:,} series would be left out ({told}), and the model would be of the "
-                "others alone: declare the length that most of them have (length), make each of them as long by a rule "
+                "others alone: declare the length that most of them have (length=...), make each as long by a rule "
                 "that looks at it alone, or model their rows as a table"
             )
         labels, classes = np.concatenate(self.labels), len(self.schema.classes)
