@@ -252,10 +252,10 @@ class _Look:
             return pa.nulls(n, pa.string()), np.ones(n, bool)
         distinct = written.dictionary_encode()
         codes, refused = distinct.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.zeros(n, bool)
-        for misfit, values in _misfits(distinct.dictionary, read):
-            rows = np.isin(codes, values)
+        for refusal, places in _misfits(distinct.dictionary, read):
+            rows = np.isin(codes, places)
             refused |= rows
-            self._note((column.name, UNREADABLE, misfit.advice), rows, block, written)
+            self._note((column.name, UNREADABLE, refusal.advice), rows, block, written)
         values, outside = read(pc.if_else(pa.array(refused), pa.scalar(None, written.type), written))
         absent = column.is_missing(values)
         if not column.missing:
