@@ -154,7 +154,8 @@ def test_public_sets_have_held_out_records_of_their_own(dpgen, trained, tmp_path
 def test_values_outside_are_treated_as_they_were_for_the_training(dpgen, tmp_path):
     """A schema with something to be found needs no share of a budget here: none is spent."""
     frame_of().assign(age=lambda frame: frame["age"] + 90).to_csv(tmp_path / "f.csv", index=False)
-    fit(tmp_path / "f.csv", SCHEMA, run_dir=tmp_path / "run", outside="clamp", **QUICK | OFF)
+    moved = {"overrides": [*OFF["overrides"], "data.max_moved=1"]}
+    fit(tmp_path / "f.csv", SCHEMA, run_dir=tmp_path / "run", outside="clamp", **QUICK | OFF | moved)
     (tmp_path / "s.yaml").write_text("columns: {sex: {type: category, values: private}}")
     words = [tmp_path / "run/release", "data=table", f"data.path={tmp_path / 'f.csv'}", *BRIEF]
     for more in ([], [f"data.schema={tmp_path / 's.yaml'}"]):

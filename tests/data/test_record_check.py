@@ -206,4 +206,4 @@ def test_all_that_is_wrong_with_a_schema_is_told_at_once(tmp_path, capsys):
     assert main(["schema", str(tmp_path / "s.yaml")]) == 2
     out, err = capsys.readouterr()
     assert out.count("refused: ") == 1 + len(wrong) and "7 problems" in err
-    assert all(f"column {name!r}" in out for name in "abcde") and "line 11" in out and "foo" in out
+    assert all(f"column {name!r}" in out for name in "abcde") and "line 12" in out and "foo" in out

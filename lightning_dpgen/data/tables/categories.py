@@ -20,7 +20,7 @@ from lightning_dpgen.data.tables.scales import Integers
 
 _TRUTH = {False: ("false", "f", "no", "n", "0"), True: ("true", "t", "yes", "y", "1")}
 _LARGEST = 2**53
-# Said of values that a column does not have.
+# The word for values that a column does not have.
 NOT_LISTED = "not listed"
 
 

@@ -27,7 +27,7 @@ from lightning_dpgen.data.value_grid import ValueGrid
 
 TYPES = ("integer", "number", "date", "datetime", "time")
 MOST_BINS = 10_000
-# Said of values beyond the bounds.
+# The words for values beyond the bounds.
 BELOW, ABOVE = "below low", "above high"
 _MOST_SPECIAL = 1000
 _MOST_PIECES, _MOST_COUNT = 10_000, 1e15

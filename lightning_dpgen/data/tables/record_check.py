@@ -28,7 +28,7 @@ from lightning_dpgen.data.tables.sources import written_source
 MAX_MOVED = 0.05
 # Faults of values, those that can be moved and others.
 MOVES = (NOT_LISTED, BELOW, ABOVE)
-MISSING, UNREADABLE, NOBODY, BREAKS = "missing", "cannot be read", "names no person", "breaks it"
+MISSING, UNREADABLE, OWNERLESS, BREAKS = "missing", "cannot be read", "names no person", "breaks it"
 # Different values that are counted, and values and places that are shown.
 _MOST_COUNTED, _SHOWN = 1000, 3
 # Different values of a block of which each is looked for that cannot be read.
@@ -37,7 +37,7 @@ _MOST_MISFITS = 100
 
 @dataclass(frozen=True)
 class Finding:
-    """What becomes of some values of a column, or of the records that break a constraint. Private.
+    """A fault of some values of a column, or of records that break a constraint, and what becomes of it. Private.
 
     Attributes:
         column: its name, or the constraint.
@@ -205,7 +205,7 @@ class _Look:
                 owners = plain(block.column(self.person))
             except Misfit as misfit:
                 raise BadValue.of(self.person, misfit) from None
-            self._note((self.person, NOBODY, "expected the person of each record"), without_person(owners), block)
+            self._note((self.person, OWNERLESS, "expected the person of each record"), without_person(owners), block)
         if (self.schema.constraints or self.schema.rules.relatives) and whole.any():
             self._of_rules({name: values.filter(pa.array(whole)) for name, values in read.items()}, whole, block)
 
@@ -252,10 +252,10 @@ class _Look:
             return pa.nulls(n, pa.string()), np.ones(n, bool)
         distinct = written.dictionary_encode()
         codes, refused = distinct.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.zeros(n, bool)
-        for misfit, values in _misfits(distinct.dictionary, read):
-            rows = np.isin(codes, values)
+        for refusal, places in _misfits(distinct.dictionary, read):
+            rows = np.isin(codes, places)
             refused |= rows
-            self._note((column.name, UNREADABLE, misfit.advice), rows, block, written)
+            self._note((column.name, UNREADABLE, refusal.advice), rows, block, written)
         values, outside = read(pc.if_else(pa.array(refused), pa.scalar(None, written.type), written))
         absent = column.is_missing(values)
         if not column.missing:

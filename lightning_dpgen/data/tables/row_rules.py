@@ -23,7 +23,7 @@ from lightning_dpgen.privacy.plain_text import listed
 
 # The keys of a schema.
 CONSTRAINTS, FOUND = "constraints", "found_constraints"
-# What becomes of a record that breaks a constraint.
+# The words for what is done to a record that breaks a constraint.
 REPAIRED, LEFT_OUT = "repaired", "left out"
 # The made-up rows by which it is seen whether any row can keep the constraints.
 _TRIED = 1024

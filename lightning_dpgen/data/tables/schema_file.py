@@ -190,7 +190,7 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
                 return None, problems
             line = lines.get((error.column, error.key), lines.get((error.column, None), 1))
             problems.append(BadSchema(error.problem, error.column, error.key, f"{source}, line {line}"))
-            if error.column in columns:
+            if error.column is not None and error.column in columns:
                 _leave_out(error.column, columns, fields)
             elif error.key in fields:
                 del fields[error.key]
