@@ -22,7 +22,7 @@ from torch import nn
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.process_changes import ProcessChange
 
-_WRITES = (
+WRITES = (
     "writes a value computed from a record into a tensor that outlives the call (a buffer, say): what is kept from lot to "
     "lot must follow from parameters alone, or be released with noise of its own (EmbeddingGradients releases the mean of "
     "a lot, as of the codes that a codebook follows)"
@@ -56,8 +56,8 @@ _REASONS = {
     "'Sparse": "makes a sparse tensor of a record: keep it dense",
     "setup_context": _FUNCTIONS,
     "generate_vmap_rule": _FUNCTIONS,
-    "is not possible because there exists": _WRITES,
-    "broadcast shape": _WRITES,
+    "is not possible because there exists": WRITES,
+    "broadcast shape": WRITES,
     "requires_grad_()": _DIFFERENTIATES,
     "does not require grad": _DIFFERENTIATES,
     "backward() called": _DIFFERENTIATES,
