@@ -16,7 +16,11 @@ from torch.utils import checkpoint
 
 from lightning_dpgen.gradients.process_changes import ProcessChange
 
-_generator, _function = checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction
+# However a program has imported `checkpoint`, that finds these by their names in its module. It calls the second generator
+# since torch 2.14.
+_NAMES = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl")
+_GENERATORS = {name: getattr(checkpoint, name) for name in _NAMES if hasattr(checkpoint, name)}
+_function = checkpoint.CheckpointFunction
 
 
 def without_checkpoints() -> ProcessChange:
@@ -31,14 +35,13 @@ def without_checkpoints() -> ProcessChange:
     return _WITHOUT
 
 
-def _put(around: Callable, function: Any) -> None:
-    # However a program has imported `checkpoint`, that finds these two by their names in its module.
-    checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction = around, function
+def _put(generators: dict[str, Callable], function: Any) -> None:
+    vars(checkpoint).update(generators, CheckpointFunction=function)
 
 
 def _without() -> Callable[[], None]:
-    _put(_around, SimpleNamespace(apply=_apply))
-    return functools.partial(_put, _generator, _function)
+    _put({name: functools.partial(_around, generator) for name, generator in _GENERATORS.items()}, SimpleNamespace(apply=_apply))
+    return functools.partial(_put, _GENERATORS, _function)
 
 
 _WITHOUT = ProcessChange(_without)
@@ -51,8 +54,8 @@ def _apply(run: Callable, preserve: bool, *args: Any) -> Any:
     return run(*args)
 
 
-def _around(*args: Any, **kwargs: Any) -> Iterator[None]:
-    return _nothing() if _WITHOUT.is_inside else _generator(*args, **kwargs)
+def _around(generator: Callable, *args: Any, **kwargs: Any) -> Iterator[None]:
+    return _nothing() if _WITHOUT.is_inside else generator(*args, **kwargs)
 
 
 def _nothing() -> Iterator[None]:

@@ -10,16 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.gradients.apart import NO_NUMBERS
+from lightning_dpgen.gradients.hidden import Ruled
 from lightning_dpgen.gradients.isolation import Isolation
 from lightning_dpgen.gradients.shards import gathered
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
-# Functions that look at no number, so that a sharded parameter need not be gathered for them.
-NO_NUMBERS = {
-    Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.ndim.__get__, Tensor.layout.__get__,
-    Tensor.requires_grad.__get__, Tensor.is_cuda.__get__, Tensor.is_nested.__get__, Tensor.size, Tensor.dim, Tensor.numel,
-    Tensor.is_floating_point, Tensor.is_complex, Tensor.__len__,
-}  # fmt: skip
 _CHANGED = (
     "the loss writes into a tensor that an earlier function has kept for its gradient (x += 1, relu_): write x = x + 1"
 )
@@ -35,7 +31,7 @@ class _Packed:
     offset: int
 
 
-class FrozenParameter(Tensor):
+class FrozenParameter(Ruled):
     """A stand-in for a frozen sharded parameter, whose numbers are there for each function that is called with it.
 
     Attributes:
@@ -61,7 +57,7 @@ class FrozenParameter(Tensor):
         with own.present([x.source for x in held]), own.packing():
             args, kwargs = map_tree(plain, (args, kwargs))
             # As the loss would call it with a plain parameter.
-            return own.isolation.call(function, args, kwargs) if own.isolation.is_innermost else function(*args, **kwargs)
+            return own.isolation.call(function, args, kwargs)
 
 
 class GatheredParameters:

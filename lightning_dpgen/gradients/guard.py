@@ -24,9 +24,11 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.nn.modules import module
 from torch.overrides import TorchFunctionMode
 
-from lightning_dpgen.gradients.corrected import correction
-from lightning_dpgen.gradients.hidden import is_hidden
+from lightning_dpgen.gradients import apart
+from lightning_dpgen.gradients.corrected import COMPUTING, correction
+from lightning_dpgen.gradients.hidden import Ruled, is_hidden
 from lightning_dpgen.sampling.own_randomness import torch_generators
+from lightning_dpgen.sampling.trees import leaves_of
 
 if TYPE_CHECKING:
     from lightning_dpgen.gradients.isolation import Isolation
@@ -80,8 +82,21 @@ class Guard(TorchFunctionMode):
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function that was not refused, or its correction."""
+        if function not in apart.APART and any(map(is_hidden, leaves_of((args, kwargs)))):
+            return self.alone(function, args, kwargs)
         result = self.corrected(function, args, kwargs)
         return function(*args, **kwargs) if result is NotImplemented else result
+
+    def alone(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Compute, for each record alone, a function that is not known to keep records apart."""
+        if any(isinstance(x, Ruled) for x in leaves_of((args, kwargs))) or _is_ours(function):
+            return function(*args, **kwargs)
+        instead = correction(function)
+        if instead is not None and instead not in COMPUTING:
+            result = instead(self, function, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return apart.compute_alone(self.isolation, function, args, kwargs)
 
     def corrected(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Compute a function whose own rule for vmap is wrong; return NotImplemented for all others."""
@@ -189,6 +204,11 @@ def _refusal(function: Callable) -> str | None:
             "Leave it out"
         )
     return None
+
+
+def _is_ours(function: Callable) -> bool:
+    """Return True for a function of this package, which is handed records in a way of its own."""
+    return isinstance(function, FunctionType) and function.__code__.co_filename.startswith(_KNOWN[1])
 
 
 def _is_known(function: Callable) -> bool:

@@ -125,18 +125,18 @@ class Isolation:
             return value.expand(self.size if self._groups is None else self._groups.count, *value.shape)
         return value.movedim(at, 0) if at else value
 
-    def hide(self, x: Tensor) -> Tensor:
-        """Return the one record (...) that a loss is to see of (B, ...)."""
-        return _functorch._add_batch_dim(x, 0, self._levels[-1])
+    def hide(self, x: Tensor, level: int | None = None) -> Tensor:
+        """Return the one record (...) that a loss is to see of (B, ...); `lots` returns the level of groups."""
+        return _functorch._add_batch_dim(x, 0, self._levels[-1] if level is None else level)
 
     def is_record(self, x: Any) -> bool:
         """Return True for what a loss sees of records alone; False behind ``groups.gather``, and in other transforms."""
-        return self._behind(x) is not None
+        return self._behind(x, self._levels[-1]) is not None
 
-    def _behind(self, x: Any) -> Tensor | None:
+    def _behind(self, x: Any, level: int) -> Tensor | None:
         if not is_hidden(x) or not _functorch.is_batchedtensor(x):
             return None
-        value, at = _functorch._unwrap_batched(x, self._levels[-1])
+        value, at = _functorch._unwrap_batched(x, level)
         if at is None or _functorch.is_functorch_wrapped_tensor(value):
             return None
         return value.movedim(at, 0) if at else value
@@ -149,12 +149,24 @@ class Isolation:
         """
         if not is_hidden(x):
             return None
-        if (rows := self._behind(x)) is None:
+        if (rows := self._behind(x, self._levels[-1])) is None:
             raise ValueError(
                 "a parameter meets groups of records (behind groups.gather), or records inside another transform of "
                 "torch.func: only engine='func' takes these"
             )
         return rows
+
+    def lots(self, tensors: Sequence[Tensor]) -> tuple[int, list[Tensor]]:
+        """Return what is behind hidden tensors, all records (B, ...) or all groups, and the level of vmap that hides it.
+
+        Raises:
+            ValueError: for records beside groups.
+        """
+        for level in self._levels:
+            behind = [x for tensor in tensors if (x := self._behind(tensor, level)) is not None]
+            if len(behind) == len(tensors):
+                return level, behind
+        raise ValueError("a function meets records beside groups of records: it would be computed for each of them alone")
 
     def rows_or_copies(self, x: Tensor) -> Tensor:
         """Return the records (B, ...) behind a tensor, or the tensor for each record; call it in `outside`."""

@@ -23,7 +23,7 @@ from torch import nn
 from lightning_dpgen.gradients.hidden import is_hidden
 from lightning_dpgen.gradients.process_changes import ProcessChange
 
-_WRITES = (
+WRITES = (
     "writes a value computed from a record into a tensor that outlives the call (a buffer, say): what is kept from lot to "
     "lot must follow from parameters alone (a codebook that follows its codes is a parameter, with a term of the loss that "
     "draws it to them), or be released with noise of its own (EmbeddingGradients, in a loop of your own)"
@@ -61,8 +61,8 @@ _REASONS = {
     "'Sparse": "makes a sparse tensor of a record: keep it dense",
     "setup_context": _FUNCTIONS,
     "generate_vmap_rule": _FUNCTIONS,
-    "is not possible because there exists": _WRITES,
-    "broadcast shape": _WRITES,
+    "is not possible because there exists": WRITES,
+    "broadcast shape": WRITES,
     "requires_grad_()": _DIFFERENTIATES,
     "does not require grad": _DIFFERENTIATES,
     "backward() called": _DIFFERENTIATES,

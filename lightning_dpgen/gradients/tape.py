@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.gradients.apart import NO_NUMBERS
 from lightning_dpgen.gradients.component_factors import sum_factors
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, masked
-from lightning_dpgen.gradients.gathered import NO_NUMBERS, FrozenParameter, GatheredParameters
-from lightning_dpgen.gradients.hidden import is_hidden
+from lightning_dpgen.gradients.gathered import FrozenParameter, GatheredParameters
+from lightning_dpgen.gradients.hidden import Ruled, is_hidden
 from lightning_dpgen.gradients.isolation import Isolation
 from lightning_dpgen.gradients.shards import is_sharded
 from lightning_dpgen.sampling.own_randomness import generator_states
@@ -61,7 +62,7 @@ class _Noted(torch.autograd.Function):
         return gradient, gradient.new_zeros(()), None
 
 
-class TracedParameter(Tensor):
+class TracedParameter(Ruled):
     """A tensor in the place of a parameter, or of what was computed from parameters alone.
 
     Attributes:
@@ -189,7 +190,7 @@ class Tape:
         if function in _APART or not torch.is_grad_enabled():
             # A loss that wrote into a parameter would leave there what it made of records, so it gets copies.
             args, kwargs = map_tree(lambda x: self._copy(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
-            return args[0] if function in _APART else function(*args, **kwargs)
+            return args[0] if function in _APART else self.isolation.call(function, args, kwargs)
         # Rules are those of real numbers.
         is_complex = any(isinstance(x, TracedParameter) and x.source.is_complex() for x in (*args, *kwargs.values()))
         rule = None if is_complex else self._rules.get(function)

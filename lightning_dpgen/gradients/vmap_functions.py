@@ -16,6 +16,7 @@ from torch._functorch.autograd_function import custom_function_call
 from torch.autograd import Function
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from lightning_dpgen.gradients import apart
 from lightning_dpgen.gradients.corrected import check_embedding
 from lightning_dpgen.gradients.guard import Guard
 from lightning_dpgen.gradients.hidden import is_hidden
@@ -78,10 +79,17 @@ class Watch(Guard):
         return tree_unflatten(leaves, structure)
 
     def _call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if function not in apart.APART and _any_hidden(args, kwargs):
+            return self.alone(function, args, kwargs)
         result = self.corrected(function, args, kwargs)
         if result is NotImplemented and (special := _SPECIAL.get(function)) is not None:
             result = special(self, function, *args, **kwargs)
         return call(function, args, kwargs) if result is NotImplemented else result
+
+    def alone(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if function in _WRITING:
+            self.write(function, *args, **kwargs)
+        return super().alone(function, args, kwargs)
 
     def remember(self, function: Callable, *args: Any, **kwargs: Any) -> Tensor:
         """Make a new tensor, and remember it if it holds no record."""
