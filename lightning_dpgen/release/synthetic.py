@@ -22,8 +22,8 @@ from lightning_dpgen.release.bounds import bytes_of_record, default_rows
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.croissant import write_croissant
-from lightning_dpgen.release.description import MEASURED
 from lightning_dpgen.release.described import described, kept_constraints
+from lightning_dpgen.release.description import MEASURED
 from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
 from lightning_dpgen.release.files import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS

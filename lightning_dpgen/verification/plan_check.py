@@ -77,16 +77,18 @@ def unplannable(error: Exception) -> str:
     return f"declared: no run is planned from these settings ({said})"
 
 
-def _by_another(
-    planner: str, settings: Settings, certificate: Mapping[str, Any]
-) -> tuple[list[str], list[str], list[str]]:
+def _by_another(planner: str, settings: Settings, certificate: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
     """Say what cannot be held against a plan that another planner has made; later ones are unknown here."""
     if not (planner.isascii() and planner.isdecimal() and 0 < int(planner[:9]) < PLANNER):
-        return [f"versions.planner={planner[:20]!r}: this software knows planners up to {PLANNER}: take a later one"], [], []
-    return [], [], [
-        f"planner {planner} of earlier software divided the budget among the stages, so multipliers were not planned again: "
-        "stages, rates, counts and failures are those of the settings, and all of it costs what is stated"
-    ]
+        return [f"versions.planner={planner[:20]!r}: this software knows none beyond {PLANNER}: take a later one"], [], []
+    return (
+        [],
+        [],
+        [
+            f"planner {planner} of earlier software has divided the budget, so multipliers were not planned again: stages, "
+            " rates, counts and failures are those of the settings, and all of it costs what is stated"
+        ],
+    )
 
 
 def _of_model(settings: Settings, model: Mapping[str, Any]) -> Iterator[str]:
@@ -150,7 +152,8 @@ def _repeats(repeated: Mapping[str, int], flexible: str) -> Iterator[str]:
     for name, more in repeated.items():
         allowed = more <= 0 and again if name == flexible else more > 0 and name != FIRST_PASS
         if more and not allowed:
-            yield f"stage {name!r}: {abs(more):,} accesses {'more' if more > 0 else 'fewer'} are stated than these settings plan"
+            how = "more" if more > 0 else "fewer"
+            yield f"stage {name!r}: {abs(more):,} accesses {how} are stated than these settings plan"
 
 
 def _planned(settings: Settings, certificate: Mapping[str, Any]) -> Plan:
@@ -209,7 +212,8 @@ def _noises(plan: Plan, settings: Settings, certificate: Mapping[str, Any]) -> I
         multipliers = plan.stage(entry["stage"]).access.multipliers
         for name in entry["names"]:
             if not math.isclose(entry["multiplier"], multipliers[name], rel_tol=_SOLVED):
-                yield _told(entry["stage"], f"{name!r} a multiplier of {multipliers[name]:.6g}", f"{entry['multiplier']:.6g}")
+                due = f"{name!r} a multiplier of {multipliers[name]:.6g}"
+                yield _told(entry["stage"], due, f"{entry['multiplier']:.6g}")
 
 
 def unplanned_names(
@@ -293,7 +297,7 @@ def _counted(event: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
 
 
 def _agree(due: Any, stated: Any, tolerance: float | None) -> bool:
-    """Return whether two event trees are the same but for last digits; multipliers within a tolerance, any where it is None."""
+    """Return whether two event trees are the same but for last digits; multipliers within a tolerance, or any for None."""
     if isinstance(due, dict):
         if not isinstance(stated, dict) or due.keys() != stated.keys():
             return False
@@ -304,7 +308,7 @@ def _agree(due: Any, stated: Any, tolerance: float | None) -> bool:
             for name in due
         )
     if isinstance(due, list):
-        return len(due) == len(stated) and all(_agree(one, other, tolerance) for one, other in zip(due, stated, strict=True))
+        return len(due) == len(stated) and all(_agree(*pair, tolerance) for pair in zip(due, stated, strict=True))
     if isinstance(due, float):
         return math.isclose(due, stated, rel_tol=_ROUNDING)
     return due == stated

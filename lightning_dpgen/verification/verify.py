@@ -21,16 +21,16 @@ from lightning_dpgen.release import certificate as certificates
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
 from lightning_dpgen.release.certificate import ABOUT, FORMAT_VERSION, INIT, SELECTION, digest, statement
 from lightning_dpgen.release.description import LABELLED, PROJECTION
-from lightning_dpgen.verification.epsilon_check import check_epsilon
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, read_certificate
-from lightning_dpgen.verification.noise_check import check_noises
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
-from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
-from lightning_dpgen.verification.projection_check import check_projection
 from lightning_dpgen.release.signature import fingerprint, is_signed_by, read_public, read_signature
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
 from lightning_dpgen.release.unit_check import check_unit
 from lightning_dpgen.release.verdict import Verdict
+from lightning_dpgen.verification.epsilon_check import check_epsilon
+from lightning_dpgen.verification.noise_check import check_noises
+from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
+from lightning_dpgen.verification.projection_check import check_projection
 
 _LARGEST_FILE = 16 * 2**20
 _MOST_SAID = 10
@@ -91,7 +91,9 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
             for lines, said in zip(found, (verdict.problems, verdict.checks, verdict.notes), strict=True):
                 said += lines
         elif PROJECTED not in certificate["released"]:
-            verdict.notes.append("no settings are declared, so stages and noises are as the program states them that made it")
+            verdict.notes.append(
+                "no settings are declared, so stages and noises are as the program states them that made it"
+            )
     if PROJECTED in certificate["released"] and verdict.good:
         check_projection(folder, certificate, verdict)
     return verdict

@@ -23,9 +23,9 @@ from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
 from lightning_dpgen.release.tensors import check_finite, check_tensors
+from lightning_dpgen.release.weights import WeightsContent
 from lightning_dpgen.verification import epsilon_check
 from lightning_dpgen.verification.verify import verify
-from lightning_dpgen.release.weights import WeightsContent
 
 
 def test_a_description_that_no_reader_would_take_is_refused_before_it_is_released(tmp_path):

@@ -26,8 +26,8 @@ from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.strategy import CYCLIC, Strategy
 from lightning_dpgen.release.certificate import digest, make_certificate
-from lightning_dpgen.verification.noise_check import check_noises
 from lightning_dpgen.release.stated_noises import MOST_ALIKE, RELATIVE_GRID
+from lightning_dpgen.verification.noise_check import check_noises
 from lightning_dpgen.verification.verify import verify
 
 ROWS = 3

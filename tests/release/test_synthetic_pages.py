@@ -24,8 +24,8 @@ from lightning_dpgen.release.distributions import CHARTS, shown
 from lightning_dpgen.release.licenses import License
 from lightning_dpgen.release.pictures import sheet
 from lightning_dpgen.release.sampler import Release, load_release
-from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.release.weights import release_weights
+from lightning_dpgen.verification.verify import verify
 
 
 def table(label=None, **columns):

@@ -13,10 +13,10 @@ from keep_releases import KEPT
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.release.certificate import FORMAT_VERSION
 from lightning_dpgen.release.unit_check import check_unit, unit_of_persons
-from lightning_dpgen.verification.verify import verify
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.verification.verify import verify
 
 TABLE = Path(__file__).parents[2] / "docs/start/visits.schema.yaml"
 FORGED = [

@@ -1,6 +1,6 @@
 """Keep the plan of each kind of run, by the planner of today, for the test that it is raised when plans change.
 
-    python tests/verification/keep_plans.py
+python tests/verification/keep_plans.py
 """
 
 import json

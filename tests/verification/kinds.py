@@ -41,7 +41,8 @@ columns:
 }
 KINDS = {
     "table": [*TABLE, "model=measured", "data.bins_share=0", "model.label_share=0"],
-    "table with all": [*TABLE, "model=measured", "model.label_share=0.2", "privacy.fidelity_share=0.1", "data.bins_share=0.1"],
+    "table with all": [*TABLE, "model=measured", "model.label_share=0.2", "privacy.fidelity_share=0.1",
+                       "data.bins_share=0.1"],
     "persons": [*TABLE, *PERSONS, "model=measured", "model.label_share=0"],
     "found": [*OPEN, "model=measured", "privacy.epsilon=8"],
     "found of persons": [*OPEN, *PERSONS, "model=measured", "privacy.epsilon=8"],
