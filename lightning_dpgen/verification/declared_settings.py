@@ -34,7 +34,7 @@ from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import names_of, parse, variants
 from lightning_dpgen.specs.usage_error import UsageError
 
-# What is declared beside the settings of the data.
+# Names that are declared beside the settings of the data.
 _OTHERS = {"data", "discovered", "fidelity_share", "schema", "model", INIT, "split", "clipping", "seed", "rows", LICENSE}
 _MODELS = {kind.title: kind for kind in variants(RunSpec, "model").values() if kind is not AutoSpec}
 _INDEPENDENT = "rows_independent"
@@ -71,7 +71,7 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
             # It follows from noise and steps, where both are given.
             "epsilon": float(target) if solved else None,
             "delta": certificate["delta"],
-            "noise": SECURE if secure else "standard",
+            "noise": "secure" if secure else "standard",
             "accountant": certificate["accountant"].get("chosen", PLD),
             "fidelity_share": declared.get("fidelity_share"),
         },
@@ -85,7 +85,7 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
     spec = parse(RunSpec, values)
     number = declared["n"]
     if type(number) is not int or not 1 <= number <= MOST_RECORDS:
-        raise UsageError(f"data.n={str(number)[:40]}: expected a whole number from 1 to {MOST_RECORDS:,}")
+        raise UsageError(f"n={str(number)[:40]}: expected a whole number from 1 to {MOST_RECORDS:,}")
     data = spec.data.changed(n=number)
     if type(independent := declared.get(_INDEPENDENT)) is bool and hasattr(data, _INDEPENDENT):
         data = data.changed(**{_INDEPENDENT: independent})
@@ -133,7 +133,7 @@ def _object(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _kind_of(title: Any) -> Any:
     """Return the class of the settings of a model that a certificate names."""
     if not isinstance(title, str) or title not in _MODELS:
-        raise UsageError(f"model.name={str(title)[:80]!r}: expected one of {', '.join(sorted(_MODELS))}")
+        raise UsageError(f"model: name={str(title)[:80]!r}: expected one of {', '.join(sorted(_MODELS))}")
     return _MODELS[title]
 
 

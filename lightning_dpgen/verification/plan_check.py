@@ -20,7 +20,7 @@ from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.description import LABELLED, MEASURED, PLAIN_WEIGHTS
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
-from lightning_dpgen.specs.model import CustomSpec
+from lightning_dpgen.specs.model import AutoSpec, CustomSpec
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, first_stage, has_first_pass, reference_plan
 from lightning_dpgen.verification.declared_settings import settings_of
 
@@ -169,9 +169,11 @@ def _planned(settings: Settings, certificate: Mapping[str, Any]) -> Plan:
         return settings.plan()
     if not has_first_pass(spec, parts):
         raise ValueError("the event has a reference, and these settings plan no first pass")
-    promise = reference_plan(spec, first_stage(spec, parts))
+    # A model that is chosen is not known before the first pass.
+    asked = spec if settings.chosen is None else spec.changed(model=AutoSpec())
+    promise = reference_plan(asked, first_stage(spec, parts))
     assert promise.reference is not None, "the plan of a first pass has one"
-    # Of steps by default, more are allowed for than are planned in the end.
+    # More steps are allowed for than are planned in the end, where they follow from defaults.
     if stated["replaceable"] and not promise.reference.replaceable:
         raise ValueError("reference.replaceable: the reference of these settings does not cover a record replaced")
     if not _agree(encode(promise.reference.event), certificate["event"]["events"][-1], _SOLVED):

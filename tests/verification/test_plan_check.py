@@ -260,7 +260,7 @@ def test_a_run_that_has_lost_accesses_is_of_its_settings(kind):
                 certificate, model = stated(settings, dataclasses.replace(plan, stages=again.stages))
                 assert _problems(certificate, model) == []
                 tried += 1
-                # What was lost is no reason for still fewer steps.
+                # Lost accesses are no reason for still fewer steps.
                 count = again.stage(last).count
                 if count > 40:
                     fewer = next(each for each in certificate["stages"] if each["name"] == last)
@@ -324,7 +324,7 @@ def test_settings_beside_the_weights_of_a_network_are_words():
 
 
 def test_plans_are_those_that_this_planner_has_made():
-    """Whoever changes what settings plan raises `PLANNER`, and runs tests/verification/keep_plans.py."""
+    """A change of what settings plan raises `PLANNER`; then run tests/verification/keep_plans.py."""
     kept = json.loads(KEPT.read_text())
     assert kept["planner"] == PLANNER and kept["plans"].keys() == KINDS.keys()
     for kind, stages in kept["plans"].items():
