@@ -25,7 +25,7 @@ from lightning_dpgen.privacy.solving import beside_given, event_of, stages_of, w
 from lightning_dpgen.privacy.stage_spec import StageSpec, check_specs, records_of, shares_of
 from lightning_dpgen.privacy.truncation import Truncation
 
-# The number of this planner, which certificates name. Whoever changes which stages, noises or counts follow from settings
+# The number of this planner, which certificates name. A change of the stages, noises or counts that follow from settings
 # raises it: `verify` plans again only what this planner has planned (tests/verification/kept_plans.json).
 PLANNER = 1
 # The part of delta beside a reference, so that profiles need not be compared in their farthest tails.

@@ -34,7 +34,7 @@ from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import names_of, parse, variants
 from lightning_dpgen.specs.usage_error import UsageError
 
-# What is declared beside the settings of the data.
+# Names that are declared beside the settings of the data.
 _OTHERS = {"data", "discovered", "fidelity_share", "schema", "model", INIT, "split", "clipping", "seed", "rows", LICENSE}
 _MODELS = {kind.title: kind for kind in variants(RunSpec, "model").values() if kind is not AutoSpec}
 _INDEPENDENT = "rows_independent"
@@ -71,7 +71,7 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
             # It follows from noise and steps, where both are given.
             "epsilon": float(target) if solved else None,
             "delta": certificate["delta"],
-            "noise": SECURE if secure else "standard",
+            "noise": "secure" if secure else "standard",
             "accountant": certificate["accountant"].get("chosen", PLD),
             "fidelity_share": declared.get("fidelity_share"),
         },
@@ -85,13 +85,9 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
     spec = parse(RunSpec, values)
     number = declared["n"]
     if type(number) is not int or not 1 <= number <= MOST_RECORDS:
-        raise UsageError(f"data.n={str(number)[:40]}: expected a whole number from 1 to {MOST_RECORDS:,}")
+        raise UsageError(f"n={str(number)[:40]}: expected a whole number from 1 to {MOST_RECORDS:,}")
     data = spec.data.changed(n=number)
-    if (
-        (independent := declared.get(_INDEPENDENT)) is not None
-        and hasattr(data, _INDEPENDENT)
-        and independent in (True, False)
-    ):
+    if type(independent := declared.get(_INDEPENDENT)) is bool and hasattr(data, _INDEPENDENT):
         data = data.changed(**{_INDEPENDENT: independent})
     if data.kind not in (None, schema.kind):
         raise UsageError(f"data={data.source}: is of kind {data.kind}, and the schema of kind {schema.kind}")
@@ -137,7 +133,7 @@ def _object(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _kind_of(title: Any) -> Any:
     """Return the class of the settings of a model that a certificate names."""
     if not isinstance(title, str) or title not in _MODELS:
-        raise UsageError(f"model.name={str(title)[:80]!r}: expected one of {', '.join(sorted(_MODELS))}")
+        raise UsageError(f"model: name={str(title)[:80]!r}: expected one of {', '.join(sorted(_MODELS))}")
     return _MODELS[title]
 
 
@@ -151,14 +147,13 @@ def _data(declared: Mapping[str, Any]) -> dict[str, Any]:
 
 def _clipping(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a rule as it is described: what wraps it is a setting of its own."""
-    fields, wrapped = dict(described), {}
-    for name, setting in (
-        ("PerPerson", lambda own: {"per_person": True}),
-        ("Smoothed", lambda own: {"smooth": own["keep"]}),
-    ):
-        if fields.get("rule") == name:
-            wrapped |= setting(fields)
-            fields = dict(_object(fields, "of"))
+    fields: dict[str, Any] = dict(described)
+    wrapped: dict[str, Any] = {}
+    if fields.get("rule") == "PerPerson":
+        fields, wrapped = dict(_object(fields, "of")), {"per_person": True}
+    if fields.get("rule") == "Smoothed":
+        wrapped |= {"smooth": fields.get("keep")}
+        fields = dict(_object(fields, "of"))
     # The name of its noise is no setting.
     fields.pop("noise", None)
     return fields | wrapped | {"rule": str(fields.get("rule")).lower()}
@@ -173,15 +168,10 @@ def _parts(names: Any, schema: Schema, data: DataSpec) -> dict[str, Part]:
     for name in names or ():
         find = next((find for find, prefix in prefixes.items() if name.startswith(prefix)), None)
         if find is None:
-            raise UsageError(
-                f"discovered: {name[:80]!r}: expected a name as in 'bounds of age', 'keys of a' or 'values of a'"
-            )
+            raise UsageError(f"discovered: {name[:80]!r}: expected one such as 'bounds of age', 'keys of a', 'values of a'")
         found.setdefault(name.removeprefix(prefixes[find]), []).append(find)
-    numbers = (
-        {column.name: column for column in schema.modelled if isinstance(column, Numeric)}
-        if isinstance(schema, TableSchema)
-        else {}
-    )
+    columns = schema.modelled if isinstance(schema, TableSchema) else ()
+    numbers = {column.name: column for column in columns if isinstance(column, Numeric)}
     parts = {}
     for name, finds in found.items():
         match finds:

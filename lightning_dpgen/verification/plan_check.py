@@ -20,7 +20,7 @@ from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.release.description import LABELLED, MEASURED, PLAIN_WEIGHTS
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
-from lightning_dpgen.specs.model import CustomSpec
+from lightning_dpgen.specs.model import AutoSpec, CustomSpec
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, first_stage, has_first_pass, reference_plan
 from lightning_dpgen.verification.declared_settings import settings_of
 
@@ -80,17 +80,13 @@ def unplannable(error: Exception) -> str:
 def _by_another(planner: str, settings: Settings, certificate: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
     """Say what cannot be held against a plan that another planner has made; later ones are unknown here."""
     if not (planner.isascii() and planner.isdecimal() and 0 < int(planner[:9]) < PLANNER):
-        return (
-            [f"versions.planner={planner[:20]!r}: this software knows planners up to {PLANNER}: take a later one"],
-            [],
-            [],
-        )
+        return [f"versions.planner={planner[:20]!r}: this software knows none beyond {PLANNER}: take a later one"], [], []
     return (
         [],
         [],
         [
-            f"planner {planner} of earlier software divided the budget among the stages, so multipliers were not planned again: "
-            "stages, rates, counts and failures are those of the settings, and all of it costs what is stated"
+            f"planner {planner} of earlier software has divided the budget, so multipliers were not planned again: stages, "
+            " rates, counts and failures are those of the settings, and all of it costs what is stated"
         ],
     )
 
@@ -156,7 +152,8 @@ def _repeats(repeated: Mapping[str, int], flexible: str) -> Iterator[str]:
     for name, more in repeated.items():
         allowed = more <= 0 and again if name == flexible else more > 0 and name != FIRST_PASS
         if more and not allowed:
-            yield f"stage {name!r}: {abs(more):,} accesses {'more' if more > 0 else 'fewer'} are stated than these settings plan"
+            how = "more" if more > 0 else "fewer"
+            yield f"stage {name!r}: {abs(more):,} accesses {how} are stated than these settings plan"
 
 
 def _planned(settings: Settings, certificate: Mapping[str, Any]) -> Plan:
@@ -172,9 +169,11 @@ def _planned(settings: Settings, certificate: Mapping[str, Any]) -> Plan:
         return settings.plan()
     if not has_first_pass(spec, parts):
         raise ValueError("the event has a reference, and these settings plan no first pass")
-    promise = reference_plan(spec, first_stage(spec, parts))
+    # A model that is chosen is not known before the first pass.
+    asked = spec if settings.chosen is None else spec.changed(model=AutoSpec())
+    promise = reference_plan(asked, first_stage(spec, parts))
     assert promise.reference is not None, "the plan of a first pass has one"
-    # Of steps by default, more are allowed for than are planned in the end.
+    # More steps are allowed for than are planned in the end, where they follow from defaults.
     if stated["replaceable"] and not promise.reference.replaceable:
         raise ValueError("reference.replaceable: the reference of these settings does not cover a record replaced")
     if not _agree(encode(promise.reference.event), certificate["event"]["events"][-1], _SOLVED):
@@ -215,9 +214,8 @@ def _noises(plan: Plan, settings: Settings, certificate: Mapping[str, Any]) -> I
         multipliers = plan.stage(entry["stage"]).access.multipliers
         for name in entry["names"]:
             if not math.isclose(entry["multiplier"], multipliers[name], rel_tol=_SOLVED):
-                yield _told(
-                    entry["stage"], f"{name!r} a multiplier of {multipliers[name]:.6g}", f"{entry['multiplier']:.6g}"
-                )
+                due = f"{name!r} a multiplier of {multipliers[name]:.6g}"
+                yield _told(entry["stage"], due, f"{entry['multiplier']:.6g}")
 
 
 def unplanned_names(
@@ -301,7 +299,7 @@ def _counted(event: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
 
 
 def _agree(due: Any, stated: Any, tolerance: float | None) -> bool:
-    """Return whether two event trees are the same but for last digits; multipliers within a tolerance, any where it is None."""
+    """Return whether two event trees are the same but for last digits; multipliers within a tolerance, or any for None."""
     if isinstance(due, dict):
         if not isinstance(stated, dict) or due.keys() != stated.keys():
             return False
@@ -312,9 +310,7 @@ def _agree(due: Any, stated: Any, tolerance: float | None) -> bool:
             for name in due
         )
     if isinstance(due, list):
-        return len(due) == len(stated) and all(
-            _agree(one, other, tolerance) for one, other in zip(due, stated, strict=True)
-        )
+        return len(due) == len(stated) and all(_agree(*pair, tolerance) for pair in zip(due, stated, strict=True))
     if isinstance(due, float):
         return math.isclose(due, stated, rel_tol=_ROUNDING)
     return due == stated

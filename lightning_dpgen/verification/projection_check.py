@@ -89,9 +89,7 @@ def _unplanned(projection: Projection, certificate: dict) -> list[str]:
     """Return where events and noises are not those that the declared settings plan for this projection, a line each."""
     try:
         stated = certificate["declared"]["projection"]
-        asked = parse(
-            ProjectionSpec, {name: value for name, value in stated.items() if name != "grid"}, within="projection"
-        )
+        asked = parse(ProjectionSpec, {name: stated[name] for name in stated if name != "grid"}, within="projection")
         plan = projection.plan(certificate["target_epsilon"], certificate["delta"], count_share=asked.count_share)
         due = {stage.name: list(stage.access.multipliers) for stage in plan.stages}
         return [

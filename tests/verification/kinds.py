@@ -6,7 +6,7 @@ from lightning_dpgen.data.tables.open_columns import VALUES
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.drawn_noise import REAL_GAUSSIAN, ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.events import encode
-from lightning_dpgen.privacy.noise import STANDARD
+from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.release.description import MEASURED
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.settings import FIRST_PASS, fill, first_stage, has_first_pass, reference_plan
@@ -41,7 +41,9 @@ columns:
 }
 KINDS = {
     "table": [*TABLE, "model=measured", "data.bins_share=0", "model.label_share=0"],
-    "table with all": [*TABLE, "model=measured", "model.label_share=0.2", "privacy.fidelity_share=0.1", "data.bins_share=0.1"],
+    "table with all": [*TABLE, "model=measured", "model.label_share=0.2", "privacy.fidelity_share=0.1",
+                       "data.bins_share=0.1"],
+    "chosen": [*TABLE, "data.bins_share=0.1", "privacy.noise=secure"],
     "persons": [*TABLE, *PERSONS, "model=measured", "model.label_share=0"],
     "found": [*OPEN, "model=measured", "privacy.epsilon=8"],
     "found of persons": [*OPEN, *PERSONS, "model=measured", "privacy.epsilon=8"],
@@ -72,7 +74,7 @@ KINDS = {
     "baskets of a network": [*BASKETS, "data.items=[x,y,z]", "model=vae", *ONE],
     "items": [*BASKETS, "data.items=private", "data.outside=clamp", "data.discovery_share=0.1", "model=measured"],
 }  # fmt: skip
-# What a first pass finds of each part.
+# The finds of a first pass, by part.
 _FOUND = {
     "a": ["u", "v"],
     "number": {"bounds": [0, 700], "pieces": [[0, 0.4], [200, 0.6]], "noise": 0.01},
@@ -126,7 +128,11 @@ def stated(settings, plan):
         "accountant": {} if plan.accountant == "pld" else {"chosen": plan.accountant},
         "event": encode(plan.event),
         "stages": [{"name": name, "event": encode(event)} for name, event in plan.stage_events],
-        "noise": {"source": STANDARD, "sums": sums, "others": others},
+        "noise": {
+            "source": SECURE if settings.spec.privacy.noise == "secure" else STANDARD,
+            "sums": sums,
+            "others": others,
+        },
         "declared": settings.declared(),
         "selection": "none",
         "versions": {},
