@@ -51,7 +51,7 @@ class SeriesWaves(Basis):
         return super().coordinates(records).sub_(self.centre).div_(self.scale)
 
     def multiples(self, records: Encoded) -> Tensor:
-        units = unit_values(records, self.layout).nan_to_num_(0.0)
+        units = unit_values(records, self.layout)
         values = units - 0.5 if self.scores is None else self.scores(units)
         return values.clamp(-self.largest, self.largest).mul_(self.steps).round_()
 

@@ -124,8 +124,7 @@ class Histogram(Statistic):
         return self.of_values(values[:, : self.layout.units])
 
     def of_values(self, units: Tensor) -> Tensor:
-        """Count values (n, units) of any size: those below 0 count as 0, those above 1 as 1."""
-        units = units.nan_to_num(0.0)
+        """Count values (n, units), numbers of any size: those below 0 count as 0, those above 1 as 1."""
         place = (units * self._bins).clamp_(0, self._bins - 1).floor_().add_(1.0)
         place = place.masked_fill_(units <= 0.0, 0.0).masked_fill_(units >= 1.0, self._bins + 1).long()
         place += (self._bins + 2) * torch.arange(self._channels).repeat(self.layout.units // self._channels)

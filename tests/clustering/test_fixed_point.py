@@ -7,7 +7,8 @@ import pytest
 import scipy.sparse
 import torch
 
-from lightning_dpgen.clustering.features import FourierFeatures
+from lightning_dpgen.clustering.block_sums import lloyd
+from lightning_dpgen.clustering.features import FourierFeatures, IdentityFeatures, KeptFeatures
 from lightning_dpgen.clustering.fixed_point import Grid, Nearest, lengths, unit_of, whole_rows
 from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.data.layout import Encoded
@@ -93,6 +94,33 @@ def test_what_is_no_number_counts_as_nothing_and_what_is_too_large_as_the_larges
     found = grid(torch.tensor([[torch.nan, torch.inf, -torch.inf, 3e38, 1e-30, 0.5]]))
     assert found.tolist() == [[0.0, 2.0**22, -(2.0**22), 2.0**22, 0.0, 2048.0]]
     assert torch.equal(grid(found.half()), grid(found.half().double()))
+
+
+def test_multiples_are_within_what_the_grid_says_whatever_a_store_gives():
+    given = Grid(1.0, bits=2, given=True)(torch.tensor([[255, 3, 0]], dtype=torch.uint8))
+    assert given.tolist() == [[4.0, 3.0, 0.0]] and given.dtype == torch.float64
+    assert Grid(1.0, bits=8, given=True)(torch.tensor([[255]], dtype=torch.uint8)).tolist() == [[255.0]]
+
+
+def test_a_record_that_is_shortened_is_within_the_radius_by_fractions():
+    """Radii are just below whole numbers of steps of 1/255 over a power of two: quotients of floats round up to these."""
+    random, none = np.random.default_rng(0), torch.zeros(1, dtype=torch.int64)
+    for byte, steps in zip(random.integers(100, 256, 60), random.integers(2**20, 2**22, 60), strict=True):
+        radius = float(np.nextafter(steps / (255 * 2**16), 0.0))
+        sums, unit = clipped_sums(store_of(np.full((1, 1), byte, np.uint8), scale=255), radius, none, 1)
+        assert int(sums) * Fraction(unit) <= Fraction(radius)
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_a_record_adds_to_the_sum_of_its_own_cluster_alone(k):
+    """Also where records are as far from two centres, and the cluster is found on a second look."""
+    ends, others = torch.eye(6)[:k], torch.rand(40, 6, generator=torch.Generator().manual_seed(k))
+    records = torch.cat([0.5 * (ends[:-1] + ends[1:]), ends, others]).repeat(30, 1)
+    kept = KeptFeatures(IdentityFeatures(torch.ones(6), 3.0), store_of(records), 1e9)
+    whole = torch.cat([rows for _, rows in kept]).to(torch.int64)
+    clusters, sums = lloyd(kept, whole[k - 1 : 2 * k - 1] * kept.unit)
+    expected = torch.zeros_like(sums).index_add_(0, clusters, whole)
+    assert torch.equal(sums, expected) and len(clusters.unique()) == k
 
 
 def test_sums_of_the_largest_squares_are_exact():

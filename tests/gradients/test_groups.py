@@ -143,6 +143,20 @@ def test_a_record_of_no_group_has_no_weight():
     assert groups.shared(torch.tensor([0.5, 0.25])).tolist() == [0.5, 0.0, 0.25, 0.0, 0.5]
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_record_of_no_group_adds_nothing_whatever_its_numbers_are(broken):
+    """Also beside a group that is silenced, since 0 times infinity is no number."""
+    weight = nn.Parameter(torch.zeros(2, 3))
+    left, right = torch.ones(4, 2), torch.ones(4, 3)
+    left[3] = torch.inf  # the record of no group
+    left[2] = torch.nan if broken else 1.0
+    groups = Groups(torch.tensor([0, 0, 1, 2]), 2)
+    gradients = RecordGradients({weight: RankOne(left, right, (2, 3))}, [[weight]], 2, groups=2, partition=groups)
+    out = {weight: torch.zeros(2, 3)}
+    gradients.weighted_sum(torch.ones(2), out)
+    assert out[weight].tolist() == [[2.0 if broken else 3.0] * 3] * 2
+
+
 def test_wrong_terms_are_named():
     layer, lot = nn.Linear(2, 1), Lot(torch.ones(3, 2), (0, 3))
     with pytest.raises(ValueError, match="one value for each group"):

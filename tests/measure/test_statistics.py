@@ -172,6 +172,21 @@ def test_sums_of_many_long_rows_are_exact():
     assert int(found) == rows * longest != int(float(rows * longest))
 
 
+@pytest.mark.parametrize("form", [np.array, scipy.sparse.csr_array])
+@pytest.mark.parametrize("levels", [1, 7, None])
+def test_multiples_stay_within_those_whose_products_are_exact(form, levels):
+    """Numbers may be written into records after they were checked, and entries of one place are added up first."""
+    kind = np.float32 if levels is None else np.uint8
+    units = form(np.array([[200, 3, 1, 0], [1, 0, 255, 9]], kind))
+    if scipy.sparse.issparse(units):
+        assert units.has_canonical_format
+        units.indices[:3] = 1
+    basis = Basis(Layout(units=4, levels=levels), torch.eye(4))
+    found = basis.multiples(Encoded(units, np.zeros((2, 0), np.uint8)))
+    found = found if isinstance(found, torch.Tensor) else torch.from_numpy(found.toarray())
+    assert found.min() >= 0 and found.max() == basis.steps and torch.equal(found, found.round())
+
+
 def test_all_records_are_gone_through_in_parts(monkeypatch):
     monkeypatch.setattr("lightning_dpgen.measure.statistics._AT_ONCE", 100)
     random = np.random.default_rng(3)

@@ -116,3 +116,13 @@ def test_matrices_far_from_one_are_refused(matrix):
     """Squares of numbers near 1e-162 have lost digits, and a length made of them is too short."""
     with pytest.raises(ValueError, match=r"expected 1e-100 to 1e\+100"):
         Steps(matrix, Neighbourhood("row", radius=1.0), "gaussian")
+
+
+@pytest.mark.parametrize("form", [np.array, scipy.sparse.csr_array])
+def test_a_row_that_is_too_long_nevertheless_becomes_zero(monkeypatch, form):
+    """Roots that are too small leave rows beyond the radius, which their squares in whole numbers notice."""
+    steps, root = _steps("row", {"radius": 1.0}, centre=None), np.sqrt
+    rows = form(np.stack([np.full(D, 3.0), np.full(D, 0.01)]))
+    kept = steps(rows)[0]
+    monkeypatch.setattr(np, "sqrt", lambda x: 0.9 * root(x))
+    assert steps(rows)[0].tolist() == [[0] * K, kept[1].tolist()] and kept.any(axis=1).all()
