@@ -16,7 +16,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SMOKE = ["tests/test_structure.py", "tests/cli/test_anybodys_data.py", "tests/cli/test_families.py", "tests/cli/test_verify.py"]
+SMOKE = [
+    "tests/test_structure.py",
+    "tests/cli/test_anybodys_data.py",
+    "tests/cli/test_families.py",
+    "tests/cli/test_verify.py",
+]
 RESOLUTIONS = {"lowest": "lowest-direct", "newest": "highest"}
 IMPORT_ALL = """
 import importlib, pkgutil, warnings

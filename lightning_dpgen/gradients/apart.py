@@ -87,7 +87,9 @@ def compute_alone(isolation: Isolation | None, function: Callable, args: tuple, 
         rows, results = [], []
         for i in range(len(lots[0])):
             # Clones, since a view leads to the memory of other records.
-            copies = {place: lot[i].clone(memory_format=torch.contiguous_format) for place, lot in zip(places, lots, strict=True)}
+            copies = {
+                place: lot[i].clone(memory_format=torch.contiguous_format) for place, lot in zip(places, lots, strict=True)
+            }
             rows.append([copies.get(k, x) for k, x in enumerate(shared)])
             result, form = call(rows[-1])
             if list(map(_shape, result)) != shapes:
