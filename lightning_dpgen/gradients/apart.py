@@ -1,8 +1,8 @@
 """The functions of torch that keep the records of a lot apart where `torch.vmap` hides them; all others meet one record.
 
 ``apart.json`` lists functions that a search has called with other records beside one, by the minor versions of torch that
-it was run on (``python -m tests.search_torch`` runs it for the installed one). A function that is not listed for the running
-version is computed for each record alone, outside of vmap, or refused by its name. So no rule of vmap is relied upon that
+it was run on (``python -m tests.gradients.search_torch`` runs it for the installed one). A function that is not listed for
+the running version is computed for each record alone, outside of vmap, or refused by its name. So no rule of vmap is relied upon that
 was not looked at.
 """
 
@@ -52,7 +52,9 @@ NO_NUMBERS = _named(f"torch.Tensor.{word}.__get__" for word in (
 )) | _named(f"torch.Tensor.{word}" for word in (
     "size", "dim", "ndimension", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "is_signed",
     "get_device", "is_inference", "is_conj", "is_neg", "__len__",
-)) | _named(f"torch.{word}" for word in ("numel", "is_floating_point", "is_complex", "is_signed", "get_device"))  # fmt: skip
+)) | _named(f"torch.{word}" for word in (
+    "numel", "is_floating_point", "is_complex", "is_signed", "get_device",
+))  # fmt: skip
 # A move to another device is one of `Tensor.to`, and an `autograd.Function` has a guard of its own for what it calls.
 _AS_OTHERS = _named(["torch.Tensor.cuda"]) | {custom_function_call}
 _LISTS = read_listed()
@@ -129,8 +131,8 @@ def _shape(x: Tensor | None) -> torch.Size | None:
 
 def _refusal(name: str, reason: str) -> ValueError:
     return ValueError(
-        f"the loss calls {name}, which was not seen to keep records apart in torch {torch.__version__}. It would be computed "
-        f"for each record alone, and {reason}: use other functions of torch"
+        f"the loss calls {name}, which was not seen to keep records apart in torch {torch.__version__}. It would be "
+        f"computed for each record alone, and {reason}: use other functions of torch"
     )
 
 
@@ -140,8 +142,8 @@ def _say(name: str) -> None:
     if MINOR not in _LISTS:
         return _say_unsearched()
     warnings.warn(
-        f"the loss calls {name}, which was not seen to keep records apart in torch {torch.__version__}: it is computed for one "
-        "record after the other, which is slow",
+        f"the loss calls {name}, which was not seen to keep records apart in torch {torch.__version__}: it is computed for "
+        "one record after the other, which is slow",
         stacklevel=2,
     )
 
@@ -149,7 +151,7 @@ def _say(name: str) -> None:
 @functools.cache
 def _say_unsearched() -> None:
     warnings.warn(
-        f"torch {torch.__version__} was not searched for functions that let records meet: what has no rule here is computed "
-        f"for one record after the other, which is slow. Searched: torch {', '.join(_LISTS)}",
+        f"torch {torch.__version__} was not searched for functions that let records meet: what has no rule here is "
+        f"computed for one record after the other, which is slow. Searched: torch {', '.join(_LISTS)}",
         stacklevel=2,
     )

@@ -246,7 +246,8 @@ def search(operator: Any) -> Finding:
                     return function(*args, **kwargs)
 
                 for rows in _lots(x):
-                    what = f"{getattr(function, '__name__', function)} ({operator.full_name}): {place}, {tuple(rows.shape)}, {sample.kwargs}"
+                    called = getattr(function, "__name__", function)
+                    what = f"{called} ({operator.full_name}): {place}, {tuple(rows.shape)}, {sample.kwargs}"
                     seen = look(of_row, rows, what, thorough=function is operator.op)
                     finding += seen
                     if seen.accepted and number < GRADIENTS and x.is_floating_point() and operator.supports_autograd:
@@ -336,8 +337,8 @@ def _calls() -> Iterator[tuple[str, Callable]]:
 
 METHODS = (
     "clone", "contiguous", "detach", "detach_", "bool", "byte", "char", "short", "int", "long", "half", "bfloat16", "float",
-    "double", "cfloat", "cdouble", "cpu", "requires_grad_", "stride", "is_contiguous", "is_same_size", "logical_not_", "t", "t_",
-    "squeeze_", "zero_", "normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_", "log_normal_",
+    "double", "cfloat", "cdouble", "cpu", "requires_grad_", "stride", "is_contiguous", "is_same_size", "logical_not_", "t",
+    "t_", "squeeze_", "zero_", "normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_", "log_normal_",
     "relu_", "softmax", "log_softmax", "ravel", "nonzero", "norm", "cov", "corrcoef", "storage_offset", "retain_grad",
     "positive", "adjoint", "isreal", "nan_to_num_", "sigmoid_", "tanh_", "numpy", "data_ptr", "__reversed__",
     "resolve_conj", "resolve_neg", "new_empty", "new_zeros", "new_ones", "new_tensor", "type", "view", "item", "tolist",
@@ -345,8 +346,8 @@ METHODS = (
 )  # fmt: skip
 OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift", "eq", "ne",
-    "lt", "le", "gt", "ge", "radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow", "rmatmul", "rand", "ror", "rxor",
-    "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift", "div",
+    "lt", "le", "gt", "ge", "radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow", "rmatmul", "rand", "ror",
+    "rxor", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift", "div",
     "idiv", "rdiv", "rlshift", "rrshift", "contains",
 )  # fmt: skip
 _WEIGHTS = [
@@ -548,8 +549,8 @@ def main() -> int:
         print(f"{fault}: {', '.join(sorted(names))}")
     write(apart.MINOR, listed)
     print(
-        f"torch {torch.__version__}: {sum(finding.accepted.values())} calls in {time.monotonic() - begun:.0f} s; {len(listed)} "
-        f"functions listed, {len(finding.blamed)} not: {' '.join(sorted(finding.blamed))}"
+        f"torch {torch.__version__}: {sum(finding.accepted.values())} calls in {time.monotonic() - begun:.0f} s; "
+        f"{len(listed)} functions listed, {len(finding.blamed)} not: {' '.join(sorted(finding.blamed))}"
     )
     return 0
 
