@@ -2,8 +2,8 @@
 
 ``apart.json`` lists functions that a search has called with other records beside one, by the minor versions of torch that
 it was run on (``python -m tests.gradients.search_torch`` runs it for the installed one). A function that is not listed for
-the running version is computed for each record alone, outside of vmap, or refused by its name. So no rule of vmap is relied upon that
-was not looked at.
+the running version is computed for each record alone, outside of vmap, or refused by its name. So no rule of vmap is relied
+upon that was not looked at.
 """
 
 from __future__ import annotations

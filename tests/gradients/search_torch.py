@@ -347,8 +347,8 @@ METHODS = (
 OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift", "eq", "ne",
     "lt", "le", "gt", "ge", "radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow", "rmatmul", "rand", "ror",
-    "rxor", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift", "div",
-    "idiv", "rdiv", "rlshift", "rrshift", "contains",
+    "rxor", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift",
+    "div", "idiv", "rdiv", "rlshift", "rrshift", "contains",
 )  # fmt: skip
 _WEIGHTS = [
     torch.arange(1.0, 1 + torch.Size(shape).numel()).sin().reshape(shape)
