@@ -71,17 +71,17 @@ def compute_alone(isolation: Isolation | None, function: Callable, args: tuple, 
         ValueError: naming the function, where it cannot be computed so.
     """
     name = getattr(function, "__name__", str(function))
-    if isolation is None or not isolation.is_innermost:
-        raise _refusal(name, "that is not possible inside an autograd.Function or a transform of torch.func")
     leaves, structure = tree_flatten((args, kwargs))
-    places = [i for i, x in enumerate(leaves) if is_hidden(x)]
-    level, lots = isolation.lots([leaves[i] for i in places])
 
     def call(tensors: list[Any]) -> tuple[list[Any], Any]:
         own_args, own_kwargs = tree_unflatten(tensors, structure)
         return tree_flatten(function(*own_args, **own_kwargs))
 
     shapes = _of_shapes(name, call, leaves)
+    if isolation is None or not isolation.is_innermost:
+        raise _refusal(name, "that is not possible inside an autograd.Function or a transform of torch.func")
+    places = [i for i, x in enumerate(leaves) if is_hidden(x)]
+    level, lots = isolation.lots([leaves[i] for i in places])
     _say(name)
     # Versions, which tell what a function writes into, are not counted in inference mode.
     with isolation.outside(), torch.set_grad_enabled(torch.is_grad_enabled()), torch.inference_mode(False):
@@ -118,7 +118,8 @@ def _of_shapes(name: str, call: Callable, leaves: list[Any]) -> list[torch.Size 
         result, _ = call(empty)
     except Exception as error:
         if explained(error) is not error:
-            raise
+            # `Isolation.run` says it in terms of the loss.
+            raise RuntimeError(str(error)) from error
         raise _refusal(name, f"torch refuses it for a shape alone ({str(error).splitlines()[0]})") from error
     if not all(x is None or isinstance(x, Tensor) for x in result):
         raise _refusal(name, "it returns something else than tensors")
