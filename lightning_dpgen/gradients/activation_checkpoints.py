@@ -40,7 +40,10 @@ def _put(generators: dict[str, Callable], function: Any) -> None:
 
 
 def _without() -> Callable[[], None]:
-    _put({name: functools.partial(_around, generator) for name, generator in _GENERATORS.items()}, SimpleNamespace(apply=_apply))
+    _put(
+        {name: functools.partial(_around, generator) for name, generator in _GENERATORS.items()},
+        SimpleNamespace(apply=_apply),
+    )
     return functools.partial(_put, _GENERATORS, _function)
 
 

@@ -1,9 +1,9 @@
 """The functions of torch that keep the records of a lot apart where `torch.vmap` hides them; all others meet one record.
 
 ``apart.json`` lists functions that a search has called with other records beside one, by the minor versions of torch that
-it was run on (``python -m tests.search_torch`` runs it for the installed one). A function that is not listed for the running
-version is computed for each record alone, outside of vmap, or refused by its name. So no rule of vmap is relied upon that
-was not looked at.
+it was run on (``python -m tests.gradients.search_torch`` runs it for the installed one). A function that is not listed for
+the running version is computed for each record alone, outside of vmap, or refused by its name. So no rule of vmap is relied
+upon that was not looked at.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ NO_NUMBERS = _named(f"torch.Tensor.{word}.__get__" for word in (
 )) | _named(f"torch.Tensor.{word}" for word in (
     "size", "dim", "ndimension", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "is_signed",
     "get_device", "is_inference", "is_conj", "is_neg", "__len__",
-)) | _named(f"torch.{word}" for word in ("numel", "is_floating_point", "is_complex", "is_signed", "get_device"))  # fmt: skip
+)) | _named(f"torch.{word}" for word in (
+    "numel", "is_floating_point", "is_complex", "is_signed", "get_device",
+))  # fmt: skip
 # A move to another device is one of `Tensor.to`, and an `autograd.Function` has a guard of its own for what it calls.
 _AS_OTHERS = _named(["torch.Tensor.cuda"]) | {custom_function_call}
 _LISTS = read_listed()
@@ -69,17 +71,17 @@ def compute_alone(isolation: Isolation | None, function: Callable, args: tuple, 
         ValueError: naming the function, where it cannot be computed so.
     """
     name = getattr(function, "__name__", str(function))
-    if isolation is None or not isolation.is_innermost:
-        raise _refusal(name, "that is not possible inside an autograd.Function or a transform of torch.func")
     leaves, structure = tree_flatten((args, kwargs))
-    places = [i for i, x in enumerate(leaves) if is_hidden(x)]
-    level, lots = isolation.lots([leaves[i] for i in places])
 
     def call(tensors: list[Any]) -> tuple[list[Any], Any]:
         own_args, own_kwargs = tree_unflatten(tensors, structure)
         return tree_flatten(function(*own_args, **own_kwargs))
 
     shapes = _of_shapes(name, call, leaves)
+    if isolation is None or not isolation.is_innermost:
+        raise _refusal(name, "that is not possible inside an autograd.Function or a transform of torch.func")
+    places = [i for i, x in enumerate(leaves) if is_hidden(x)]
+    level, lots = isolation.lots([leaves[i] for i in places])
     _say(name)
     # Versions, which tell what a function writes into, are not counted in inference mode.
     with isolation.outside(), torch.set_grad_enabled(torch.is_grad_enabled()), torch.inference_mode(False):
@@ -87,7 +89,9 @@ def compute_alone(isolation: Isolation | None, function: Callable, args: tuple, 
         rows, results = [], []
         for i in range(len(lots[0])):
             # Clones, since a view leads to the memory of other records.
-            copies = {place: lot[i].clone(memory_format=torch.contiguous_format) for place, lot in zip(places, lots, strict=True)}
+            copies = {
+                place: lot[i].clone(memory_format=torch.contiguous_format) for place, lot in zip(places, lots, strict=True)
+            }
             rows.append([copies.get(k, x) for k, x in enumerate(shared)])
             result, form = call(rows[-1])
             if list(map(_shape, result)) != shapes:
@@ -114,7 +118,8 @@ def _of_shapes(name: str, call: Callable, leaves: list[Any]) -> list[torch.Size 
         result, _ = call(empty)
     except Exception as error:
         if explained(error) is not error:
-            raise
+            # `Isolation.run` says it in terms of the loss.
+            raise RuntimeError(str(error)) from error
         raise _refusal(name, f"torch refuses it for a shape alone ({str(error).splitlines()[0]})") from error
     if not all(x is None or isinstance(x, Tensor) for x in result):
         raise _refusal(name, "it returns something else than tensors")
@@ -127,8 +132,8 @@ def _shape(x: Tensor | None) -> torch.Size | None:
 
 def _refusal(name: str, reason: str) -> ValueError:
     return ValueError(
-        f"the loss calls {name}, which was not seen to keep records apart in torch {torch.__version__}. It would be computed "
-        f"for each record alone, and {reason}: use other functions of torch"
+        f"the loss calls {name}, which was not seen to keep records apart in torch {torch.__version__}. It would be "
+        f"computed for each record alone, and {reason}: use other functions of torch"
     )
 
 
@@ -138,8 +143,8 @@ def _say(name: str) -> None:
     if MINOR not in _LISTS:
         return _say_unsearched()
     warnings.warn(
-        f"the loss calls {name}, which was not seen to keep records apart in torch {torch.__version__}: it is computed for one "
-        "record after the other, which is slow",
+        f"the loss calls {name}, which was not seen to keep records apart in torch {torch.__version__}: it is computed for "
+        "one record after the other, which is slow",
         stacklevel=2,
     )
 
@@ -147,7 +152,7 @@ def _say(name: str) -> None:
 @functools.cache
 def _say_unsearched() -> None:
     warnings.warn(
-        f"torch {torch.__version__} was not searched for functions that let records meet: what has no rule here is computed "
-        f"for one record after the other, which is slow. Searched: torch {', '.join(_LISTS)}",
+        f"torch {torch.__version__} was not searched for functions that let records meet: what has no rule here is "
+        f"computed for one record after the other, which is slow. Searched: torch {', '.join(_LISTS)}",
         stacklevel=2,
     )

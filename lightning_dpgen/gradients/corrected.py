@@ -224,7 +224,9 @@ _CORRECTED: dict[Callable, Callable] = {
     **dict.fromkeys(_named("index_fill"), _index_fill),
     **dict.fromkeys(_named("index_fill_"), _index_fill_),
     **dict.fromkeys(_named("roll"), _roll),
-    **dict.fromkeys(_named("multinomial", "searchsorted", "bucketize", "_sample_dirichlet", "_dirichlet_grad"), _of_vectors),
+    **dict.fromkeys(
+        _named("multinomial", "searchsorted", "bucketize", "_sample_dirichlet", "_dirichlet_grad"), _of_vectors
+    ),
     **dict.fromkeys([F.layer_norm, F.rms_norm, *_named("layer_norm", "native_layer_norm", "rms_norm")], _normalised),
     **dict.fromkeys(_named("tril", "triu", "tril_", "triu_", "constant_pad_nd", "addbmm_"), _shapes_first),
     **dict.fromkeys(_named("solve", "solve_ex"), _solve),

@@ -44,6 +44,10 @@ _ASSERTS = (
     "asserts what does not hold{} where a batch is one record, as each record of a lot is handed over: leave out what is "
     "asserted of the size of a batch"
 )
+_SHAPES = (
+    "makes a shape that follows from a record (a mask as index, nonzero, torch.where of a mask alone, unique): compute the "
+    "whole and choose with torch.where(mask, a, b), so that each expert of a mixture sees all tokens"
+)
 # Words of torch where it refuses an operation on one record of many, and the reason: braces hold the operator's name.
 _REASONS = {
     "data-dependent control flow": "looks at a value computed from a record (if, bool): use torch.where",
@@ -51,11 +55,16 @@ _REASONS = {
     "masked_select": "makes a shape that follows from a record (masked_select): use torch.where(mask, a, b)",
     "Batch norm got a batched tensor": "updates running statistics, into which records would be written (a batch norm in "
     "train mode): use group_norm or layer_norm, or call eval() on it",
+    # Where a function is called of a shape alone (`apart.py`), torch refuses these in other words.
+    **dict.fromkeys(
+        ("Cannot copy out of meta", "convert meta device"),
+        "takes a value of a record out of torch (tolist, numpy): compute with tensors",
+    ),
+    "meta function for torch.nonzero": _SHAPES,
     "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy, data_ptr): compute with tensors",
     "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
     "num_classes argument": "calls one_hot without num_classes, which would follow from records: give it",
-    "dynamic shape": "makes a shape that follows from a record (a mask as index, nonzero, torch.where of a mask alone, "
-    "unique): compute the whole and choose with torch.where(mask, a, b), so that each expert of a mixture sees all tokens",
+    "dynamic shape": _SHAPES,
     SAVED: "sets hooks for saved tensors (as save_on_cpu does), which would be handed those of all records: leave them out "
     "(torch.utils.checkpoint may stay)",
     "'Sparse": "makes a sparse tensor of a record: keep it dense",

@@ -20,11 +20,12 @@ _NAMES = (
         "_set_fp32_precision_setter", "_storage_Use_Count", "_swap_tensor_impl",
     )),
     *(f"torch.{word}" for word in (
-        "Tensor._base", "Tensor._make_subclass", "Tensor._version", "_make_dual", "_pack_padded_sequence", "_sample_dirichlet",
-        "_standard_gamma", "_tensor_str._str", "autograd._profiler_enabled", "distributions.Distribution._validate_args",
-        "nn.modules.batchnorm._BatchNorm", "nn.modules.module._global_backward_hooks",
-        "nn.modules.module._global_backward_pre_hooks", "utils.checkpoint.CheckpointFunction",
-        "utils._pytree.tree_leaves", "utils._pytree.tree_map", "utils.checkpoint._checkpoint_without_reentrant_generator",
+        "Tensor._base", "Tensor._make_subclass", "Tensor._version", "_make_dual", "_pack_padded_sequence",
+        "_sample_dirichlet", "_standard_gamma", "_tensor_str._str", "autograd._profiler_enabled",
+        "distributions.Distribution._validate_args", "nn.modules.batchnorm._BatchNorm",
+        "nn.modules.module._global_backward_hooks", "nn.modules.module._global_backward_pre_hooks",
+        "utils.checkpoint.CheckpointFunction", "utils._pytree.tree_leaves", "utils._pytree.tree_map",
+        "utils.checkpoint._checkpoint_without_reentrant_generator",
     )),
 )  # fmt: skip
 
@@ -52,8 +53,8 @@ def check(names: tuple[str, ...] = _NAMES) -> None:
     lacking = [name for name in names if find(name) is None]
     if lacking:
         raise ImportError(
-            f"torch {torch.__version__} lacks {', '.join(lacking)}, by which lightning_dpgen hides the records of a lot: install "
-            "a version that `pip show lightning_dpgen` asks for"
+            f"torch {torch.__version__} lacks {', '.join(lacking)}, by which lightning_dpgen hides the records of a lot: "
+            "install a version that `pip show lightning_dpgen` asks for"
         )
 
 

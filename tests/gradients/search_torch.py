@@ -85,7 +85,10 @@ def _watch_all() -> None:
     apart.APART, usual = _Any(), Watch._call
 
     def call(self: Watch, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        if any(isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tree_leaves((args, kwargs))):
+        if any(
+            isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
+            for x in tree_leaves((args, kwargs))
+        ):
             _met.add(function)
         return usual(self, function, args, kwargs)
 
@@ -95,7 +98,14 @@ def _watch_all() -> None:
 def name_of(function: Callable) -> str | None:
     """Return a dotted name by which the package finds the function; None where there is none."""
     words = {getattr(function, "__name__", ""), getattr(function, "__qualname__", "")}
-    places = (getattr(function, "__module__", None), "torch", "torch.Tensor", "torch.nn.functional", "torch._C._nn", "torch.ops")
+    places = (
+        getattr(function, "__module__", None),
+        "torch",
+        "torch.Tensor",
+        "torch.nn.functional",
+        "torch._C._nn",
+        "torch.ops",
+    )
     resolved = torch.overrides.resolve_name(function)
     names = [resolved, f"torch.ops.{resolved}", *(f"{place}.{word}" for place in places for word in sorted(words))]
     return next((name for name in names if name and name[:6] == "torch." and find(name) == function), None)
@@ -110,7 +120,7 @@ def _others(rows: Tensor, i: int) -> Iterator[Tensor]:
 
 
 def _placed(sample, place):
-    """Give a tensor of a sample, and the sample's arguments with another one in its place."""
+    """Give a tensor of a sample, and the sample's arguments with another one in its place, which may be first in a list."""
     if place == "input":
         return sample.input, lambda x: ((x, *sample.args), sample.kwargs)
     if isinstance(place, int):
@@ -225,6 +235,9 @@ def search(operator: Any) -> Finding:
         for number, sample in enumerate(samples[:: max(1, len(samples) // most)][:most]):
             for place in ["input", *range(len(sample.args)), *sample.kwargs]:
                 x, arguments = _placed(sample, place)
+                if isinstance(x, list | tuple) and x:
+                    x, rest = x[0], x[1:]
+                    arguments = lambda row, of=arguments, rest=rest: of([row, *rest])  # noqa: E731
                 if not isinstance(x, Tensor) or x.layout != torch.strided:
                     continue
 
@@ -233,7 +246,8 @@ def search(operator: Any) -> Finding:
                     return function(*args, **kwargs)
 
                 for rows in _lots(x):
-                    what = f"{getattr(function, '__name__', function)} ({operator.full_name}): {place}, {tuple(rows.shape)}, {sample.kwargs}"
+                    called = getattr(function, "__name__", function)
+                    what = f"{called} ({operator.full_name}): {place}, {tuple(rows.shape)}, {sample.kwargs}"
                     seen = look(of_row, rows, what, thorough=function is operator.op)
                     finding += seen
                     if seen.accepted and number < GRADIENTS and x.is_floating_point() and operator.supports_autograd:
@@ -323,8 +337,8 @@ def _calls() -> Iterator[tuple[str, Callable]]:
 
 METHODS = (
     "clone", "contiguous", "detach", "detach_", "bool", "byte", "char", "short", "int", "long", "half", "bfloat16", "float",
-    "double", "cfloat", "cdouble", "cpu", "requires_grad_", "stride", "is_contiguous", "is_same_size", "logical_not_", "t", "t_",
-    "squeeze_", "zero_", "normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_", "log_normal_",
+    "double", "cfloat", "cdouble", "cpu", "requires_grad_", "stride", "is_contiguous", "is_same_size", "logical_not_", "t",
+    "t_", "squeeze_", "zero_", "normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_", "log_normal_",
     "relu_", "softmax", "log_softmax", "ravel", "nonzero", "norm", "cov", "corrcoef", "storage_offset", "retain_grad",
     "positive", "adjoint", "isreal", "nan_to_num_", "sigmoid_", "tanh_", "numpy", "data_ptr", "__reversed__",
     "resolve_conj", "resolve_neg", "new_empty", "new_zeros", "new_ones", "new_tensor", "type", "view", "item", "tolist",
@@ -332,11 +346,14 @@ METHODS = (
 )  # fmt: skip
 OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift", "eq", "ne",
-    "lt", "le", "gt", "ge", "radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow", "rmatmul", "rand", "ror", "rxor",
-    "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift", "div",
-    "idiv", "rdiv", "rlshift", "rrshift", "contains",
+    "lt", "le", "gt", "ge", "radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow", "rmatmul", "rand", "ror",
+    "rxor", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift",
+    "div", "idiv", "rdiv", "rlshift", "rrshift", "contains",
 )  # fmt: skip
-_WEIGHTS = [torch.arange(1.0, 1 + torch.Size(shape).numel()).sin().reshape(shape) for shape in ((3, 3), (12, 3), (12, 3), (12,), (12,), (3, 3, 3), (9, 3), (3, 3), (9,), (3,))]
+_WEIGHTS = [
+    torch.arange(1.0, 1 + torch.Size(shape).numel()).sin().reshape(shape)
+    for shape in ((3, 3), (12, 3), (12, 3), (12,), (12,), (3, 3, 3), (9, 3), (3, 3), (9,), (3,))
+]
 _SQUARE, _W_IN, _W_HIDDEN, _B_IN, _B_HIDDEN, _CUBE, _W_ATTENTION, _W_OUT, _B_ATTENTION, _B_OUT = _WEIGHTS
 _GRU = [_W_IN[:9], _W_HIDDEN[:9], _B_IN[:9], _B_HIDDEN[:9]]
 _RNN = [_W_IN[:3], _W_HIDDEN[:3], _B_IN[:3], _B_HIDDEN[:3]]
@@ -399,6 +416,7 @@ OTHERS: dict[str, Callable] = {
     "randn_like": torch.randn_like,
     "randint_like": lambda x: torch.randint_like(x, 5),
     "bernoulli": lambda x: torch.bernoulli(x.sigmoid()),
+    "binomial": lambda x: torch.binomial(x.abs() + 3, x.sigmoid()),
     "poisson": lambda x: torch.poisson(x.abs()),
     "gamma": lambda x: torch._standard_gamma(x.abs() + 1),
     "dirichlet": lambda x: torch._sample_dirichlet(x.abs() + 1),
@@ -418,6 +436,81 @@ OTHERS: dict[str, Callable] = {
     "tensordot": lambda x: torch.tensordot(x, _SQUARE, dims=1),
     "result_type": lambda x: torch.result_type(x, 1.0),
     "can_cast": lambda x: x.is_same_size(x),
+    **{
+        name: lambda x, name=name: getattr(torch, name)(x)
+        for name in (
+            "detach",
+            "detach_copy",
+            "imag",
+            "view_as_real",
+            "view_as_real_copy",
+            "is_tensor",
+            "is_same_size",
+            "nonzero",
+            "norm",
+            "frobenius_norm",
+            "nuclear_norm",
+            "max_pool1d",
+            "is_conj",
+            "is_neg",
+            "is_inference",
+        )
+    },
+    **{name: lambda x, name=name: getattr(torch, name)(x, 2) for name in ("max_pool1d", "max_pool2d", "max_pool3d")},
+    **{
+        name: lambda x, name=name: getattr(torch, name)(x, 0.5, True)
+        for name in (
+            "dropout",
+            "dropout_",
+            "alpha_dropout",
+            "feature_dropout",
+            "feature_alpha_dropout",
+            "native_dropout",
+        )
+    },
+    **{
+        name: lambda x, name=name: getattr(torch, name)(x, x + 1)
+        for name in (
+            "kl_div",
+            "hinge_embedding_loss",
+            "is_same_size",
+            "equal",
+            "allclose",
+        )
+    },
+    "poisson_nll_loss": lambda x: torch.poisson_nll_loss(x, x + 1, True, False, 1e-8, 1),
+    "margin_ranking_loss": lambda x: torch.margin_ranking_loss(x, x + 1, x.sign()),
+    "cosine_embedding_loss": lambda x: torch.cosine_embedding_loss(x, x + 1, x[:, 0].sign()),
+    "torch.batch_norm": lambda x: torch.batch_norm(
+        x, None, None, torch.ones(x.shape[1]), torch.ones(x.shape[1]), False, 0.1, 1e-5, False
+    ),
+    "torch.instance_norm": lambda x: torch.instance_norm(x, None, None, None, None, True, 0.1, 1e-5, False),
+    **{name: lambda x, name=name: getattr(F, name)(x, 2.0, 2) for name in ("lp_pool1d", "lp_pool2d", "lp_pool3d")},
+    **{
+        name: lambda x, name=name: getattr(F, name)(x)
+        for name in ("sigmoid", "tanh", "dropout1d", "dropout2d", "alpha_dropout")
+    },
+    **{
+        name: lambda x, name=name: getattr(F, name)(x, scale_factor=2)
+        for name in (
+            "upsample",
+            "upsample_nearest",
+            "upsample_bilinear",
+        )
+    },
+    "columns": lambda x: F.fold(x[:, :1, 0], (2, 2), (1, 1)),
+    "roll": lambda x: x.roll(1),
+    "roll rows": lambda x: x.roll(1, 0),
+    "lists": lambda x: torch.stack([x, x + 1]),
+    "lists of one": lambda x: torch.hstack([x, x]),
+    "new_tensor": lambda x: x.new_tensor(2.0),
+    "slices": lambda x: x.slice_scatter(x[:1] + 1, 0, 0, 1),
+    "copied slices": lambda x: torch.slice_copy(x, 0, 0, 1),
+    "float_power_": lambda x: x.float_power_(2.0),
+    "fill_diagonal_": lambda x: x.fill_diagonal_(2.0),
+    "triplets": lambda x: F.triplet_margin_with_distance_loss(x, x + 1, x - 1),
+    "grid_theta": lambda x: F.affine_grid(x[:1], [1, 1, 2, 2], align_corners=False),
+    "many products": lambda x: torch.linalg.multi_dot([x, _SQUARE, _SQUARE]),
 }
 
 
@@ -439,7 +532,9 @@ def write(version: str, names: set[str]) -> None:
             place, word = "torch.Tensor", name.removeprefix("torch.Tensor.")
         versions = " ".join(minor for minor in order if name in listed[minor])
         by_versions.setdefault(versions, {}).setdefault(place, []).append(word)
-    text = {versions: {place: " ".join(words) for place, words in places.items()} for versions, places in by_versions.items()}
+    text = {
+        versions: {place: " ".join(words) for place, words in places.items()} for versions, places in by_versions.items()
+    }
     apart.LISTED.write_text(json.dumps(text, indent=1, sort_keys=True) + "\n")
     major, minor = map(int, order[-1].split("."))
     told = re.sub(r'"torch>=([\d.]+),<[\d.]+"', rf'"torch>=\1,<{major}.{minor + 1}"', PROJECT.read_text())
@@ -454,8 +549,8 @@ def main() -> int:
         print(f"{fault}: {', '.join(sorted(names))}")
     write(apart.MINOR, listed)
     print(
-        f"torch {torch.__version__}: {sum(finding.accepted.values())} calls in {time.monotonic() - begun:.0f} s; {len(listed)} "
-        f"functions listed, {len(finding.blamed)} not: {' '.join(sorted(finding.blamed))}"
+        f"torch {torch.__version__}: {sum(finding.accepted.values())} calls in {time.monotonic() - begun:.0f} s; "
+        f"{len(listed)} functions listed, {len(finding.blamed)} not: {' '.join(sorted(finding.blamed))}"
     )
     return 0
 

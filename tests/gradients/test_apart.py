@@ -85,7 +85,7 @@ def test_a_function_that_is_not_listed_meets_one_record(unsearched, name):
 def test_what_a_correction_computes_is_covered():
     names = {"index_fill", "index_fill_", "roll", "solve", "embedding"}
     found = {correction(getattr(place, name, None)) for name in names for place in (torch, Tensor, torch.linalg, F)}
-    assert COMPUTING <= found | {correction(torch.embedding)}
+    assert found | {correction(torch.embedding)} >= COMPUTING
 
 
 class _Own(torch.autograd.Function):

@@ -94,6 +94,8 @@ SHOWING = {
 }
 
 
+# Operators of aten are in no list.
+@pytest.mark.filterwarnings("ignore:the loss calls .*, which was not seen")
 @pytest.mark.parametrize("size", [1, 2, 4, 5])
 @pytest.mark.parametrize("function", SHOWING.values(), ids=SHOWING)
 def test_a_function_gives_what_it_gives_of_one_record(function, size):

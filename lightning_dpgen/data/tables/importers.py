@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.data.tables.column import BadSchema, shortened
+from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.schema_draft import OPEN, ColumnDraft
 from lightning_dpgen.data.tables.schema_file import read_yaml
-from lightning_dpgen.data.tables.written_form import MomentForm
 
 _DPSYNTH = {
     "type", "description", "possible_values", "out_of_domain_index", "min_value", "max_value", "clip_to_range", "sentinel",
