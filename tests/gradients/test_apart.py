@@ -17,7 +17,7 @@ from lightning_dpgen.gradients.isolation import Isolation
 
 ROOT = Path(__file__).parents[2]
 TABLE = torch.arange(12.0).reshape(4, 3).sin()
-HALVES = torch.full((4,), 0.5)
+SHARES = torch.full((4,), 0.3)
 # A number on which gradients lead, as to a parameter.
 SCALE = torch.tensor(1.5, requires_grad=True)
 
@@ -47,7 +47,7 @@ FUNCTIONS = {
     "index_fill_": lambda x: x.clone().index_fill_(0, torch.tensor([1]), 7.0),
     "roll": lambda x: x.sum().roll(1),
     # Its rule for vmap takes the dimension of the lot for one of the record's.
-    "a target for several": lambda x: torch._C._nn.binary_cross_entropy(HALVES, x.detach().sum().sigmoid()),
+    "a target for several": lambda x: torch._C._nn.binary_cross_entropy(SHARES, x.detach().sum().sigmoid()),
     "solve": lambda x: torch.linalg.solve(torch.eye(3) + x[0].outer(x[1]), x[2]),
     "embedding": lambda x: F.embedding(x.abs().long() % 3, x, padding_idx=1),
     "layer_norm": lambda x: F.layer_norm(x, (3,)),
