@@ -7,6 +7,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from versions import SMOKE
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = ("test", "joblib", "slurm", "excel", "duckdb", "database", "flows", "hub", "docs")
@@ -37,6 +38,10 @@ def test_every_package_that_is_asked_for_is_pinned():
 
 def _applies(line, extras):
     return line.marker is None or any(line.marker.evaluate({"extra": extra}) for extra in (*extras, ""))
+
+
+def test_the_smoke_suite_is_there():
+    assert all((ROOT / path).is_file() for path in SMOKE)
 
 
 def test_both_files_hold_the_same_pins_and_every_pin_has_hashes():

@@ -2,7 +2,4 @@
 
 import lazy_loader
 
-# Before all that uses a private name of torch.
-import lightning_dpgen.gradients.torch_names  # noqa: F401
-
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.utils import checkpoint
 
+import lightning_dpgen.gradients.torch_names  # noqa: F401 (checks private names of torch)
 from lightning_dpgen.gradients.process_changes import ProcessChange
 
 # However a program has imported `checkpoint`, that finds these by their names in its module. It calls the second generator

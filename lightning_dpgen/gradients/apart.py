@@ -119,7 +119,8 @@ def _of_shapes(name: str, call: Callable, leaves: list[Any]) -> list[torch.Size 
     except Exception as error:
         if explained(error) is not error:
             # `Isolation.run` says it in terms of the loss.
-            raise RuntimeError(str(error)) from error
+            said = "data-dependent control flow" if name == "__bool__" else str(error)
+            raise RuntimeError(said) from error
         raise _refusal(name, f"torch refuses it for a shape alone ({str(error).splitlines()[0]})") from error
     if not all(x is None or isinstance(x, Tensor) for x in result):
         raise _refusal(name, "it returns something else than tensors")

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+import lightning_dpgen.gradients.torch_names  # noqa: F401 (checks private names of torch)
+
 # Relative tolerances for a loss and for the norm of its gradient; the second where autocast computes in half precision.
 _TOLERANCE, _MIXED = 1e-3, 0.1
 

@@ -116,7 +116,8 @@ def _each(
             )
         with isolation.backward():
             found = torch.autograd.grad(losses.sum(), list(copies.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(copies, found, strict=True)), losses.detach()
+    # The zeros of a parameter that is not used ask for a gradient in torch 2.9.
+    return {p: gradient.detach() for p, gradient in zip(copies, found, strict=True)}, losses.detach()
 
 
 def _trained(network: nn.Module) -> list[nn.Parameter]:

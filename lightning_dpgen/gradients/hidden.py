@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch._C import _functorch
 
+import lightning_dpgen.gradients.torch_names  # noqa: F401 (checks private names of torch)
+
 # With more objects than this in the youngest generation it is collected first; the threshold of Python's collector is 700.
 _YOUNG = 2_000
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
+import lightning_dpgen.gradients.torch_names  # noqa: F401 (checks private names of torch)
+
 
 def modules_of(network: nn.Module) -> list[nn.Module]:
     """Return a network and all modules below it, once each, as ``network.modules()`` does in many times as long.

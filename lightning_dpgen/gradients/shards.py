@@ -159,13 +159,13 @@ def check_policies(network: nn.Module) -> None:
     for state in _states(network):
         policy = state._mp_policy
         kinds = {policy.param_dtype, policy.reduce_dtype, policy.output_dtype} - {None}
-        own = {p.sharded_param.dtype for group in state._fsdp_param_groups for p in group.fsdp_params}
+        own = {p.sharded_param.dtype for group in _groups(state) for p in group.fsdp_params}
         if kinds - own:
             raise ValueError(
                 f"MixedPrecisionPolicy with {', '.join(sorted(map(str, kinds - own)))}: norms and sums are those of "
                 "parameters in full precision: leave mp_policy out; precision='bf16-mixed' computes layers in less"
             )
-        for group in state._fsdp_param_groups:
+        for group in _groups(state):
             if type(group.offload_policy).__name__ != "OffloadPolicy":
                 raise ValueError(
                     f"fully_shard(offload_policy={type(group.offload_policy).__name__}(...)): shards stay on the device "
@@ -212,6 +212,21 @@ def without_own_hooks(network: nn.Module) -> Iterator[None]:
 def _states(network: nn.Module) -> list[Any]:
     modules: list[Any] = [module for module in modules_of(network) if isinstance(module, FSDPModule)]
     return [module._get_fsdp_state() for module in modules]
+
+
+def _groups(state: Any) -> list[Any]:
+    """Return the parameters that FSDP2 moves together; torch 2.9 has one such group at most for a module.
+
+    Raises:
+        ValueError: for a version of torch that keeps them elsewhere.
+    """
+    if hasattr(state, "_fsdp_param_groups"):
+        return state._fsdp_param_groups
+    if not hasattr(state, "_fsdp_param_group"):
+        raise ValueError(
+            f"fully_shard of torch {torch.__version__} is not known: train without it, or with a torch that was searched"
+        )
+    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
 def _is_of_fsdp(hook: Any) -> bool:

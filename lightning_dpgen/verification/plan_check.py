@@ -97,7 +97,8 @@ def _of_model(settings: Settings, model: Mapping[str, Any]) -> Iterator[str]:
     if model.get("schema") != schema.as_json():
         yield "declared.schema: the released model is of another one"
     if isinstance(spec, CustomSpec):
-        fits = ":" in kind
+        # A subclass of a model of the package is released as that one.
+        fits = ":" in kind or kind in {trained.kind for trained in TRAINED.values()}
     elif settings.trained:
         fits = kind == TRAINED[spec.name].kind
     else:

@@ -15,6 +15,7 @@ from lightning_dpgen.release import bounds
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+_LINES = ["data.form=lines", "data.items=1..9", "data.n=300"]
 MISTAKES = {
     "unknown data set": (["data=nosuch"], "nosuch"),
     "unknown override": (["privacy.epsilom=1"], "epsilom"),
@@ -132,7 +133,7 @@ MISTAKES = {
     "an empty path": (["data=baskets", "data.path=", "data.items=1..9", "data.max_items=3", "data.n=9"], r"data\.path="),
     **{
         f"{value} items of nine": (
-            ["data=baskets", f"data.path={__file__}", "data.items=1..9", "data.n=300", f"data.max_items={value}"],
+            ["data=baskets", f"data.path={__file__}", *_LINES, f"data.max_items={value}"],
             rf"data\.max_items={value}: expected a whole number from 1 to {most}",
         )
         for value, most in (("10", "9, all items"), ("99999999999999999999999", "100,000"))

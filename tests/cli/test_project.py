@@ -123,7 +123,7 @@ FORGERIES = {
     "a distance": (lambda r: _description(r, radius=None, distance=1.0), "unit of privacy is not the neighbourhood"),
     "a larger radius": (lambda r: _description(r, radius=60.0), "unit of privacy is not the neighbourhood"),
     "an element for a row": (lambda r: _description(r, unit="element"), "unit of privacy is not the neighbourhood"),
-    "another noise": (lambda r: _description(r, noise="gaussian"), "not one of gaussian noise"),
+    "another noise": (lambda r: _description(r, noise="gaussian"), "declared.projection does not say"),
     "no such matrix": (lambda r: _description(r, matrix="magic"), "cannot be read"),
     "infinite numbers": (lambda r: _tensors(r, lambda t: t["matrix"].__setitem__((0, 0), np.inf)), "cannot be read"),
     "another k": (lambda r: _description(r, k=4), "cannot be read"),
@@ -164,7 +164,7 @@ def _coarser(certificate):
         (lambda c: c["also"].update(replace_one_epsilon=2.0), "'also'"),
         (lambda c: c.update(epsilon=2.0, target_epsilon=2.0), "costs"),
         (lambda c: c["stages"][1].update(name="something"), "noise of stage 'rows': there is no such stage"),
-        (_renamed, "stage 'rows' is missing"),
+        (_renamed, "expected 'rows', and 'clipped' exactly if"),
         (_coarser, "moves rows by at most"),
     ],
 )

@@ -41,7 +41,7 @@ def test_a_signed_release_is_its_signers(dpgen, release, keys):
 def test_a_certificate_that_was_sealed_again_is_not_signed(dpgen, release, keys):
     """Nothing but the signature tells: all numbers and hashes of the forged release agree."""
     assert dpgen("sign", release, "--key", keys / "own")[0] == 0
-    rewrite(release, lambda certificate: certificate["declared"].__setitem__("note", "all is well"))
+    rewrite(release, lambda certificate: certificate["versions"].__setitem__("torch", "1.0"))
     assert dpgen("verify", release)[0] == 0
     status, out, _ = dpgen("verify", release, "--signer", keys / "own.pub")
     assert status == 2 and "the signature is not one of this certificate" in out

@@ -287,7 +287,7 @@ FILES = {
 @pytest.mark.parametrize("case", FILES)
 @pytest.mark.parametrize("charset", ["utf-8", "utf-16", "cp1252"])
 def test_lines_that_are_no_records_are_drafted_and_left_out(tmp_path, case, charset):
-    """What is written for them is read again by the same schema."""
+    """Files written for them are read again by the same schema."""
     (tmp_path / "a.csv").write_bytes(FILES[case].encode(charset))
     drafts, about = draft_of_file(tmp_path / "a.csv")
     columns = [column_of(draft.name, draft.fields | WIDE[draft.fields["type"]]) for draft in drafts if draft.name]

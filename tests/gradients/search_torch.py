@@ -54,7 +54,7 @@ class _Any:
 
 @dataclass
 class Finding:
-    """What calls of functions have shown: how often they were accepted, and the faults, by the names of functions."""
+    """The outcome of calls of functions: how often they were accepted, and the faults, by the names of functions."""
 
     accepted: Counter = field(default_factory=Counter)
     # Functions that were all of an accepted call.
@@ -140,7 +140,7 @@ def _lots(x: Tensor) -> Iterator[Tensor]:
 
 def _isolated(function: Callable, rows: Tensor) -> list[Any]:
     torch.default_generator.manual_seed(0)
-    # What `run` does besides hiding records would take most of the time.
+    # `run` does more than to hide records, which would take most of the time.
     return tree_leaves(Isolation(len(rows))._run(function, (rows,)))
 
 
@@ -166,7 +166,7 @@ def look(function: Callable, rows: Tensor, what: str, thorough: bool = True) -> 
         return found
     drawn = not torch.equal(torch.default_generator.get_state(), _SEEDED)
     names = {name for met in _met if (name := name_of(met)) is not None}
-    # What is no tensor is the same for all records, and so must be what each has by itself.
+    # An answer that is no tensor is the same for all records, and so must be the one that each has by itself.
     if any(x is not None and not isinstance(x, Tensor) for x in results):
         alone = tree_leaves(function(rows[0].clone()))
         if [x for x in alone if not isinstance(x, Tensor)] != [x for x in results if not isinstance(x, Tensor)]:

@@ -96,7 +96,7 @@ def test_the_unit_of_a_plan_about_persons_is_a_person(tmp_path):
 
 
 def test_what_could_not_be_written_leaves_nothing_and_is_asked_for_again(measured, tmp_path, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:

@@ -22,12 +22,12 @@ HOSTILE = (
 def test_a_written_word_gives_its_value_back(value):
     words = [
         "privacy.unit=other",
-        written("data.separator", value),
+        written("data.query", value),
         *replaced(["+privacy.unit=x"], "privacy.unit", f"u{value}"),
     ]
-    baskets = ["data=baskets", "data.path=v.csv", "data.n=400", "data.items=1..10", "data.max_items=2"]
-    spec = read_run([*baskets, *shlex.split(shlex.join(words))])
-    assert (spec.data.separator, spec.privacy.unit) == (value, f"u{value}")
+    database = ["data=table", "data.url=sqlite:///v.db", "data.schema=v.yaml", "data.n=400"]
+    spec = read_run([*database, *shlex.split(shlex.join(words))])
+    assert (spec.data.query, spec.privacy.unit) == (value, f"u{value}")
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name])

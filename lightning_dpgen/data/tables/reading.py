@@ -30,7 +30,7 @@ from lightning_dpgen.privacy.nearest_word import nearest, suggest
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
-# What is said of columns that the header gives no name, as the index that pandas writes.
+# The words for columns that the header gives no name, as the index that pandas writes.
 UNNAMED = "columns without a name in the header, left out"
 # Columns of which a message asks whether they are other ones, and columns that are compared with all others for it.
 _MOST_ASKED, _MOST_LOOKED_UP = 2, 20
