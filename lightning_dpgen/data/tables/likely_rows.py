@@ -1,4 +1,4 @@
-"""Which lines of a file of text are probably rows, and between which signs their fields stand: for drafts of schemas."""
+"""Lines of a file of text that are probably rows, and the signs between their fields: for drafts of schemas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LAST = 3
 
 @dataclass(frozen=True)
 class Rows:
-    """How the rows of a file of text are told from other lines.
+    """The signs by which the rows of a file of text are told from other lines.
 
     Args:
         separator: between fields.
@@ -37,7 +37,7 @@ class Rows:
 
     @property
     def fields(self) -> dict[str, int | str | list[str]]:
-        """What a schema declares, but for the separator."""
+        """The keys of a schema, but for the separator."""
         marks = self.comment[0] if len(self.comment) == 1 else list(self.comment)
         return ({"skip_rows": self.skip_rows} if self.skip_rows else {}) | ({"comment": marks} if marks else {})
 

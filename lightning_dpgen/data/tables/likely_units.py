@@ -51,7 +51,7 @@ class Amounts:
 
     @property
     def fields(self) -> dict[str, str]:
-        """What a schema declares."""
+        """The keys of a schema."""
         return {key: value for key, value in (("unit", self.unit), ("negative", self.negative)) if value is not None}
 
 

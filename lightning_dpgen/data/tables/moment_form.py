@@ -101,7 +101,7 @@ class MomentForm(WrittenForm):
 
     @property
     def two_digits(self) -> bool:
-        """Whether it has two digits of a year alone."""
+        """Tell whether it has two digits of a year alone."""
         return "y" in self._letters
 
     def fits(self, texts: pa.Array) -> np.ndarray:
@@ -186,12 +186,12 @@ class MomentForm(WrittenForm):
 
     @property
     def _lost_zeros(self) -> bool:
-        """Whether it is of digits alone, whose leading zeros numbers do not have."""
+        """Tell whether it is of digits alone, whose leading zeros numbers do not have."""
         return self.format.startswith("%-") and not any(self._literals) and len(self._letters) > 1
 
     @property
     def _is_told_apart(self) -> bool:
-        """Whether each number without a fixed width has signs beside it that are no digits."""
+        """Tell whether each number without a fixed width has signs beside it that are no digits."""
         flags = [part.startswith("-") for part in self.parts[1::2]]
         loose = [place for place, flag in enumerate(flags) if flag and self._touches(place)]
         return not loose or (loose == [0] and self._lost_zeros and all(letter in _DIGITS for letter in self._letters))
