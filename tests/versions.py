@@ -5,7 +5,7 @@
 
 *Lowest* is the lowest version of each package that is asked for by name, those of the extra `test` among them; what these
 ask for is the newest that they allow. The suite imports every module, runs the examples of the README (`PrivateTraining`
-among them), and trains and verifies releases of tables, baskets, series and pictures.
+among them), trains and verifies releases of tables, baskets, series and pictures, and uses the extras.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SMOKE = [
-    "tests/test_structure.py",
-    "tests/cli/test_anybodys_data.py",
-    "tests/cli/test_families.py",
-    "tests/cli/test_verify.py",
-]
+    "tests/test_structure.py", "tests/gradients/test_activation_checkpoints.py", "tests/gradients/test_apart.py",
+    "tests/data/test_kinds_of_files.py",
+    *(f"tests/cli/test_{name}.py" for name in (
+        "anybodys_data", "compute", "databases", "families", "push", "sample_formats", "verify",
+    )),
+]  # fmt: skip
 RESOLUTIONS = {"lowest": "lowest-direct", "newest": "highest"}
 IMPORT_ALL = """
 import importlib, pkgutil, warnings
