@@ -139,7 +139,7 @@ BAD = {
     "off the grid": ({"type": "number", **A, "low": 0.125, "decimals": 2}, "low: 0.125: expected a number of 2 decimals"),
     "digits": ({"type": "number", **A, "high": 1e9, "decimals": 15}, "15 digits"),
     "decimals": ({"type": "number", **A, "decimals": -1}, "decimals: -1"),
-    "decimals of days": ({"type": "date", "low": "2020-01-01", "high": "2020-01-02", "decimals": 1}, "decimals: expected only"),
+    "decimals of times": ({"type": "time", "decimals": 1}, "decimals: expected only"),
     "resolution": ({"type": "time", "resolution": "day"}, "resolution: 'day': expected one of second, minute, hour"),
     "coarse": ({"type": "datetime", "low": "2020-01-01 10:30", "high": "2020-01-02", "resolution": "hour"}, "a whole hour"),
     "no resolution": ({"type": "integer", **A, "resolution": "hour"}, "resolution: expected only"),
