@@ -36,7 +36,8 @@ def test_the_page_has_every_type_and_every_key():
 
 
 def test_the_schemas_of_the_page_make_sense():
-    rules, apart, scaled = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    titled, rules, apart, scaled = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert parse_schema(titled).skip_rows == 2
     relative = parse_schema("columns:\n" + "".join(f"  {line}\n" for line in apart.splitlines()))
     assert relative.rules.texts[0] == ["discharged lies 0 to 180 days after admitted"]
     schema = parse_schema("columns:\n" + "".join(f"  {line}\n" for line in scaled.splitlines()))

@@ -74,7 +74,7 @@ def _private(**changes):
 
 
 def _trainer(*callbacks, **options):
-    quiet = {"enable_checkpointing": False, "enable_model_summary": False, "log_every_n_steps": 1}
+    quiet = {"enable_checkpointing": False, "enable_model_summary": False, "log_every_n_steps": 1, "logger": False}
     return pl.Trainer(accelerator="cpu", max_epochs=1, callbacks=list(callbacks), **quiet | options)
 
 
@@ -122,7 +122,9 @@ def test_a_service_is_told_all_where_that_is_allowed(capfd):
     assert {"private/loss", "private/val"} <= service.lines.keys() and "private/val" in "".join(capfd.readouterr())
 
 
-def test_a_file_logger_of_a_bucket_is_a_service():
+def test_a_file_logger_of_a_bucket_is_a_service(tmp_path, monkeypatch):
+    # The logger makes a local folder, too.
+    monkeypatch.chdir(tmp_path)
     logger = TensorBoardLogger("memory://bucket")
     private = _private()
     with pytest.warns(UserWarning, match="TensorBoardLogger is told no number under private/"):

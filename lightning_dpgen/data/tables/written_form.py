@@ -134,9 +134,14 @@ class NumberForm(WrittenForm):
     def _pattern(self) -> str:
         whole = rf"(?:\d+|\d{{1,3}}(?:{self._between}\d{{3}})+)" if self.thousands else r"\d+"
         point = re.escape(self.decimal)
-        digits = rf"(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?"
         (before, after), (under, behind) = (map(_loose, parts_of_unit(one)[::2]) for one in (self.unit, self._negative))
-        return rf"^\s*(?:\+?{before}(?P<positive>{digits}){after}|{under}(?P<negative>{digits}){behind})\s*$"
+
+        def digits(end: str) -> str:
+            # A bare decimal sign may end a text. Before other signs it is one of these: 5,- is a price and not -5.
+            return rf"(?:{whole}(?:{point}\d{'+' if end else '*'})?|{point}\d+)(?:[eE][+-]?\d+)?"
+
+        positive, negative = f"(?P<positive>{digits(after)})", f"(?P<negative>{digits(behind)})"
+        return rf"^\s*(?:\+?{before}{positive}{after}|{under}{negative}{behind})\s*$"
 
 
 def parts_of_unit(unit: str) -> list[str]:
