@@ -50,9 +50,10 @@ def run(argv: Sequence[str]) -> int:
     if more := len(verdict.problems) - len(problems):
         print(f"  BAD  and {more:,} more")
     if verdict.good:
+        plan = "" if verdict.has_plan else " No settings say whether these events are all that the run needs."
         print(
             f"verdict: CONSISTENT. {_printable(str(arguments.release))} is what its certificate describes, and the "
-            "certificate's epsilon follows from its events. This does not show that the run took place as described."
+            f"certificate's epsilon follows from its events.{plan} This does not show that the run took place as described."
         )
         return 0
     print(f"verdict: NOT TO BE TRUSTED ({len(verdict.problems)} problem{'s' if len(verdict.problems) > 1 else ''}).")

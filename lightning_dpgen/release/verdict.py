@@ -17,12 +17,15 @@ class Verdict:
         checks: confirmed facts, a line each.
         epsilon: epsilon recomputed from the event tree; None if that was not possible.
         notes: facts worth knowing that decide nothing.
+        has_plan: whether stages and noises were held against the plan of settings that the certificate declares. Those of a
+            program of one's own are as that program states them, and a forged certificate may leave settings out.
     """
 
     problems: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     epsilon: float | None = None
     notes: list[str] = field(default_factory=list)
+    has_plan: bool = True
 
     @property
     def good(self) -> bool:

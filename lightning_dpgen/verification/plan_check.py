@@ -42,6 +42,16 @@ def follows_from_settings(declared: Mapping[str, Any], model: Mapping[str, Any])
     return isinstance(declared.get("model"), dict) and model.get("model") != PLAIN_WEIGHTS
 
 
+def left_of_settings(declared: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a certificate that declares the split or the clipping of a run, and no model of it."""
+    there = [name for name in ("split", "clipping") if isinstance(declared.get(name), dict)]
+    if not there or model.get("model") == PLAIN_WEIGHTS:
+        return []
+    return [
+        f"declared.model={str(declared.get('model'))[:40]!r}: expected its settings, beside those of {' and '.join(there)}"
+    ]
+
+
 def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
     """Hold a certificate whose numbers agree with each other against the plan of the settings that it declares.
 

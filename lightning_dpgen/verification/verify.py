@@ -29,7 +29,7 @@ from lightning_dpgen.release.unit_check import check_unit
 from lightning_dpgen.release.verdict import Verdict
 from lightning_dpgen.verification.epsilon_check import check_epsilon
 from lightning_dpgen.verification.noise_check import check_noises
-from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
+from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings, left_of_settings
 from lightning_dpgen.verification.projection_check import check_projection
 
 _LARGEST_FILE = 16 * 2**20
@@ -91,9 +91,9 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
             for lines, said in zip(found, (verdict.problems, verdict.checks, verdict.notes), strict=True):
                 said += lines
         elif PROJECTED not in certificate["released"]:
-            verdict.notes.append(
-                "no settings are declared, so stages and noises are as the program states them that made it"
-            )
+            verdict.has_plan = False
+            verdict.problems += left_of_settings(certificate["declared"], model)
+            verdict.notes.append("no model is declared, so stages and noises are as the program states them that made it")
     if PROJECTED in certificate["released"] and verdict.good:
         check_projection(folder, certificate, verdict)
     return verdict

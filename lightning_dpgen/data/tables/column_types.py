@@ -1,8 +1,10 @@
 """Types of columns in frames and Parquet files, by name: which of them a release may have, and values of these types.
 
-A type is released only if it can hold every record that the schema allows, so no record decides it: pandas makes a column
-of int64 one of float64 because of one missing value, and such a column is float64 wherever the schema lets one be missing.
-A column whose type holds less has the nearest type that holds all.
+Programs choose many types by the values: pandas makes a column of int64 one of float64 because of one missing value, one of
+texts because of one word, and moments have nanoseconds because one of them has. No record may decide what is released, so
+types between which a program chooses by values are one: the schema decides which. Types that are asked for by name are
+kept (categories, narrow numbers, the nullable types of pandas, those of Arrow), if they hold every record that the schema
+allows.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ _DAYS = {"date32[day]": pa.date32(), "date64[ms]": pa.date64()}
 _INTEGERS = {f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")() for sign in ("", "u") for bits in (8, 16, 32, 64)}
 # Floats, and the largest whole number up to which they hold all.
 _FLOATS = {"float32": (pa.float32(), 2**24), "float64": (pa.float64(), 2**53)}
+# Numbers that no program chooses by itself: asked for by name.
+_NARROW = {*_INTEGERS, "float32"} - {"int64", "uint64"}
 _NULLABLE = {name.replace("int", "Int").replace("uI", "UI"): name for name in _INTEGERS}
 _NULLABLE |= {"Float32": "float32", "Float64": "float64", "boolean": "bool"}
 _DECIMAL = "decimal128"
@@ -102,15 +106,59 @@ def named_types(kinds: Mapping[str, Any], columns: Mapping[str, Modelled]) -> di
     """
     found = {}
     for name, column in columns.items():
-        own = name_of(kinds[name]) if name in kinds else None
-        if own is None:
+        if name not in kinds:
             continue
-        if isinstance(kinds[name], pa.DataType) and not column.missing:
-            own = _NULLABLE.get(own, own)
-        own = next((one for one in (own, *_nearest(own)) if holds(one, column)), None)
-        if own is not None and own != _usual(column):
+        kind = kinds[name]
+        own = _without_values(name_of(kind), column, is_file=isinstance(kind, pa.DataType))
+        if own is not None and own != _usual(column) and holds(own, column):
             found[name] = own
     return found
+
+
+def _without_values(name: str | None, column: Modelled, *, is_file: bool) -> str | None:
+    """Return a type that no value of the column decides; None for the usual one.
+
+    Args:
+        name: of the type in the source.
+        is_file: whether it is a file's, each of whose types may hold missing values.
+    """
+    is_arrow = name is not None and name.endswith(_ARROW) and name not in _TEXTS
+    base = name[: -len(_ARROW)] if is_arrow and name else name or ""
+    plain = _NULLABLE.get(base, base)
+    if is_file and not column.missing:
+        base = plain
+    asked = f"{base}{_ARROW}" if is_arrow else base
+    is_asked_for = base in (CATEGORY, ORDERED) or plain in _NARROW or base in {_DECIMAL, "date64[ms]", *_CLOCKS}
+    if is_asked_for and holds(asked, column):
+        return asked
+    kind = _kind_of(column)
+    if kind == "date" and base in _MOMENTS and _is_always_parsed(column):
+        return "datetime64[s]"
+    if is_arrow:
+        of_arrow = {"integer": "int64", "number": "float64", "boolean": "bool", "text": "utf8", "date": "date32[day]"}
+        own = f"datetime64[{column.arrow.unit}]" if kind == "datetime" else of_arrow.get(kind)
+        return None if own is None else f"{own}{_ARROW}"
+    if is_file or base in _NULLABLE or base.startswith("string["):
+        nullable = {"integer": "Int64", "boolean": "boolean"} if column.missing or not is_file else {}
+        nullable |= {} if is_file else {"number": "Float64", "text": str(name_of(pd.StringDtype()))}
+        return nullable.get(kind)
+    return {"integer": "float64", "boolean": OBJECT}.get(kind) if column.missing else None
+
+
+def _is_always_parsed(column: Modelled) -> bool:
+    """Tell whether a program that parses days reads each that the schema allows: else one would leave all as texts."""
+    is_iso = column.fields().get("format") is None and set(column.missing_values) <= {""}
+    return is_iso and holds("datetime64[ns]", column)
+
+
+def _kind_of(column: Modelled) -> str:
+    """Return integer, number, boolean, text, date, datetime or time."""
+    if isinstance(column, Category):
+        return {bool: "boolean", str: "text"}.get(column.kind, "integer")
+    if isinstance(column, Open):
+        return "text" if column.find == KEYS else column.described["type"]
+    assert isinstance(column, Numeric)
+    return column.type
 
 
 def _usual(column: Modelled) -> str:
@@ -122,18 +170,6 @@ def _usual(column: Modelled) -> str:
         # With missing values the type would depend on whether a table has one.
         return "" if column.missing else str(kind)
     return f"datetime64[{kind.unit}]" if pa.types.is_timestamp(kind) else "float64" if kind == pa.float64() else OBJECT
-
-
-def _nearest(name: str) -> list[str]:
-    """Return types that hold more than one of these does, the nearest first."""
-    base, end = (name[: -len(_ARROW)], _ARROW) if name.endswith(_ARROW) and name not in _TEXTS else (name, "")
-    if end:
-        return [f"{own}{end}" for own in ("int64", "float64", "bool")]
-    if base in _NULLABLE:
-        return ["Int64", "Float64", "boolean"]
-    if base in _INTEGERS:
-        return ["int64", "float64"]
-    return [OBJECT] if base == "bool" else ["float64"] if base in _FLOATS else []
 
 
 def holds(name: str, column: Modelled) -> bool:
