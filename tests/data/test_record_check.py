@@ -10,9 +10,10 @@ import pytest
 import lightning_dpgen
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.data.tables.columns import column_of
-from lightning_dpgen.data.tables.reading import read_open_columns, read_table
+from lightning_dpgen.data.tables.reading import COMMENTED, read_open_columns, read_table
 from lightning_dpgen.data.tables.record_check import check_table
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.sampling.errors import BadRecords
 
 DAY = datetime.date
@@ -207,3 +208,11 @@ def test_all_that_is_wrong_with_a_schema_is_told_at_once(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out.count("refused: ") == 1 + len(wrong) and "7 problems" in err
     assert all(f"column {name!r}" in out for name in "abcde") and "line 12" in out and "foo" in out
+
+
+def test_lines_that_a_comment_leaves_out_are_counted(tmp_path):
+    (tmp_path / "a.csv").write_text("# made by hand\na\n1\n# two\n3\nTotal\n")
+    schema = parse_schema('{comment: ["#", Total], columns: {a: {type: integer, low: 0, high: 9}}}')
+    found = check_table(tmp_path / "a.csv", schema)
+    assert (found.rows, found.commented) == (2, 3) and "begin as a comment of the schema, left out: 3" in str(found)
+    assert read_table(tmp_path / "a.csv", schema).counted == {COMMENTED: 3}

@@ -73,6 +73,10 @@ class RowSource(ABC):
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         """Yield the rows in their order, with these columns, at least one; raise BadRecords for what cannot be read."""
 
+    def commented(self) -> int:
+        """Return how many lines the last reading has left out, since they begin as a comment."""
+        return 0
+
     def ranges(self, columns: Sequence[str]) -> list[TextRange]:
         """Return ranges that make up the file: what `within` reads of these columns in each is what all rows are read as.
 

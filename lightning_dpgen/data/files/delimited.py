@@ -7,7 +7,7 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +79,7 @@ class DelimitedText(RowSource):
         comment: Sequence[str] = (),
     ) -> None:
         self._path, self._strip, self._drop_ragged, self._charset = path, strip, drop_ragged, charset
-        self._skipped = Skipped(skip_rows, tuple(comment))
+        self._skipped, self._commented = Skipped(skip_rows, tuple(comment)), 0
         self._separator = separator or default_separator(path)
         if len(self._separator.encode()) != 1 or self._separator in '"\r\n':
             raise ValueError(f"separator={shown(separator)}: expected one character")
@@ -179,8 +179,9 @@ class DelimitedText(RowSource):
             if not self._skipped:
                 yield raw
                 return
+            self._commented = 0
             with io.TextIOWrapper(raw, _with_mark(self._charset), newline="") as text:
-                lines = self._skipped.kept(_lines(text), self._separator)
+                lines = self._skipped.kept(_lines(text), self._separator, on_comment=self._count_comment)
                 yield io.BufferedReader(_Lines(line.encode() for number, line in lines if number >= self._header_line))
 
     def advice_on(self, names: Collection[str]) -> str:
@@ -192,6 +193,12 @@ class DelimitedText(RowSource):
                 return f"; line {line} has these names: declare {mark}skip_rows: {line - 1}"
             above.append(fields[0] if fields else "")
         return ""
+
+    def commented(self) -> int:
+        return self._commented
+
+    def _count_comment(self) -> None:
+        self._commented += 1
 
     def _left_out(self, _: pa.csv.InvalidRow) -> str:
         self.ragged += 1
@@ -235,11 +242,16 @@ class Skipped:
     def __bool__(self) -> bool:
         return self.rows > 0 or bool(self.comment)
 
-    def kept(self, lines: Iterable[str], separator: str, first: int = 1) -> Iterator[tuple[int, str]]:
+    def kept(
+        self, lines: Iterable[str], separator: str, first: int = 1, on_comment: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[int, str]]:
         """Yield the other lines, each with its number; the first one has this number."""
         scan, before = QuoteScan(separator.encode()), ""
         for number, line in enumerate(lines, first):
-            if number <= self.rows or (not scan.is_open and self.is_comment(line)):
+            if number <= self.rows:
+                continue
+            if not scan.is_open and self.is_comment(line):
+                on_comment()
                 continue
             # Lines without a quote change nothing but what stands before the next one.
             if self.comment and '"' in line:
@@ -269,6 +281,11 @@ def header_of(path: Path, separator: str, charset: str = UTF8, skipped: Skipped 
     for line, fields in text_records(path, separator, charset, skipped=skipped):
         if fields:
             return line, fields
+    if skipped and next(text_records(path, separator, charset), None) is not None:
+        raise BadRecords(
+            f"{path} has no line beside those that skip_rows={skipped.rows} and comment leave out: expected a header line "
+            "with the names of the columns; correct them in the schema"
+        )
     raise BadRecords(f"{path} is empty: expected a header line with the names of the columns")
 
 

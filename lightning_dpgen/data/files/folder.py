@@ -52,6 +52,9 @@ class FolderRows(RowSource):
         for file in self.files.values():
             yield from file.batches(columns)
 
+    def commented(self) -> int:
+        return sum(file.commented() for file in self.files.values())
+
     def blocks(self, columns: Sequence[str] | None = None) -> Generator[Block]:
         for file in self.files.values():
             yield from file.blocks(columns)
@@ -106,6 +109,9 @@ class FileRows(RowSource):
 
     def advice_on(self, names: Collection[str]) -> str:
         return self._rows.advice_on(names)
+
+    def commented(self) -> int:
+        return self._rows.commented()
 
 
 def _files_of(folder: Path, text: bool) -> list[Path]:

@@ -44,7 +44,7 @@ def name_one(names: Sequence[str]) -> str:
 
     Example:
         >>> name_one(["visits", "wards"])
-        ": name one, as in table: visits in its schema (dpgen schema --table visits drafts it): it has visits, wards"
+        ': name one, as in table: visits in its schema (dpgen schema --table visits drafts it): it has visits, wards'
     """
     if not names:
         return ": expected one with records"

@@ -67,6 +67,7 @@ class WorkbookRows(ValueRows):
             if names is None:
                 self._above, self._fields = _header(book[self._sheet], f"{path}, sheet {shown(self._sheet)}", skipped)
         self._formulas, merged = _holds(path, place)
+        self._commented = 0
         self.unnamed = {f"\0{place}": place for place, name in enumerate(self._fields, 1) if not name}
         self._fields = [name or f"\0{place}" for place, name in enumerate(self._fields, 1)]
         super().__init__(f"{path}, sheet {shown(self._sheet)}", [name for name in self._fields if name not in self.unnamed])
@@ -92,12 +93,16 @@ class WorkbookRows(ValueRows):
                 block.append(cells)
             yield block
 
+    def commented(self) -> int:
+        return self._commented
+
     def place(self, row: int) -> str:
         """Return the row of the sheet, found by reading once more."""
         return f"row {next(itertools.islice(self._rows(), row, None))[0]}"
 
     def _rows(self) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield the rows below the header that are not empty, each with its number in the sheet."""
+        self._commented = 0
         with self._opened() as book, _rows_of(book[self._sheet]) as rows:
             if not self._formulas:
                 yield from self._full(rows)
@@ -115,8 +120,10 @@ class WorkbookRows(ValueRows):
 
     def _full(self, rows: Any, first: int = 1) -> Iterator[tuple[int, Sequence[Any]]]:
         for number, row in enumerate(rows, first):
-            is_row = any(value is not None for value in row) and not self._skipped.is_comment(row[0])
-            if number > self._above and is_row:
+            is_row = any(value is not None for value in row)
+            if number > self._above and is_row and self._skipped.is_comment(row[0]):
+                self._commented += 1
+            elif number > self._above and is_row:
                 if any(value is not None for value in row[len(self._fields) :]):
                     elsewhere = "; if the names stand further down, declare skip_rows in the schema"
                     raise BadRecords(

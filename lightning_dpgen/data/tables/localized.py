@@ -53,6 +53,9 @@ class Localized(RowSource):
     def advice_on(self, names: Collection[str]) -> str:
         return self._rows.advice_on(names)
 
+    def commented(self) -> int:
+        return self._rows.commented()
+
     def _read(self, name: str, column: pa.Array) -> pa.Array:
         form = self._forms.get(name)
         return column if form is None else read_in_form(column, form, self._missing.get(name, ()))

@@ -414,7 +414,7 @@ class Numeric(Modelled):
         if (self.unit, self.negative) != (None, None):
             if self.type not in ("integer", "number"):
                 raise BadSchema("expected only with type: integer or number", self.name, "unit")
-            if found := problem_of_unit(self.unit or BARE, self.negative):
+            if found := problem_of_unit(BARE if self.unit is None else self.unit, self.negative):
                 raise BadSchema(found[1], self.name, found[0])
 
     def _check_years(self) -> None:

@@ -32,6 +32,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 # The words for columns that the header gives no name, as the index that pandas writes.
 UNNAMED = "columns without a name in the header, left out"
+COMMENTED = "lines that begin as a comment of the schema, left out"
 # Columns of which a message asks whether they are other ones, and columns that are compared with all others for it.
 _MOST_ASKED, _MOST_LOOKED_UP = 2, 20
 
@@ -79,6 +80,8 @@ def read_table(
     parts = list(read_parts(rows, schema, outside=outside, person=person, values=values, counted=counted))
     if rows.unnamed:
         counted[UNNAMED] = len(rows.unnamed)
+    if commented := rows.commented():
+        counted[COMMENTED] = commented
     if isinstance(rows, SampledRows) and rows.is_part:
         counted[SAMPLED] = rows.seen
     parts = parts or [no_records(schema, person=person, values=values)]

@@ -20,7 +20,7 @@ from lightning_dpgen.data.tables.column import Beyond, Modelled, shortened
 from lightning_dpgen.data.tables.constraints import Constraint
 from lightning_dpgen.data.tables.localized import read_in_form
 from lightning_dpgen.data.tables.numeric import ABOVE, BELOW
-from lightning_dpgen.data.tables.reading import Table, check_rows, with_person, without_person
+from lightning_dpgen.data.tables.reading import COMMENTED, Table, check_rows, with_person, without_person
 from lightning_dpgen.data.tables.schema import TableSchema, listed
 from lightning_dpgen.data.tables.sources import written_source
 
@@ -69,12 +69,14 @@ class TableCheck:
         findings: in the order of the columns, constraints last.
         max_moved: the largest share of a column that may be moved.
         unknown: the columns that are only read, since what they are clamped to is found privately.
+        commented: the number of lines that are left out, since they begin as a comment of the schema.
     """
 
     rows: int
     findings: tuple[Finding, ...]
     max_moved: float = MAX_MOVED
     unknown: tuple[str, ...] = ()
+    commented: int = 0
 
     @property
     def passes(self) -> bool:
@@ -97,6 +99,7 @@ class TableCheck:
 
     def __str__(self) -> str:
         said = [f"{self.rows:,} records (private, stays here)"]
+        said += [f"{COMMENTED}: {self.commented:,}"] * bool(self.commented)
         for one in self.findings:
             to = "refused" if one.becomes is None else one.becomes if one.becomes == one.what else f"becomes {one.becomes}"
             held = ", ".join(one.examples or one.places)
@@ -152,7 +155,7 @@ def check_table(
         for block in blocks:
             look.add(block)
     unknown = tuple(column.name for column in schema.open)
-    return TableCheck(look.rows, tuple(look.findings(outside)), max_moved, unknown)
+    return TableCheck(look.rows, tuple(look.findings(outside)), max_moved, unknown, rows.commented())
 
 
 @dataclass(eq=False)

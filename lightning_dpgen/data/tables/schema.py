@@ -503,6 +503,9 @@ class TableSchema:
                 or len(mark) > _LONGEST_MARK
             ):
                 raise BadSchema(f"{shortened(mark)}: {expected}, without a quote or a space in front", key="comment")
+            if mark[0] == (self.separator or ","):
+                told = "expected another text than the separator, by which lines with an empty first field begin"
+                raise BadSchema(f"{shortened(mark)}: {told}", key="comment")
         object.__setattr__(self, "comment", tuple(marks))
 
     def _check_types(self) -> None:

@@ -400,7 +400,7 @@ def keys_of(kind: str) -> list[Key]:
 
     Example:
         >>> [key.name for key in keys_of("boolean")]
-        ['words', 'missing', 'missing_values', 'description']
+        ['words', 'missing', 'missing_values', 'outside', 'description']
     """
     return [key for key in COLUMN_KEYS if key.name in (*KINDS[kind].keys, *_OF_ALL)]
 

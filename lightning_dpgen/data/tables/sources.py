@@ -51,6 +51,9 @@ class Unescaped(RowSource):
         # All rows decide whether texts that may be escaped are.
         return [WHOLE] if any(map(len, self._both(columns).values())) else self._rows.ranges(columns)
 
+    def commented(self) -> int:
+        return self._rows.commented()
+
     def within(self, part: TextRange) -> Unescaped:
         rows = copy.copy(self)
         rows._rows = self._rows.within(part)
