@@ -212,7 +212,7 @@ def test_all_that_is_wrong_with_a_schema_is_told_at_once(tmp_path, capsys):
 
 def test_lines_that_a_comment_leaves_out_are_counted(tmp_path):
     (tmp_path / "a.csv").write_text("# made by hand\na\n1\n# two\n3\nTotal\n")
-    schema = parse_schema('{comment: ["#", Total], columns: {a: {type: integer, low: 0, high: 9}}}')
+    schema = parse_schema('{comment: ["#", Total], columns: {a: {type: integer, low: 0, high: 9, bins: 5}}}')
     found = check_table(tmp_path / "a.csv", schema)
     assert (found.rows, found.commented) == (2, 3) and "begin as a comment of the schema, left out: 3" in str(found)
     assert read_table(tmp_path / "a.csv", schema).counted == {COMMENTED: 3}
