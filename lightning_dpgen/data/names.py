@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -145,6 +146,13 @@ def shown(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def kept_fields(form: Any, known: Sequence[str]) -> dict[str, Any]:
+    """Return what a release keeps of a form of files, by these names: all that differs from the usual one."""
+    usual = type(form)()
+    kept = {name: getattr(form, name) for name in known if getattr(form, name) != getattr(usual, name)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
 
 
 def check_written(fields: object, known: Sequence[str]) -> None:

@@ -39,6 +39,18 @@ def test_a_release_within_a_release_is_not_checked_in_its_place(dpgen, trained, 
     assert dpgen("verify", release)[0] == 2
 
 
+def test_settings_are_there_as_a_whole_or_the_verdict_says_that_there_are_none(dpgen, release):
+    """Else a certificate without its settings would look as one that was held against them."""
+    assert "No settings say" not in dpgen("verify", release)[1]
+    rewrite(release, lambda c: c["declared"].pop("model"))
+    status, out, _ = dpgen("verify", release)
+    assert status == 2 and "BAD  declared.model='None': expected its settings, beside those of split and clipping" in out
+    rewrite(release, lambda c: [c["declared"].pop(name) for name in ("split", "clipping")])
+    status, out, _ = dpgen("verify", release)
+    assert status == 0 and "No settings say whether these events are all that the run needs" in out
+    assert not verify(release).has_plan
+
+
 def _event(tree):
     return lambda c: c.__setitem__("event", tree)
 

@@ -48,17 +48,19 @@ FAMILY = [
     (DATE, DAYS, [object, "date32[pyarrow]", "datetime64[s]"]),
     (MOMENT, MOMENTS, ["datetime64[s]", "timestamp[s][pyarrow]"]),
     (ZONED, MOMENTS.tz_localize("Europe/Berlin"), ["datetime64[s, Europe/Berlin]"]),
-    (TIME, CLOCKS, [object, pd.ArrowDtype(pa.time64("us")), pd.ArrowDtype(pa.time32("s"))]),
+    (TIME, CLOCKS, [object]),
 ]  # fmt: skip
 WORDS = {"missing": True, "missing_values": ["?", ""]}
 _ARROW = {"int": pd.ArrowDtype(pa.int64()), "float": pd.ArrowDtype(pa.float64()), "text": pd.ArrowDtype(pa.string())}
 _MOMENTS = [np.dtype(f"datetime64[{unit}]") for unit in ("s", "ms", "us", "ns")]
+_CLOCKS = [pd.ArrowDtype(kind) for kind in (pa.time32("s"), pa.time64("ns"), pa.string())]
 _FILES = [pa.int64(), pa.float64(), pa.string(), pa.null()]
 # Declarations, and types between which programs choose by the values of a column, or by words among them.
 CHOSEN = [
     (INTEGER, ["int64", "uint64", "float64"]), (INTEGER | WORDS, ["int64", "float64", "object", "str"]),
     (INTEGER | WORDS, [pd.Int64Dtype(), pd.Float64Dtype(), pd.StringDtype(), pd.BooleanDtype()]),
-    (INTEGER | WORDS, list(_ARROW.values())), (INTEGER | WORDS, _FILES), (INTEGER, _FILES[:2]),
+    (INTEGER | WORDS, list(_ARROW.values())), (INTEGER | WORDS, [pa.int32(), *_FILES]),
+    (INTEGER, [pa.int32(), *_FILES[:2]]),
     (NUMBER | WORDS, ["int64", "float64", "object", "str"]), (NUMBER | WORDS, _FILES),
     (NUMBER | WORDS, list(_ARROW.values())), (NUMBER | WORDS, [pd.Int64Dtype(), pd.Float64Dtype(), pd.StringDtype()]),
     (BOOLEAN | WORDS, ["bool", "object", "str", "float64"]), (BOOLEAN | WORDS, [pa.bool_(), *_FILES]),
@@ -67,6 +69,7 @@ CHOSEN = [
     (DATE, [*_MOMENTS]), (DATE | WORDS, [*_MOMENTS, "object", "str"]),
     (DATE | {"format": "%d.%m.%Y"}, [*_MOMENTS, "object", "str"]),
     (MOMENT, [*_MOMENTS, "object", "str"]), (MOMENT | WORDS, [*_MOMENTS, "object", "str"]),
+    (TIME | WORDS, [pa.time32("s"), pa.time64("us"), pa.string()]), (TIME | WORDS, _CLOCKS),
 ]  # fmt: skip
 
 
@@ -129,7 +132,7 @@ PARQUET = [
     (CENTS, pa.array(PRICES, pa.decimal128(38, 2))), (WORD, pa.array(["low", None, "mid"]).dictionary_encode()),
     (BOOLEAN, pa.array([True, None, False])),
     (DATE, pa.array(DAYS, pa.date32())), (ZONED, pa.array(MOMENTS.as_unit("ms")).cast(pa.timestamp("ms", "Europe/Berlin"))),
-    (TIME, pa.array(CLOCKS, pa.time64("us"))), (TIME, pa.array(CLOCKS, pa.time32("ms"))),
+    (TIME, pa.array(CLOCKS, pa.time32("s"))),
 ]  # fmt: skip
 
 

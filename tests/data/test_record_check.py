@@ -216,3 +216,11 @@ def test_lines_that_a_comment_leaves_out_are_counted(tmp_path):
     found = check_table(tmp_path / "a.csv", schema)
     assert (found.rows, found.commented) == (2, 3) and "begin as a comment of the schema, left out: 3" in str(found)
     assert read_table(tmp_path / "a.csv", schema).counted == {COMMENTED: 3}
+
+
+def test_findings_of_very_many_columns_are_cut():
+    frame = pd.DataFrame({f"c{number}": ["x"] for number in range(300)})
+    schema = TableSchema(tuple(column_of(name, {"type": "integer", "low": 0, "high": 9, "bins": 2}) for name in frame))
+    found = check_table(frame, schema)
+    assert len(found.findings) == 300 and "and 200 findings more; 300 columns" in str(found)
+    assert len(str(found).splitlines()) == 202

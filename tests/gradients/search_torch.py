@@ -54,7 +54,7 @@ class _Any:
 
 @dataclass
 class Finding:
-    """The outcome of calls of functions: how often they were accepted, and the faults, by the names of functions."""
+    """Counts of accepted calls, and the faults that were found, each by the name of the function."""
 
     accepted: Counter = field(default_factory=Counter)
     # Functions that were all of an accepted call.

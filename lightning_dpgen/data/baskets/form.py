@@ -10,7 +10,7 @@ from typing import Any
 from lightning_dpgen.data.files.delimited import default_separator
 from lightning_dpgen.data.files.kinds import TEXT, is_known
 from lightning_dpgen.data.files.text import bare_name, check_there
-from lightning_dpgen.data.names import Name, check_written, shown
+from lightning_dpgen.data.names import Name, check_written, kept_fields, shown
 from lightning_dpgen.sampling.errors import BadRecords
 
 FORMS = ("lines", "rows", "matrix")
@@ -119,10 +119,7 @@ class BasketForm:
 
     def as_json(self) -> dict[str, Any]:
         """Return what a release keeps of it."""
-        kept = {name: getattr(self, name) for name in _KEPT if getattr(self, name) is not None}
-        if kept["label"] is False:
-            del kept["label"]
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
+        return kept_fields(self, _KEPT)
 
     @classmethod
     def from_json(cls, fields: Any) -> BasketForm:

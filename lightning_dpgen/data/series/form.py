@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_dpgen.data.names import check_written, shown
+from lightning_dpgen.data.names import check_written, kept_fields, shown
 
 FORMS = ("wide", "long")
 # Ways to tell days of the week apart: the names of the classes, and the class of each day from Monday on.
@@ -98,9 +98,8 @@ class SeriesForm:
             raise ValueError("header=False: expected a wide file, and no columns or person, which are found by their names")
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a release keeps of it: all that differs from the usual form."""
-        kept = {name: getattr(self, name) for name in _KEPT if getattr(self, name) != getattr(_USUAL, name)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
+        """Return what a release keeps of it."""
+        return kept_fields(self, _KEPT)
 
     @classmethod
     def from_json(cls, fields: Any) -> SeriesForm:
@@ -111,6 +110,3 @@ class SeriesForm:
         """
         check_written(fields, _KEPT)
         return cls(**fields)
-
-
-_USUAL = SeriesForm()

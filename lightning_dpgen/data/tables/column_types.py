@@ -128,8 +128,9 @@ def _without_values(name: str | None, column: Modelled, *, is_file: bool) -> str
     if is_file and not column.missing:
         base = plain
     asked = f"{base}{_ARROW}" if is_arrow else base
-    is_asked_for = base in (CATEGORY, ORDERED) or plain in _NARROW or base in {_DECIMAL, "date64[ms]", *_CLOCKS}
-    if is_asked_for and holds(asked, column):
+    # R and Spark write whole numbers of 32 bits where no value of a column is text or has decimals.
+    is_narrow = plain in _NARROW and not (is_file and plain == "int32")
+    if (base in (CATEGORY, ORDERED, _DECIMAL, "date64[ms]") or is_narrow) and holds(asked, column):
         return asked
     kind = _kind_of(column)
     if kind == "date" and base in _MOMENTS and _is_always_parsed(column):

@@ -118,6 +118,8 @@ def likely_two(texts: pa.Array) -> tuple[MomentForm, MomentForm] | None:
     Example:
         >>> [form.format for form in likely_two(pa.array(["13.02.2024", "2024-03-01", "14.02.2024"]))]
         ['%d.%m.%Y', '%Y-%m-%d']
+        >>> [form.format for form in likely_two(pa.array(["19 Aug 2023", "08/19/23", "08/20/23"]))]
+        ['%m/%d/%y', '%d %b %Y']
     """
     forms = [*_FORMS, *_ISO, *(MomentForm(*form) for form in _OF_DIGITS), MomentForm("%Y-%m-%d %H:%M:%S", "datetime")]
     if not any(form.fits(texts[:1])[0] for form in forms):
@@ -125,10 +127,16 @@ def likely_two(texts: pa.Array) -> tuple[MomentForm, MomentForm] | None:
     fitting = [form.fits(texts) for form in forms]
     first = int(np.argmax([fits.sum() for fits in fitting]))
     rest = ~fitting[first]
-    for second, fits in enumerate(fitting):
-        if rest.any() and fits[rest].all():
-            return forms[first], forms[second]
-    return None
+    second = next((place for place, fits in enumerate(fitting) if rest.any() and fits[rest].all()), None)
+    if second is None:
+        return None
+
+    def reading(rows: np.ndarray, form: MomentForm) -> MomentForm:
+        # Several forms have one pattern, and days and months tell which it is.
+        of_them = texts.filter(pa.array(rows))
+        return next((one for one in forms if _fits(one, of_them)), form)
+
+    return reading(~rest, forms[first]), reading(rest, forms[second])
 
 
 def example_of(form: MomentForm) -> str:

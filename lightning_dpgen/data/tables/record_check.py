@@ -31,13 +31,15 @@ MOVES = (NOT_LISTED, BELOW, ABOVE)
 MISSING, UNREADABLE, OWNERLESS, BREAKS = "missing", "cannot be read", "names no person", "breaks it"
 # Different values that are counted, and values and places that are shown.
 _MOST_COUNTED, _SHOWN = 1000, 3
+# Findings that are printed.
+_MOST_PRINTED = 100
 # Different values of a block of which each is looked for that cannot be read.
 _MOST_MISFITS = 100
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of some values of a column, or of records that break a constraint, and what becomes of it. Private.
+    """One fault of values of a column, or of records that break a constraint, with its consequence. Private.
 
     Attributes:
         column: its name, or the constraint.
@@ -100,14 +102,19 @@ class TableCheck:
     def __str__(self) -> str:
         said = [f"{self.rows:,} records (private, stays here)"]
         said += [f"{COMMENTED}: {self.commented:,}"] * bool(self.commented)
-        for one in self.findings:
+        for one in self.findings[:_MOST_PRINTED]:
             to = "refused" if one.becomes is None else one.becomes if one.becomes == one.what else f"becomes {one.becomes}"
             held = ", ".join(one.examples or one.places)
             said.append(f"{shortened(one.column)}: {one.what}: {one.count:,} ({one.share:.1%}), {to}: {held}")
             said.append(f"    {one.places[0] + ': ' if one.becomes is None else ''}{one.cure}")
         said += [
-            f"{shortened(name)}: {share:.1%} would be moved, more than {self.max_moved:.1%}" for name, share in self.above
+            f"{shortened(name)}: {share:.1%} would be moved, more than {self.max_moved:.1%}"
+            for name, share in self.above[:_MOST_PRINTED]
         ]
+        if len(self.findings) > _MOST_PRINTED:
+            columns = len({one.column for one in self.findings})
+            rest = len(self.findings) - _MOST_PRINTED
+            said.append(f"and {rest:,} findings more; {columns:,} columns and constraints have one")
         said += [f"found privately, so what is moved is not known yet: {listed(list(self.unknown))}"] * bool(self.unknown)
         return "\n".join(said + ["nothing would be refused or moved"] * (not self.findings))
 
@@ -213,7 +220,7 @@ class _Look:
             self._of_rules({name: values.filter(pa.array(whole)) for name, values in read.items()}, whole, block)
 
     def findings(self, outside: str) -> list[Finding]:
-        """Return what becomes of all that was noted where columns refuse or clamp by default."""
+        """Return the faults that were noted, each refused or moved as its column says, or by the default `outside`."""
         columns, rules = {column.name: column for column in self.schema.recorded}, self.schema.rules
         found = []
         for (name, what, advice), fault in self._faults.items():
