@@ -80,10 +80,10 @@ def _trainer(*callbacks, **options):
 
 # Each entry of a Trainer.
 ENTRIES = {
-    "fit": lambda trainer, model, private: trainer.fit(model, private.loader(), DataLoader(RECORDS, 20)),
-    "validate": lambda trainer, model, _: trainer.validate(model, DataLoader(RECORDS, 20)),
-    "test": lambda trainer, model, _: trainer.test(model, DataLoader(RECORDS, 20)),
-    "predict": lambda trainer, model, _: trainer.predict(model, DataLoader(RECORDS, 20)),
+    "fit": lambda trainer, model, private: trainer.fit(model, private.loader(), DataLoader(RECORDS, batch_size=20)),
+    "validate": lambda trainer, model, _: trainer.validate(model, DataLoader(RECORDS, batch_size=20)),
+    "test": lambda trainer, model, _: trainer.test(model, DataLoader(RECORDS, batch_size=20)),
+    "predict": lambda trainer, model, _: trainer.predict(model, DataLoader(RECORDS, batch_size=20)),
 }
 
 
@@ -117,8 +117,8 @@ def test_without_a_service_bars_and_tables_show_what_is_logged(entry, tmp_path, 
 def test_a_service_is_told_all_where_that_is_allowed(capfd):
     service, private, model = Service(), _private(share_private_logs=True), Evaluated()
     trainer = _trainer(private.callback(), logger=service)
-    trainer.fit(model, private.loader(), DataLoader(RECORDS, 20))
-    trainer.test(model, DataLoader(RECORDS, 20))
+    trainer.fit(model, private.loader(), DataLoader(RECORDS, batch_size=20))
+    trainer.test(model, DataLoader(RECORDS, batch_size=20))
     assert {"private/loss", "private/val"} <= service.lines.keys() and "private/val" in "".join(capfd.readouterr())
 
 
@@ -180,5 +180,5 @@ def test_a_private_number_is_in_no_name_of_a_file(tmp_path):
 
 def test_a_trainer_without_the_callback_logs_as_ever(capfd):
     service = Service()
-    _trainer(logger=service).validate(Evaluated(), DataLoader(RECORDS, 20))
+    _trainer(logger=service).validate(Evaluated(), DataLoader(RECORDS, batch_size=20))
     assert "val" in service.lines and "val" in "".join(capfd.readouterr())
