@@ -56,12 +56,16 @@ def written_series(schema: SeriesSchema, written: SeriesForm, form: str | None =
     order = [*range(len(columns)), *[len(columns)] * bool(label)] if not is_bare else [-1] * bool(label)
     order += list(range(len(columns))) if is_bare else []
     fields = [schema.arrow.field(i).with_name(name) for i, name in zip(order, names, strict=True)]
-
-    def rows(chunks: Iterable[pa.RecordBatch], _: int) -> Iterator[pa.RecordBatch]:
-        for chunk in chunks:
-            yield pa.record_batch([chunk.column(i) for i in order], schema=pa.schema(fields))
-
+    rows = partial(_wide_rows, order, pa.schema(fields))
     return WrittenRecords(pa.schema(fields), rows, AsRead(written.separator, header=not is_bare))
+
+
+def _wide_rows(
+    order: list[int], columns: pa.Schema, chunks: Iterable[pa.RecordBatch], before: int
+) -> Iterator[pa.RecordBatch]:
+    """Return series one a row, in an order of columns."""
+    for chunk in chunks:
+        yield pa.record_batch([chunk.column(i) for i in order], schema=columns)
 
 
 def _label(schema: SeriesSchema, written: SeriesForm, columns: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Synthetic baskets and series are read again by the settings by which the real ones were read, whatever these are."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -45,7 +46,8 @@ SERIES = (
 
 
 def _written(path, schema, written, encoded, escape=True):
-    """Write records in two chunks, as large draws are."""
+    """Write records in two chunks, as large draws are, in the form that other processes get."""
+    written = pickle.loads(pickle.dumps(written))
     parts = [encoded[: N // 2], encoded[N // 2 :]]
     chunks = (schema.decode(part, RANDOM) for part in parts)
     write_table(path, written.rows(chunks, 0), written.columns, form=written.form, escape=escape)
