@@ -23,8 +23,8 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure.products import TABLES, ProductRecipe, total_of
 from lightning_dpgen.measure.statistics import Marginals, Statistic
+from lightning_dpgen.measure.tables import TABLES, TableRecipe, total_of
 from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.access import PURE
@@ -156,8 +156,8 @@ def independent(tables: Marginals, singles: Mapping[int, Tensor], label: int | N
 
 
 @dataclass(frozen=True)
-class SelectedProducts(ProductRecipe):
-    """A `ProductRecipe` of three accesses: single columns, a choice of tables of two, and these tables.
+class SelectedProducts(TableRecipe):
+    """A `TableRecipe` of three accesses: single columns, a choice of tables of two, and these tables.
 
     Args:
         pairs: the number of tables of two that are measured; None, or as many as there are, for all.

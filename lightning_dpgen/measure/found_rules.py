@@ -19,8 +19,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.constraint_texts import MOST_LETTERS, most_constraints
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.measure.statistics import Marginals
-from lightning_dpgen.measure.workload import Measured
+from lightning_dpgen.measure.pair_tables import NoisyTables
 
 # A rule is found where more records than so many deviations of the noise would break it by chance,
 _EXPECTED = 10.0
@@ -40,33 +39,25 @@ class FoundRule(NamedTuple):
     then: tuple[int, int]
 
 
-def find_rules(
-    layout: Layout, statistics: Mapping[str, Marginals], measured: Mapping[str, Measured], total: float
-) -> list[FoundRule]:
+def find_rules(layout: Layout, tables: NoisyTables) -> list[FoundRule]:
     """Return the rules between groups that tables of two groups show, other than the label. Post-processing.
 
     A rule that hardly any record breaks counts as one. If the columns had nothing to do with each other, many records
     would break it: with so many expected and none there, a false one would need noise of eight deviations.
-
-    Args:
-        total: the number of records, as it is estimated.
     """
-    if "pairs" not in statistics:
-        return []
-    label = layout.label if len(layout.groups) > 1 else None
-    shares = {}
-    for table, counts in _tables(statistics["singles"], measured["singles"], label):
-        shares[table[0]] = (counts / total).clamp(min=0.0)
+    tables = tables.of_all
+    shares = {group: np.maximum(counts / tables.total, 0.0) for group, (counts,) in tables.singles.items()}
     found = []
-    cells = 1 if label is None else layout.groups[label]
-    for table, counts in _tables(statistics["pairs"], measured["pairs"], label):
-        for given, then, crossed in ((*table, counts), (*table[::-1], counts.T)):
-            deviation = measured["pairs"].deviation * math.sqrt(cells * (crossed.shape[1] - 1))
-            others = crossed.sum(dim=1, keepdim=True) - crossed
-            expected = total * shares[given][:, None] * (1.0 - shares[then])[None]
+    for pair, (counts,) in tables.pairs.items():
+        if layout.label in pair:
+            continue
+        for given, then, crossed in ((*pair, counts), (*pair[::-1], counts.T)):
+            deviation = tables.pair_deviation * math.sqrt(crossed.shape[1] - 1)
+            others = crossed.sum(axis=1, keepdims=True) - crossed
+            expected = tables.total * np.outer(shares[given], 1.0 - shares[then])
             rare = (others <= _MEASURED * deviation) & (others < _PART * expected)
             plain = (expected > _EXPECTED * deviation) & rare
-            found += [FoundRule((given, a), (then, b)) for a, b in plain.nonzero().tolist()]
+            found += [FoundRule((given, a), (then, b)) for a, b in np.argwhere(plain).tolist()]
     return found
 
 
@@ -140,14 +131,3 @@ def _is_declared(known: Mapping[tuple[int, int], np.ndarray], given: tuple[int, 
     else:
         return False
     return bool(np.delete(left_out, other).all())
-
-
-def _tables(statistic: Marginals, measured: Measured, label: int | None) -> list[tuple[tuple[int, ...], Tensor]]:
-    """Return the groups of each table besides the label, and its counts over all labels."""
-    tables = []
-    for table, counts in zip(statistic.tables, statistic.tables_of(measured.sums), strict=True):
-        if label in table and len(table) > 1:
-            counts = counts.sum(dim=table.index(label))
-        groups = tuple(group for group in table if group != label or len(table) == 1)
-        tables.append((groups, torch.as_tensor(counts)))
-    return tables

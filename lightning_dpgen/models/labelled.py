@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.mixture import GenerativeNetwork
 from lightning_dpgen.models.outputs import draw
 from lightning_dpgen.models.products import StackedProducts
@@ -100,11 +101,10 @@ class LabelledNetwork(nn.Module):
         """
         layout, closeness = self.schema.layout, self.label_closeness.double()
         logits = added_up(records, layout, self.label_weights.double()) + self.label_level.double()
-        if not closeness or not isinstance(self.network, StackedProducts):
+        if not closeness or not isinstance(self.network, StackedProducts | StackedForests):
             return torch.softmax(logits, dim=1)
-        means = self.network.means.double()
-        likely = added_up(records, layout, means.clamp(min=1e-9).log().T) + weights.double().clamp(min=1e-30).log()
-        own = closeness * log_shares(means, layout)
+        likely = added_up(records, layout, self.network.log_evidence) + weights.double().clamp(min=1e-30).log()
+        own = closeness * self.network.component_shares(layout.label).clamp(min=LEAST).log()
         shares = torch.zeros_like(logits)
         for probable, followed in zip(torch.softmax(likely, dim=1).T, own, strict=True):
             shares += probable[:, None] * torch.softmax(logits + followed, dim=1)

@@ -85,13 +85,18 @@ def _means_in_place(logits: Tensor, layout: Layout) -> Tensor:
 def draw_groups(means: Tensor, layout: Layout, generator: torch.Generator) -> Tensor:
     """Draw a choice of each group by its shares, (..., groups). A uniform number for each is drawn on the CPU."""
     uniform = torch.rand(*means.shape[:-1], len(layout.groups), generator=generator).to(means)
-    chosen = torch.empty(uniform.shape, dtype=torch.int64, device=means.device)
+    codes = torch.empty(uniform.shape, dtype=torch.int64, device=means.device)
     for i, shares in enumerate(_groups(means, layout)):
-        sums = shares.cumsum(dim=-1)
-        # Rounding may leave the last sum below 1.
-        below = sums <= uniform[..., i : i + 1] * sums[..., -1:]
-        chosen[..., i] = below.sum(dim=-1).clamp_(max=shares.shape[-1] - 1)
-    return chosen
+        codes[..., i] = chosen(shares, uniform[..., i])
+    return codes
+
+
+def chosen(shares: Tensor, uniform: Tensor) -> Tensor:
+    """Return the choice (...) in whose part of the shares (..., choices) a uniform number lies."""
+    sums = shares.cumsum(dim=-1)
+    # Rounding may leave the last sum below 1.
+    below = sums <= uniform[..., None] * sums[..., -1:]
+    return below.sum(dim=-1).clamp_(max=shares.shape[-1] - 1)
 
 
 def draw(means: Tensor, layout: Layout, generator: torch.Generator) -> Encoded:

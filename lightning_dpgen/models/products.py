@@ -46,3 +46,12 @@ class StackedProducts(nn.Module):
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Generate means of units and shares of choices (n, width), for records sorted by component."""
         return self.means[components(offsets, self.means.device)]
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """Return rows (width, k), float64, the logarithms of shares of choices: see `StackedForests.log_evidence`."""
+        return self.means.double().clamp(min=1e-9).log().T
+
+    def component_shares(self, group: int) -> Tensor:
+        """Return the shares (k, choices) of a group, in float64."""
+        return self.means[:, self.schema.layout.spans[group]].double()

@@ -25,6 +25,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.form import SeriesForm
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.classified import with_label
+from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.labelled import LabelledNetwork, without_label
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
@@ -54,7 +55,8 @@ from lightning_dpgen.release.rejection import Drawn, draw_all, draw_fitting, sho
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 from lightning_dpgen.release.written_series import written_series
 
-NETWORKS = {network.kind: network for network in (*TRAINED.values(), StackedGaussians, SeriesGaussians, StackedProducts)}
+MEASURED = (StackedForests, StackedGaussians, SeriesGaussians, StackedProducts)
+NETWORKS = {network.kind: network for network in (*TRAINED.values(), *MEASURED)}
 _LARGEST = 2**24
 _SEEDS = 2**63
 # Settings of networks that are neither sizes nor true or false, and the types that they have.
@@ -66,6 +68,7 @@ _NO_SIZES: dict[str, tuple[type, ...]] = {
     "scale": (float, type(None)),
     "floor": (float,),
     "prior": (dict,),
+    "parents": (list,),
 }
 
 

@@ -167,9 +167,9 @@ class Defaults:
 
     @property
     def components(self) -> int:
-        """s / 25, 10 to 100."""
-        # Tables with more noise tell fewer apart.
-        return round(_between(self.strength / 25, 10, 100))
+        """s / 25, 10 to 60; for baskets to 100."""
+        # Tables with more noise tell fewer apart; trees of columns say much of what else takes many components.
+        return round(_between(self.strength / 25, 10, 100 if self._rare else 60))
 
     @property
     def label_share(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.labels import label_workload
-from lightning_dpgen.measure.products import what_to_leave_out
+from lightning_dpgen.measure.tables import what_to_leave_out
 from lightning_dpgen.models.classified import can_label, is_classified
 from lightning_dpgen.models.labelled import feature_count
 from lightning_dpgen.models.scattering import Scattering

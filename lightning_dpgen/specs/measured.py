@@ -15,9 +15,9 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.classifier import ClassifierRecipe, classifier_sizes
 from lightning_dpgen.measure.gaussians import GaussianRecipe
-from lightning_dpgen.measure.products import ProductRecipe, what_to_leave_out
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.series import SeriesRecipe
+from lightning_dpgen.measure.tables import TableRecipe, pays_by_label, what_to_leave_out
 from lightning_dpgen.models.classified import can_label
 from lightning_dpgen.models.labelled import takes_label
 from lightning_dpgen.models.symmetries import SETS, Symmetries
@@ -65,7 +65,7 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         if spec.label_share or (spec.label_share is None and has["label_share"]):
             has["label_sharpness"] = 1.0
         _check_choices(schema)
-        _check_cells(schema)
+        _check_cells(schema, defaults.strength)
     else:
         has = {"components": defaults.components, "pairs_share": 0.7}
     if isinstance(schema, BasketSchema) and layout.units < 2:
@@ -114,11 +114,11 @@ def _check_choices(schema: TableSchema) -> None:
         )
 
 
-def _check_cells(schema: TableSchema) -> None:
-    cells = schema.layout.width**2 * labels_of(schema.layout)
+def _check_cells(schema: TableSchema, strength: float) -> None:
+    cells = schema.layout.width**2 * (labels_of(schema.layout) if pays_by_label(schema.layout, strength) else 1)
     if cells > _MOST_CELLS:
         raise UsageError(
-            f"model=measured: the tables of each two columns by the label would have about {cells / 2:.1g} cells, most "
+            f"model=measured: the tables of each two columns would have about {cells / 2:.1g} cells, most "
             f"of them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; {what_to_leave_out(schema)}"
         )
 
@@ -152,9 +152,9 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, seed: int, streng
     """
     if isinstance(schema, TableSchema):
         sharpness = 1.0 if spec.label_sharpness is None else spec.label_sharpness
-        return ProductRecipe(
+        return TableRecipe(
             schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed, label_share=spec.label_share,
-            label_sharpness=sharpness,
+            label_sharpness=sharpness, by_label=pays_by_label(schema.layout, strength),
         )  # fmt: skip
     if isinstance(schema, BasketSchema):
         return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)

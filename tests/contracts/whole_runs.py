@@ -24,7 +24,7 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure import basket_mixture, classifier, products
+from lightning_dpgen.measure import basket_mixture, classifier, tables
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import SilentReporter
@@ -87,7 +87,7 @@ class Run:
             pytest.MonkeyPatch.context() as patch,
         ):
             # The quality of a fit does not matter here.
-            for module, name in ((products, "fit_products"), (basket_mixture, "fit_baskets")):
+            for module, name in ((tables, "fit_forest"), (basket_mixture, "fit_baskets")):
                 patch.setattr(module, name, functools.partial(getattr(module, name), steps=3))
             patch.setattr(classifier, "_MADE", 100)
             patch.setattr(logging.getLogger("lightning_dpgen"), "disabled", True)

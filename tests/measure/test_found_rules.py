@@ -7,7 +7,7 @@ import torch
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.measure.found_rules import FoundRule, find_rules, with_rules
-from lightning_dpgen.measure.products import ProductRecipe
+from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.sampler import Release
@@ -36,7 +36,7 @@ def records(seed, linked):
 
 def measured(encoded, deviation, seed):
     """Return the recipe, and its tables with this noise."""
-    recipe = ProductRecipe(SCHEMA, 4, N)
+    recipe = TableRecipe(SCHEMA, 4, N)
     generator, component = torch.Generator().manual_seed(seed), torch.zeros(N, dtype=torch.int64)
     found = {}
     for name, statistic in recipe.tables.items():
@@ -48,7 +48,7 @@ def measured(encoded, deviation, seed):
 
 def rules_of(encoded, deviation, seed):
     recipe, found = measured(encoded, deviation, seed)
-    return set(find_rules(SCHEMA.layout, recipe.tables, found, float(N)))
+    return set(find_rules(SCHEMA.layout, recipe._noisy(found)))
 
 
 def test_rules_that_hold_are_found():
@@ -94,7 +94,7 @@ def test_rows_keep_what_was_found_and_columns_stay_as_they_are(fits_of):
     # Before rows are drawn anew, few break a rule: the fit holds them down.
     raw = mixture.sample(N, torch.Generator().manual_seed(1))
     kept = schema.rules.kept(schema.values(raw, np.random.default_rng(0)))
-    free = Mixture(type(mixture.network)(SCHEMA, 4), mixture.weights)
+    free = Mixture(type(mixture.network)(SCHEMA, 4, mixture.network.parents), mixture.weights)
     assert kept.mean() > 0.97 and free.network.schema.found_constraints == ()
 
 

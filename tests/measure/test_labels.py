@@ -1,5 +1,6 @@
 """The label of a table by noisy gradients: bounds that hold, gradients that are right, and what is learned of a label."""
 
+import functools
 import math
 import pickle
 from fractions import Fraction
@@ -11,12 +12,12 @@ import torch
 from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure import labels, products
+from lightning_dpgen.measure import labels, tables
 from lightning_dpgen.measure.labels import LABELS, Agreement, Gradient, whole_features
-from lightning_dpgen.measure.products import TABLES, ProductRecipe
+from lightning_dpgen.measure.tables import TABLES, TableRecipe
 from lightning_dpgen.measure.whole_shares import whole_shares
 from lightning_dpgen.measure.workload import Measured
-from lightning_dpgen.models.labelled import added_up, feature_count, log_shares
+from lightning_dpgen.models.labelled import LEAST, added_up, feature_count
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.noise import PrivateStream
@@ -30,7 +31,7 @@ SCALED = Layout(2, groups=(3, 2), label=0)
 @pytest.fixture(autouse=True)
 def quick_fits(monkeypatch):
     """Make a mixture that is good enough to begin from, with fewer made-up records."""
-    monkeypatch.setattr(products.fit_products, "__defaults__", (200,))
+    monkeypatch.setattr(tables, "fit_forest", functools.partial(tables.fit_forest, steps=150))
     monkeypatch.setattr(labels, "_MADE", 3000)
 
 
@@ -162,7 +163,7 @@ def some_records(n, choices=3, seed=0):
 
 
 def recipe(records, **settings):
-    return ProductRecipe(records.schema, n=len(records), **({"k": 8, "label_share": 0.3} | settings))
+    return TableRecipe(records.schema, n=len(records), **({"k": 8, "label_share": 0.3} | settings))
 
 
 def measured(records, epsilon, **settings):
@@ -174,11 +175,16 @@ def measured(records, epsilon, **settings):
     return own, mixture, kept
 
 
+def shares_of_labels(network):
+    """Return the logarithms (k, labels) of the shares of labels in components."""
+    return network.network.component_shares(network.schema.layout.label).clamp(min=LEAST).log()
+
+
 def given(mixture, records):
     """Return the shares (B, labels) that the regression gives to labels, without components."""
     network, layout = mixture.network, records.schema.layout
     logits = added_up(records.encoded, layout, network.label_weights.double()) + network.label_level
-    own = mixture.weights @ log_shares(network.network.means, layout)
+    own = mixture.weights.double() @ shares_of_labels(network)
     return torch.softmax(logits + network.label_closeness * own, dim=1).numpy()
 
 
@@ -219,7 +225,7 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
         agreement = torch.tensor([2000.0 * share], dtype=torch.float64)
         rounds = [{**found, "agreement": Measured(agreement, 0.0, found["agreement"].run)} for found in kept[-1][LABELS]]
         network = own.fitted({**kept[-1], LABELS: rounds}).network
-        followed = network.label_closeness * log_shares(network.network.means, records.schema.layout)
+        followed = network.label_closeness * shares_of_labels(network)
         return float(followed.std(dim=0).max())
 
     assert spread(0.0) < 1e-6 and spread(1.0) > 1.0
@@ -236,12 +242,12 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
 
 def test_a_label_that_columns_determine_is_left_to_the_mixture(monkeypatch):
     """No regression on single columns tells whether two of them are alike: it is right in half of all cases."""
-    monkeypatch.setattr(products.fit_products, "__defaults__", (600,))
+    monkeypatch.setattr(tables, "fit_forest", functools.partial(tables.fit_forest, steps=400))
     random = np.random.default_rng(0)
     a, b = random.integers(0, 2, (2, 4000))
     codes = np.stack([a, b, *random.integers(0, 4, (2, 4000)), a ^ b], axis=1).astype(np.uint8)
     records = Records(schema(2), Encoded(np.zeros((4000, 0), np.float32), codes))
-    own, mixture, kept = measured(records, 5.0)
+    own, mixture, kept = measured(records, 5.0, by_label=True)
     told = mixture.network.label_shares(records.encoded, mixture.weights).argmax(dim=1).numpy()
     assert (told == a ^ b).mean() > 0.95
     drawn = mixture.sample(4000, torch.Generator().manual_seed(0)).codes
@@ -253,8 +259,8 @@ def test_a_label_that_columns_determine_is_left_to_the_mixture(monkeypatch):
     for statistic in own.statistics(LABELS, kept[0]).values():
         copy = pickle.loads(pickle.dumps(statistic))
         assert torch.equal(sums(copy, codes[:50]), sums(statistic, codes[:50]))
-    monkeypatch.setattr(products, "_DOUBT", 0.0)
-    start = recipe(records).fitted({**kept[-1], LABELS: ()}).network
+    monkeypatch.setattr(tables, "_DOUBT", 0.0)
+    start = recipe(records, by_label=True).fitted({**kept[-1], LABELS: ()}).network
     assert float(start.label_closeness) != 1.0
 
 
@@ -328,10 +334,10 @@ def test_a_release_is_read_back_with_its_label(tmp_path, short_fits):
 def test_without_a_label_there_is_nothing_to_tell():
     plain = schema_of({"columns": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}}).completed(5)
     with pytest.raises(ValueError, match=r"label_share=0\.3: expected 0 where there is no label"):
-        ProductRecipe(plain, 3, 100, label_share=0.3)
+        TableRecipe(plain, 3, 100, label_share=0.3)
     for share in (1.0, "much", True):
         with pytest.raises(ValueError, match=rf"label_share={share!r}: expected a number from 0, below 1"):
-            ProductRecipe(schema(), 3, 100, label_share=share)
+            TableRecipe(schema(), 3, 100, label_share=share)
     with pytest.raises(ValueError, match=r"bound=0\.0: expected"):
         Gradient(LAYOUT, *public_numbers(), 0.0, 4.0)
-    assert TABLES in ProductRecipe(schema(), 3, 100).workloads[0].stage
+    assert TABLES in TableRecipe(schema(), 3, 100).workloads[0].stage

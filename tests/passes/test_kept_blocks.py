@@ -22,7 +22,7 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.sources import table_files
 from lightning_dpgen.measure.gaussians import label_components
-from lightning_dpgen.measure.products import ProductRecipe
+from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import StatisticSums
 from lightning_dpgen.passes import kept_blocks
 from lightning_dpgen.passes.blocks import Slices
@@ -143,7 +143,7 @@ def test_sums_over_blocks_are_those_in_memory(tmp_path):
     for files, name in ((1, "one"), (2, "two"), (8, "eight")):
         _write(tmp_path / name, _frame(), files=files)
     records = Records(CHOICES, read_table(_frame(), CHOICES).encoded)
-    recipe = ProductRecipe(CHOICES, k=2, n=90)
+    recipe = TableRecipe(CHOICES, k=2, n=90)
     function = StatisticSums(recipe.tables, label_components)
     expected = {name: table.of_all(records, label_components(records)) for name, table in recipe.tables.items()}
     assert {name: int(sums.sum()) for name, sums in expected.items()} == {"singles": 270, "pairs": 270}
@@ -297,7 +297,7 @@ FILES = [(name, kind) for name in ("*.npy", "*.json", "sums.pt") for kind in DAM
 @pytest.mark.parametrize(("name", "kind"), [*FILES, ("*.npy", "a code")], ids=str)
 def test_what_is_damaged_is_made_anew_and_no_sum_changes(tmp_path, name, kind):
     _write(tmp_path / "in", _frame())
-    function, folder = StatisticSums(ProductRecipe(CHOICES, k=2, n=90).tables, label_components), tmp_path / "kept"
+    function, folder = StatisticSums(TableRecipe(CHOICES, k=2, n=90).tables, label_components), tmp_path / "kept"
     with closing(KeptBlocks(TableBlocks(str(tmp_path / "in"), CHOICES), folder)) as kept:
         kept.fill()
         expected = reduce(kept, function, keep=folder / "sums.pt")
@@ -319,7 +319,7 @@ def test_what_is_damaged_is_made_anew_and_no_sum_changes(tmp_path, name, kind):
 def test_sums_whose_content_was_changed_are_not_used(tmp_path):
     """The file of a bit that was changed in a number can still be read."""
     _write(tmp_path / "in", _frame())
-    function, keep = StatisticSums(ProductRecipe(CHOICES, k=2, n=90).tables, label_components), tmp_path / "sums.pt"
+    function, keep = StatisticSums(TableRecipe(CHOICES, k=2, n=90).tables, label_components), tmp_path / "sums.pt"
     with closing(KeptBlocks(TableBlocks(str(tmp_path / "in"), CHOICES), tmp_path / "kept")) as kept:
         kept.fill()
         expected = reduce(kept, function, keep=keep)

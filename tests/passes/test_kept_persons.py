@@ -15,7 +15,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.measure.gaussians import label_components
-from lightning_dpgen.measure.products import ProductRecipe
+from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import StatisticSums
 from lightning_dpgen.passes import kept_blocks
 from lightning_dpgen.passes.blocks import Slices
@@ -91,7 +91,7 @@ def test_the_same_records_take_part_as_in_memory(tmp_path, monkeypatch, ending, 
     assert all(len(part.values) == len(part) for part in parts)
     expected = _by_person([(records.encoded.codes, records.persons)])
     assert _by_person([(part.encoded.codes, part.persons) for part in parts]) == expected
-    recipe = ProductRecipe(SCHEMA, k=2, n=90)
+    recipe = TableRecipe(SCHEMA, k=2, n=90)
     function = StatisticSums(recipe.tables, label_components)
     of_all = {name: table.of_all(records, label_components(records)) for name, table in recipe.tables.items()}
     for blocks in (kept, Slices(records, 7)):

@@ -1,0 +1,419 @@
+"""Mixtures of forests fitted to noisy tables of one and of two groups: post-processing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimate_pairs, strongest_tree
+from lightning_dpgen.models.forests import forest_order
+
+# Groups hang together in a tree where both have so much mutual information, in nats.
+_STRONG = 0.1
+# The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
+_MOST_GROUPS, _MOST_CELLS = 8, 200_000
+# The fewest and the most steps of a fit, so that all steps are about so many products of two numbers; the largest step.
+_FEWEST, _MOST, _PRODUCTS, _LR = 300, 1000, 3e9, 0.1
+# The logarithm of the factor by which a component prefers a row that it begins with, and its deviation by chance.
+_BEGIN, _SPREAD = 2.0, 0.1
+# Weights of the relative entropy that holds components to what all have in common, beside squared errors in deviations of
+# the noise; and the one to begin with.
+_TOGETHER, _USUAL = (3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0), 10.0
+# One of them is chosen by fits of so many of all steps, to tables with so many deviations more.
+_TRIAL, _PART = 0.4, 0.7
+# The weight of the share of records that have a pair of choices that there is not, in records and deviations of the noise.
+# At ten times as much nothing else would be fitted, at a tenth other columns would move when they are left out.
+_HELD = 100.0
+# Shares of the choices of a group that are less count as so much.
+_LEAST = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """What is public before a fit: which group follows from which, and estimates to begin with.
+
+    Args:
+        layout: of the records.
+        shares: of the choices of each group.
+        estimates: of the pairs of groups that may have to do with each other.
+        parents: for each group its parent in the forest, or -1.
+    """
+
+    layout: Layout
+    shares: Sequence[np.ndarray]
+    estimates: Mapping[tuple[int, int], PairShares]
+    parents: tuple[int, ...]
+
+    @classmethod
+    def of(cls, layout: Layout, tables: NoisyTables, seed: int, alone: Collection[int] = ()) -> Forest:
+        """Find the forest that noisy tables show.
+
+        Args:
+            alone: groups that are in no tree.
+        """
+        shares = tables.shares()
+        estimates = estimate_pairs(tables, shares, seed)
+        strong = {pair: own.information for pair, own in estimates.items() if own.information > _STRONG}
+        edges = [pair for pair in strongest_tree(len(layout.groups), strong) if not set(pair) & set(alone)]
+        return cls(layout, shares, estimates, _rooted(_bounded(edges, layout.groups), len(layout.groups)))
+
+    @cached_property
+    def order(self) -> list[int]:
+        """All groups, each after its parent."""
+        return forest_order(self.parents, len(self.parents))
+
+    @cached_property
+    def trees(self) -> list[list[int]]:
+        """The groups of each tree, in this order; groups alone are trees, too."""
+        root: dict[int, int] = {}
+        for group in self.order:
+            root[group] = root.get(self.parents[group], group)
+        return [[group for group in self.order if root[group] == own] for own in self.order if root[own] == own]
+
+    def table(self, parent: int, group: int) -> np.ndarray:
+        """Return the estimated shares of the choices of a group given those of another one, each row of sum 1."""
+        first, second = sorted((parent, group))
+        shares = self.estimates[first, second].shares
+        shares = np.maximum(shares if parent == first else shares.T, 0.0) + 1e-7 * np.outer(
+            self.shares[parent] + _LEAST, self.shares[group] + _LEAST
+        )
+        return shares / shares.sum(axis=1, keepdims=True)
+
+    def rows(self, k: int, random: np.random.Generator) -> np.ndarray:
+        """Draw rows (k, groups) from a tree of all that is certain: components begin near them."""
+        information = {pair: own.information for pair, own in self.estimates.items()}
+        parents = _rooted(strongest_tree(len(self.parents), information), len(self.parents))
+        rows = np.zeros((k, len(parents)), np.int64)
+        for group in forest_order(parents, len(parents)):
+            parent = parents[group]
+            shares = np.broadcast_to(self.shares[group], (k, len(self.shares[group])))
+            if parent >= 0:
+                shares = self.table(parent, group)[rows[:, parent]]
+            sums = shares.cumsum(axis=1)
+            rows[:, group] = (sums < random.random((k, 1)) * sums[:, -1:]).sum(axis=1)
+        return rows
+
+
+def _bounded(edges: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the edges, strongest first, that leave trees within bounds of groups and cells."""
+    tree, kept = {group: {group} for group in range(len(sizes))}, []
+    for first, second in edges:
+        joined = tree[first] | tree[second]
+        cells = sum(sizes[one] * sizes[other] for one, other in itertools.combinations(sorted(joined), 2))
+        if len(joined) <= _MOST_GROUPS and cells <= _MOST_CELLS:
+            kept.append((first, second))
+            tree |= dict.fromkeys(joined, joined)
+    return kept
+
+
+def _rooted(edges: Sequence[tuple[int, int]], groups: int) -> tuple[int, ...]:
+    """Return the parent of each group; a tree hangs on the group of most neighbours, so that it is shallow."""
+    beside: dict[int, list[int]] = {group: [] for group in range(groups)}
+    for first, second in edges:
+        beside[first].append(second)
+        beside[second].append(first)
+    parents = [-2] * groups
+    for root in sorted(beside, key=lambda group: (-len(beside[group]), group)):
+        if parents[root] != -2:
+            continue
+        parents[root], waiting = -1, [root]
+        for group in waiting:
+            for other in beside[group]:
+                if parents[other] == -2:
+                    parents[other] = group
+                    waiting.append(other)
+    return tuple(parents)
+
+
+@dataclass(frozen=True, eq=False)
+class ForestFit:
+    """A mixture of forests.
+
+    Args:
+        weights: (k,) of the components.
+        tables: for each group (choices of the parent, choices), each row of sum 1; one row without a parent.
+        tilts: (k, width) the factors of the components.
+    """
+
+    weights: Tensor
+    tables: Sequence[Tensor]
+    tilts: Tensor
+
+
+def fit_forest(
+    forest: Forest,
+    tables: NoisyTables,
+    k: int,
+    seed: int,
+    *,
+    steps: int | None = None,
+    free: Collection[int] = (),
+    broken: Tensor | None = None,
+) -> ForestFit:
+    """Fit the mixture whose tables are nearest to noisy ones. Post-processing.
+
+    Least squares over all cells, in deviations of their noise, by Adam, from components near rows that the estimates make
+    likely. Tables of pairs within a tree are sums along it, those of all others one product of matrices. How closely
+    components are held together is chosen by short fits to a part of noise and chance, judged by the rest.
+
+    Args:
+        steps: how many; None for as many as the sizes let be cheap.
+        free: groups that are not held.
+        broken: pairs of choices (width, width) that no record has, 1 there and else 0: their share is held down, so that
+            leaving such records out moves little else.
+    """
+    if steps is None:
+        products = k * tables.labels * forest.layout.width**2
+        steps = round(min(max(_PRODUCTS / products, _FEWEST), _MOST))
+    held_down = None
+    if broken is not None:
+        held_down = (broken + broken.T) * (_HELD * tables.total / max(tables.pair_deviation, 1.0) / 4.0)
+    seen, held_out = _split(tables, seed)
+
+    def distance(together: float) -> float:
+        short = _Fit(forest, seen, k, seed, together, free, held_down).descended(max(round(_TRIAL * steps), 1))
+        return _Fit(forest, held_out, k, seed, together, free, None).distance(short)
+
+    together = _lowest(distance)
+    return _Fit(forest, tables, k, seed, together, free, held_down).descended(steps)
+
+
+def _lowest(distance: Callable[[float], float]) -> float:
+    """Return the weight from the usual one on, upwards or else downwards, after which the distance grows."""
+    far = {_USUAL: distance(_USUAL)}
+    place = _TOGETHER.index(_USUAL)
+    for others in (_TOGETHER[place - 1 :: -1] if place else (), _TOGETHER[place + 1 :]):
+        best = _USUAL
+        for weight in others:
+            far[weight] = distance(weight)
+            if not far[weight] < far[best]:
+                break
+            best = weight
+        if best != _USUAL:
+            return best
+    return _USUAL
+
+
+def _split(tables: NoisyTables, seed: int) -> tuple[NoisyTables, NoisyTables]:
+    """Split the noise of tables, and the chance of a sample, as `measure.splitting.split_noise` does."""
+    random = np.random.default_rng((seed, 1))
+    parts: tuple[dict, dict] = ({}, {})
+    for key, counts in itertools.chain(tables.singles.items(), tables.pairs.items()):
+        deviation = tables.single_deviation if isinstance(key, int) else tables.pair_deviation
+        shares = np.clip(counts / tables.total, 0.0, 1.0)
+        drawn = np.sqrt(deviation**2 + tables.total * shares * (1.0 - shares)) * random.standard_normal(counts.shape)
+        parts[0][key], parts[1][key] = counts + _PART * drawn, counts - drawn / _PART
+    made = []
+    for part, more in zip(parts, (_PART, 1.0 / _PART), strict=True):
+        factor = math.hypot(1.0, more)
+        made.append(replace(
+            tables, singles={key: part[key] for key in tables.singles}, pairs={key: part[key] for key in tables.pairs},
+            single_deviation=factor * tables.single_deviation, pair_deviation=factor * tables.pair_deviation,
+        ))  # fmt: skip
+    return made[0], made[1]
+
+
+class _Fit:
+    """One fit: its targets, and what is computed in each step."""
+
+    def __init__(
+        self,
+        forest: Forest,
+        tables: NoisyTables,
+        k: int,
+        seed: int,
+        together: float,
+        free: Collection[int],
+        held_down: Tensor | None,
+    ) -> None:
+        self.forest, self.k, self.seed, self.together, self.free = forest, k, seed, together, free
+        layout = forest.layout
+        self.spans, self.held_down = layout.spans, held_down
+        width, total = layout.width, tables.total
+        self.label, self.singles = tables.label, torch.zeros(tables.labels, width)
+        self.target = torch.zeros(tables.labels, width, width)
+        for (first, second), counts in tables.pairs.items():
+            shares = torch.from_numpy(counts / total).float()
+            self.target[:, self.spans[first], self.spans[second]] = shares
+            self.target[:, self.spans[second], self.spans[first]] = shares.transpose(1, 2)
+        for group, counts in tables.singles.items():
+            self.singles[:, self.spans[group]] = torch.from_numpy(counts / total).float()
+        # Without noise all tables weigh alike.
+        self.of_pairs = (total / max(tables.pair_deviation, 1.0)) ** 2
+        self.of_singles = (total / max(tables.single_deviation, 1.0)) ** 2
+        self.within = [(self.spans[one], self.spans[other]) for tree in forest.trees for one in tree for other in tree]
+        # Where tables are by label, that is no group of theirs.
+        self.known = torch.ones(width)
+        if self.label is not None:
+            every, own = slice(0, width), self.spans[self.label]
+            self.within += [(own, every), (every, own)]
+            self.known[own] = 0.0
+        self._made = torch.empty(width, width)
+        # The roots of trees, groups alone among them, are taken together: sums over the choices of each are one product.
+        self.groups = torch.zeros(width, len(self.spans))
+        for group, span in enumerate(self.spans):
+            self.groups[span, group] = 1.0
+        self.roots = self.groups @ torch.tensor([float(parent < 0) for parent in forest.parents])
+        self.held = self.groups @ torch.tensor([float(group not in free) for group in range(len(self.spans))])
+        self.held_roots = torch.tensor([
+            float(parent < 0 and group not in free) for group, parent in enumerate(forest.parents)
+        ])  # fmt: skip
+        self.children = [group for group, parent in enumerate(forest.parents) if parent >= 0]
+
+    def descended(self, steps: int) -> ForestFit:
+        """Return the mixture after so many steps."""
+        forest, generator = self.forest, torch.Generator().manual_seed(self.seed)
+        rows = torch.from_numpy(forest.rows(self.k, np.random.default_rng((self.seed, 2))))
+        tilts = _SPREAD * torch.randn(self.k, forest.layout.width, generator=generator)
+        for group, span in enumerate(self.spans):
+            tilts[torch.arange(self.k), span.start + rows[:, group]] += _BEGIN
+        tilts.requires_grad_()
+        alone = torch.from_numpy(np.log(np.maximum(np.concatenate(forest.shares), _LEAST))).float().requires_grad_()
+        logits = {
+            group: torch.from_numpy(np.log(np.maximum(forest.table(forest.parents[group], group), _LEAST))).float()
+            for group in self.children
+        }
+        mixing = torch.zeros(self.k, requires_grad=True)
+        parameters = [tilts, mixing, alone, *(own.requires_grad_() for own in logits.values())]
+        optimizer = torch.optim.Adam(parameters, lr=_LR, fused=True)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            shared = {group: torch.softmax(own, dim=1) for group, own in logits.items()}
+            error, divergence = self._loss(torch.softmax(mixing, dim=0), self._normed(alone.exp())[0], shared, tilts)
+            (error + self.together * divergence).backward()
+            optimizer.step()
+            schedule.step()
+        with torch.no_grad():
+            roots = self._normed(alone.exp())[0]
+            tables = [
+                torch.softmax(logits[group], dim=1) if group in logits else roots[None, span]
+                for group, span in enumerate(self.spans)
+            ]
+            # A factor that all choices of a group have is none.
+            return ForestFit(torch.softmax(mixing, dim=0), tables, self._normed(tilts.exp())[0])
+
+    @torch.no_grad()
+    def distance(self, fit: ForestFit) -> float:
+        """Return the sum of squared errors of a mixture, in deviations of the noise."""
+        roots = torch.zeros(len(self.known))
+        for span, table in zip(self.spans, fit.tables, strict=True):
+            roots[span] = table[0]
+        shared = {group: fit.tables[group] for group in self.children}
+        return float(self._loss(fit.weights, roots, shared, fit.tilts.log())[0])
+
+    def _normed(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values (..., width) over their sums, and the sums (..., groups)."""
+        sums = values @ self.groups
+        return values / (sums @ self.groups.T), sums
+
+    def _loss(self, weights: Tensor, roots: Tensor, shared: Mapping[int, Tensor], tilts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return squared errors, and how far components are from what they have in common.
+
+        The latter is the relative entropy of the components' tables to those that they share, summed over them.
+
+        Args:
+            roots: (width,) the shared tables of groups without a parent; other places are not looked at.
+            shared: those of all others.
+        """
+        factors = tilts.exp()
+        every, sums = self._normed(roots * factors)
+        divergence = -(sums.log() @ self.held_roots).sum()
+        error = torch.zeros(())
+        by_label = weights[:, None]
+        if self.label is not None:
+            by_label = by_label * every[:, self.spans[self.label]]
+        if self.children:
+            shares = dict(enumerate(every.split(self.forest.layout.groups, dim=1)))
+            for tree in self.forest.trees:
+                if len(tree) == 1:
+                    continue
+                found, down = self._along(tree, by_label, shared, factors, shares)
+                divergence = divergence - down
+                for (first, second), made in found.items():
+                    target = self.target[:, self.spans[first], self.spans[second]]
+                    error = error + self.of_pairs * (made - target).square().sum()
+            every = torch.cat([shares[group] for group in range(len(self.spans))], dim=1)
+        divergence = divergence + ((every * tilts).sum(dim=0) * self.held).sum()
+        single_errors = (by_label.T @ every - self.singles) * self.known
+        error = error + self.of_singles * single_errors.square().sum()
+        arguments = (self.target, self._made, self.within, self.of_pairs, self.held_down)
+        return error + _Across.apply(every, by_label, *arguments), divergence
+
+    def _along(
+        self,
+        tree: Sequence[int],
+        by_label: Tensor,
+        shared: Mapping[int, Tensor],
+        factors: Tensor,
+        shares: dict[int, Tensor],
+    ) -> tuple[dict[tuple[int, int], Tensor], Tensor]:
+        """Return the tables (labels, ...) of each two groups of a tree, and note the shares (k, choices) of its groups.
+
+        ``Q_z = diag(1 / N_z) T diag(u_z)`` is the table of a component, so that a table of neighbours is one product of
+        matrices, and that of others one with the shared table. The second number is the sum of the logarithms of N that
+        records meet, which is a part of the relative entropy.
+
+        Args:
+            by_label: (k, labels) the weight of each component, with each label.
+        """
+        parents, found, down = self.forest.parents, {}, torch.zeros(())
+        joint: dict[tuple[int, int], Tensor] = {}
+        for place, group in enumerate(tree):
+            own, parent = factors[:, self.spans[group]], parents[group]
+            if parent < 0:
+                continue
+            table = shared[group]
+            sums = own @ table.T
+            if group not in self.free:
+                down = down + (shares[parent] * sums.log()).sum()
+            over = shares[parent] / sums
+            shares[group] = (over @ table) * own
+            found[parent, group] = torch.stack([table * ((weights[:, None] * over).T @ own) for weights in by_label.T])
+            joint[parent, group] = over[:, :, None] * table * own[:, None, :]
+            for other in tree[:place]:
+                if other == parent:
+                    continue
+                before = joint[other, parent] if (other, parent) in joint else joint[parent, other].transpose(1, 2)
+                joint[other, group] = (before / sums[:, None, :]) @ table * own[:, None, :]
+                found[other, group] = torch.tensordot(by_label.T, joint[other, group], dims=1)
+        return found, down
+
+
+class _Across(torch.autograd.Function):
+    """Squared errors of the tables of groups of different trees, with a gradient by two products of matrices a label."""
+
+    @staticmethod
+    def forward(ctx, shares, by_label, target, made, within, scale, held_down):
+        error = torch.zeros(())
+        of_shares, of_labels = torch.zeros_like(shares), torch.zeros_like(by_label)
+        for label, weights in enumerate(by_label.T):
+            torch.mm((shares * weights[:, None]).T, shares, out=made)
+            if held_down is not None:
+                error += (made * held_down).sum()
+            made.sub_(target[label])
+            for rows, columns in within:
+                made[rows, columns] = 0.0
+            # Each table is there twice, once on each side.
+            error += 0.5 * scale * made.square().sum()
+            made.mul_(scale)
+            if held_down is not None:
+                made.add_(held_down)
+            moved = shares @ made
+            of_labels[:, label] = (moved * shares).sum(dim=1)
+            of_shares.addcmul_(moved, weights[:, None], value=2.0)
+        ctx.save_for_backward(of_shares, of_labels)
+        return error
+
+    @staticmethod
+    def backward(ctx, gradient):
+        of_shares, of_labels = ctx.saved_tensors
+        return gradient * of_shares, gradient * of_labels, None, None, None, None, None

@@ -1,0 +1,256 @@
+"""Shares of the choices of one group and of two, from noisy tables of counts: post-processing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+# The deviation of noise that is split off to choose an estimate, in units of the noise that there is.
+_PART = 0.7
+# It is split so often, since a single draw is a matter of luck.
+_SPLITS = 4
+# Two groups have to do with each other where counts are so many deviations of all noise farther from those of independent
+# groups, and where an estimate is better than independent groups by so many.
+_CERTAIN, _SURE = 4.0, 1.0
+# Rounds of iterative proportional fitting.
+_ROUNDS = 30
+# Shares that are at most so large are none.
+_LEAST = 1e-30
+
+# Gives counts of two groups from noisy ones: (counts, deviation, shares of the rows, shares of the columns, records).
+Estimate = Callable[[np.ndarray, float, np.ndarray, np.ndarray, float], np.ndarray]
+
+
+@dataclass(frozen=True)
+class NoisyTables:
+    """Noisy counts of the choices of each group, and of each two, perhaps by the label.
+
+    Args:
+        singles: by group, (labels, choices).
+        pairs: by two groups, the lower first; (labels, choices, choices).
+        single_deviation, pair_deviation: standard deviation of the noise of a number of each.
+        total: the number of records, as it is estimated.
+        label: the group by whose choices counts are told apart; None where there is one table of each, of all records.
+    """
+
+    singles: Mapping[int, np.ndarray]
+    pairs: Mapping[tuple[int, int], np.ndarray]
+    single_deviation: float
+    pair_deviation: float
+    total: float
+    label: int | None = None
+
+    @property
+    def labels(self) -> int:
+        """The number of tables of each group."""
+        return len(next(iter(self.singles.values())))
+
+    @cached_property
+    def of_all(self) -> NoisyTables:
+        """The tables of all records, whatever their label, which has one of its own then."""
+        if self.label is None:
+            return self
+        singles = {group: counts.sum(axis=0)[None] for group, counts in self.singles.items()}
+        # The counts of labels are those of each table, which trust them the less the more choices it has.
+        weights = {group: 1.0 / counts.shape[1] for group, counts in self.singles.items()}
+        of_labels = sum(weights[group] * counts.sum(axis=1) for group, counts in self.singles.items())
+        singles[self.label] = of_labels[None] / sum(weights.values())
+        pairs = {pair: counts.sum(axis=0)[None] for pair, counts in self.pairs.items()}
+        root = math.sqrt(self.labels)
+        return NoisyTables(singles, pairs, root * self.single_deviation, root * self.pair_deviation, self.total)
+
+    def shares(self) -> list[np.ndarray]:
+        """Return the shares of each group's choices: its own counts and those of its pairs, by their inverse variance."""
+        tables = self.of_all
+        trust = {group: 1.0 / max(tables.single_deviation, 1.0) ** 2 for group in tables.singles}
+        sums = {group: trust[group] * counts[0] for group, counts in tables.singles.items()}
+        for pair, (counts,) in tables.pairs.items():
+            for group, axis in zip(pair, (1, 0), strict=True):
+                variance = max(tables.pair_deviation, 1.0) ** 2 * counts.shape[axis]
+                sums[group] = sums[group] + counts.sum(axis=axis) / variance
+                trust[group] += 1.0 / variance
+        return [nearest_shares(sums[group] / trust[group] / tables.total) for group in sorted(sums)]
+
+
+@dataclass(frozen=True)
+class PairShares:
+    """The shares of the choices of two groups, as they are estimated.
+
+    Args:
+        shares: (choices, choices).
+        sure: by how many deviations of the noise this is better than that the groups have nothing to do with each other.
+    """
+
+    shares: np.ndarray
+    sure: float
+
+    @property
+    def information(self) -> float:
+        """The mutual information of both groups, in nats."""
+        return mutual_information(self.shares)
+
+
+def nearest_shares(values: np.ndarray) -> np.ndarray:
+    """Return the shares that are nearest to numbers (Euclidean projection on the simplex; Duchi et al. 2008).
+
+    Example:
+        >>> nearest_shares(np.array([0.7, 0.5, -0.4])).round(2)
+        array([0.6, 0.4, 0. ])
+    """
+    ordered = np.sort(values, axis=None)[::-1]
+    over = (np.cumsum(ordered) - 1.0) / np.arange(1, ordered.size + 1)
+    return np.maximum(values - over[np.flatnonzero(ordered > over)[-1]], 0.0)
+
+
+def mutual_information(shares: np.ndarray) -> float:
+    """Return the mutual information of rows and columns of shares, in nats.
+
+    Example:
+        >>> round(mutual_information(np.eye(2) / 2), 3), round(mutual_information(np.ones((2, 2)) / 4), 3)
+        (0.693, 0.0)
+    """
+    alone = np.outer(shares.sum(axis=1), shares.sum(axis=0))
+    there = shares > _LEAST
+    return max(0.0, float((shares[there] * np.log(shares[there] / alone[there])).sum()))
+
+
+def fitted_to(shares: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return a table with these shares of rows and columns, by iterative proportional fitting; cells of 0 stay 0."""
+    for _ in range(_ROUNDS):
+        shares = shares * (rows / np.maximum(shares.sum(axis=1), _LEAST))[:, None]
+        shares = shares * (columns / np.maximum(shares.sum(axis=0), _LEAST))
+    return shares / max(float(shares.sum()), _LEAST)
+
+
+def estimate_pair(
+    counts: np.ndarray, deviation: float, rows: np.ndarray, columns: np.ndarray, total: float, random: np.random.Generator
+) -> PairShares:
+    """Estimate the shares of two groups by the estimator that fits best.
+
+    Noise is split off, so that estimates from one part are judged by the other one, whose noise is independent (data
+    fission, Leiner et al. 2023; see `measure.splitting`). Tables of two groups are of different kinds: of few directions,
+    of few cells, or smooth, and each kind has its estimator.
+
+    Args:
+        counts: noisy counts.
+        deviation: standard deviation of the noise of each.
+        rows, columns: shares of the choices of each group.
+        total: the number of records.
+        random: public.
+    """
+    noise = max(deviation, 1.0)
+    gains, far = dict.fromkeys(_ESTIMATES, 0.0), dict.fromkeys(_ESTIMATES, 0.0)
+    for _ in range(_SPLITS):
+        drawn = noise * random.standard_normal(counts.shape)
+        seen, held_out = counts + _PART * drawn, counts - drawn / _PART
+        alone = total * np.outer(rows, columns)
+        for own in _ESTIMATES:
+            made = total * own(seen, noise * math.hypot(1.0, _PART), rows, columns, total)
+            gains[own] += float((np.square(alone - held_out) - np.square(made - held_out)).sum()) / _SPLITS
+            far[own] += float(np.linalg.norm(made - alone)) / _SPLITS
+    best = max(gains, key=gains.__getitem__)
+    # The noise of a gain has twice the deviation of what is held out on average, times how far both estimates are apart.
+    deviation = noise * math.sqrt(1.0 + 1.0 / (_PART**2 * _SPLITS))
+    sure = gains[best] / max(2.0 * far[best] * deviation, 1e-9)
+    return PairShares(best(counts, noise, rows, columns, total), sure)
+
+
+def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> dict[tuple[int, int], PairShares]:
+    """Return estimates of the pairs of groups that certainly have to do with each other, as far as noise lets that be seen.
+
+    Args:
+        shares: of the choices of each group (`NoisyTables.shares`).
+        seed: public.
+    """
+    found = {}
+    for number, ((first, second), (counts,)) in enumerate(tables.of_all.pairs.items()):
+        about = (counts, tables.of_all.pair_deviation, shares[first], shares[second], tables.total)
+        if evidence(*about) > _CERTAIN:
+            own = estimate_pair(*about, np.random.default_rng((seed, number)))
+            if own.sure > _SURE:
+                found[first, second] = own
+    return found
+
+
+def evidence(counts: np.ndarray, deviation: float, rows: np.ndarray, columns: np.ndarray, total: float) -> float:
+    """Return by how many deviations counts are farther from those of independent groups than noise and chance take them.
+
+    The squares of normal differences of variance v add up to the sum of v, give or take the root of twice the sum of v^2.
+    """
+    expected = total * np.outer(rows, columns)
+    variances = deviation**2 + expected
+    return float((np.square(counts - expected) - variances).sum() / math.sqrt(2.0 * np.square(variances).sum() + 1e-9))
+
+
+def _independent(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float) -> np.ndarray:
+    return np.outer(rows, columns)
+
+
+def _of_few_directions(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float) -> np.ndarray:
+    """Shrink the singular values of what is not independent (Gavish and Donoho 2017, for the Frobenius norm)."""
+    expected = total * np.outer(rows, columns)
+    left, values, right = np.linalg.svd(counts - expected, full_matrices=False)
+    low, high = sorted(counts.shape)
+    ratio, unit = low / high, noise * math.sqrt(high)
+    values = values / unit
+    beyond = np.sqrt(np.maximum((values**2 - ratio - 1.0) ** 2 - 4.0 * ratio, 0.0)) / np.maximum(values, 1e-9)
+    beyond *= values > 1.0 + math.sqrt(ratio)
+    cells = expected + (left * (unit * beyond)) @ right
+    return fitted_to(np.maximum(cells, 1e-3 * expected + 1e-9) / total, rows, columns)
+
+
+def _nearest(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float) -> np.ndarray:
+    return fitted_to(nearest_shares(counts / total) + 1e-4 * np.outer(rows, columns), rows, columns)
+
+
+def _of_large_differences(
+    counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float
+) -> np.ndarray:
+    """Keep the differences from independent counts that are beyond three deviations, each less half of one."""
+    expected = total * np.outer(rows, columns)
+    differences = counts - expected
+    kept = np.sign(differences) * np.maximum(np.abs(differences) - 0.5 * noise, 0.0) * (np.abs(differences) > 3.0 * noise)
+    return fitted_to(np.maximum(expected + kept, 1e-3 * expected) / total, rows, columns)
+
+
+def _of_large_cells(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float) -> np.ndarray:
+    """Keep the cells that are beyond two and a half deviations, and hardly any other."""
+    expected = total * np.outer(rows, columns)
+    return fitted_to(np.where(counts > 2.5 * noise, counts, 1e-3 * expected) / total, rows, columns)
+
+
+def _of_few_directions_and_cells(
+    counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float
+) -> np.ndarray:
+    """Take nearly all away from cells of few directions that are small in both."""
+    cells = total * _of_few_directions(counts, noise, rows, columns, total)
+    small = (counts < noise) & (cells < 1.5 * noise)
+    return fitted_to(np.maximum(np.where(small, 0.02 * cells, cells), 1e-6) / total, rows, columns)
+
+
+_ESTIMATES: tuple[Estimate, ...] = (
+    _independent, _of_few_directions, _nearest, _of_large_differences, _of_large_cells, _of_few_directions_and_cells,
+)  # fmt: skip
+
+
+def strongest_tree(groups: int, information: Mapping[tuple[int, int], float]) -> list[tuple[int, int]]:
+    """Return the edges of a forest of pairs of groups with the largest sum of information, strongest first.
+
+    Pairs that are not given have none (Chow and Liu 1968, by Kruskal's algorithm).
+
+    Example:
+        >>> strongest_tree(4, {(0, 1): 0.5, (0, 2): 0.2, (1, 2): 0.4})
+        [(0, 1), (1, 2)]
+    """
+    tree = list(range(groups))
+    edges = []
+    for pair in sorted(information, key=lambda pair: (-information[pair], pair)):
+        first, second = (tree[group] for group in pair)
+        if first != second:
+            edges.append(pair)
+            tree = [first if own == second else own for own in tree]
+    return edges

@@ -1,0 +1,268 @@
+"""The recipe of tables: noisy counts of each column and of each two, a mixture of forests fitted to them, and its label."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.forest_fit import Forest, fit_forest
+from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
+from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
+from lightning_dpgen.measure.pair_tables import NoisyTables
+from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.statistics import Marginals, Statistic
+from lightning_dpgen.measure.whole_shares import mixed_shares, whole_shares
+from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
+from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.labelled import LEAST, added_up, takes_label
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.networks import check_seed
+from lightning_dpgen.privacy.plain_text import listed
+from lightning_dpgen.privacy.plan import Plan
+
+TABLES = "tables"
+# The ridge of the label's regression: so many times the variance of a noisy share, and the least.
+_RIDGE, _LEAST = 140.0, 2e-4
+# Counts are by the label where a cell holds so many records more than its noise has deviations.
+_WORTH = 0.7
+# Columns determine the label where they leave so little of the doubt about it, as the mixture says.
+_DOUBT = 0.1
+
+
+@dataclass(frozen=True)
+class TableRecipe(Recipe):
+    """One access: counts of the choices of each group, and of each two; and a mixture of forests fitted to them.
+
+    With a share for the label a few accesses follow, after which it is drawn given all other choices (`LabelRegression`).
+
+    Args:
+        schema: the schema of records that are choices alone, such as tables; public.
+        k: number of components.
+        n: the declared number of records.
+        pairs_share: share of the access's inverse squared noise; the tables of single groups get the rest.
+        seed: seed of the fit; public.
+        label_share: share of what may be spent; 0 leaves the label to the mixture.
+        by_label: whether counts are by the label, too: that tells how it goes with two groups, and has as many times the
+            noise as there are labels.
+        label_sharpness: factor of the differences between the logits of labels. At 1 labels are drawn as real ones are;
+            more helps classifiers that learn from the table, and takes the doubt out of doubtful rows.
+
+    Raises:
+        ValueError: for records of other kinds, a share outside (0, 1), or one for a label that no other choice tells of.
+    """
+
+    schema: Schema
+    k: int
+    n: int
+    pairs_share: float = 0.8
+    seed: int = 0
+    label_share: float = 0.0
+    label_sharpness: float = 1.0
+    by_label: bool = False
+    # The last fit and its measurements: a fit takes seconds, and each access of the label asks for it.
+    _last: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layout = self.schema.layout
+        if layout.units or not layout.groups:
+            raise ValueError(
+                f"schema: records of {layout.units} numbers and {len(layout.groups)} choices: expected choices alone, as "
+                "of tables whose numeric columns are in bins"
+            )
+        check_share("pairs_share", self.pairs_share)
+        check_seed(self.seed)
+        check_sharpness("label_sharpness", self.label_sharpness)
+        check_share("label_share", self.label_share, none=True)
+        if self.label_share and not takes_label(self.schema.layout):
+            raise ValueError(f"label_share={self.label_share}: expected 0 where there is no label, or nothing besides it")
+        if self.by_label and not takes_label(self.schema.layout):
+            raise ValueError(f"by_label={self.by_label}: expected False where there is no label, or nothing besides it")
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """The tables, and the accesses of the label."""
+        share = 1.0 - self.label_share
+        weights = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
+        tables = Workload(TABLES, {name: weights[name] for name in self.tables}, self.n, share)
+        return (tables, label_workload(self.n, self.label_share, agreement=True)) if self.label_share else (tables,)
+
+    @property
+    def from_fits(self) -> frozenset[str]:
+        """The label, given what the mixture says of it."""
+        return frozenset({LABELS})
+
+    def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
+        """Return the statistics of a stage.
+
+        Tables are `singles`, and `pairs` if there are two groups besides the label: one record changes one cell of each by
+        1. The label has `gradient` and `agreement`, at the weights that have been reached.
+        """
+        if stage == LABELS:
+            return self._fitted(state)[1].statistics(state.get(LABELS, ()))
+        return self.tables
+
+    def warning(self, plan: Plan) -> str | None:
+        """Return how noisy a cell of the tables of two columns is where the noise outweighs its records, else None."""
+        tables = self.tables.get("pairs")
+        if tables is None:
+            return None
+        deviation = plan.stage(TABLES).access.multipliers["pairs"] * tables.bound * plan.max_rows
+        mean = self.n * len(tables.tables) / sum(map(math.prod, tables.sizes))
+        if deviation <= mean:
+            return None
+        return (
+            f"of the tables of two columns a cell holds {mean:,.1f} records on average, and noise of standard deviation "
+            f"{deviation:,.1f}: what goes together is found only where it is plain; {what_to_leave_out(self.schema)}; or "
+            "raise epsilon"
+        )
+
+    def _mixture(self, state: State) -> Mixture:
+        """Fit the mixture to these tables, with the label that follows from its accesses."""
+        mixture, regression = self._fitted(state)
+        return mixture if regression is None else regression.labelled(mixture, state[LABELS], self.label_sharpness)
+
+    @property
+    def tables(self) -> dict[str, Marginals]:
+        """All tables: `singles`, and `pairs` if there are two groups; by label, the label is the first group of each."""
+        layout = self.schema.layout
+        label = (layout.label,) if self.by_label else ()
+        groups = [group for group in range(len(layout.groups)) if group not in label]
+        tables = {"singles": Marginals(layout, [(*label, group) for group in groups])}
+        pairs = [(*label, *pair) for pair in itertools.combinations(groups, 2)]
+        return tables | ({"pairs": Marginals(layout, pairs)} if pairs else {})
+
+    def _noisy(self, measured: Mapping[str, Measured]) -> NoisyTables:
+        """Return what was found of each group, and of each two."""
+        tables, by_label = self.tables, int(self.by_label)
+        counts: dict[str, dict[tuple[int, ...], np.ndarray]] = {"pairs": {}}
+        for name, own in measured.items():
+            of_groups = zip(tables[name].tables, tables[name].tables_of(own.sums), strict=True)
+            counts[name] = {
+                groups[by_label:]: table.numpy() if by_label else table.numpy()[None] for groups, table in of_groups
+            }
+        return NoisyTables(
+            singles={group: table for (group,), table in counts["singles"].items()},
+            pairs=counts["pairs"],
+            single_deviation=measured["singles"].deviation,
+            pair_deviation=measured.get("pairs", measured["singles"]).deviation,
+            total=total_of(tables, measured),
+            label=self.schema.layout.label if by_label else None,
+        )
+
+    def _fitted(self, state: State) -> tuple[Mixture, LabelRegression | None]:
+        measured = state[TABLES][0]
+        if self._last.get("to") != [id(own) for own in measured.values()]:
+            layout, noisy = self.schema.layout, self._noisy(measured)
+            rules = find_rules(layout, noisy)
+            broken = broken_pairs(self.schema, rules)
+            # A label that is drawn given all other groups, or that tells tables apart, follows from none of them.
+            alone = {layout.label} if self.label_share or self.by_label else set()
+            forest = Forest.of(layout, noisy, self.seed, alone)
+            held_down = broken if broken.any() else None
+            fit = fit_forest(forest, noisy, self.k, self.seed, free={layout.label}, broken=held_down)
+            network = StackedForests(with_rules(self.schema, rules), self.k, forest.parents)
+            network.tilts.copy_(fit.tilts)
+            for table, shares in zip(network.tables, fit.tables, strict=True):
+                table.copy_(shares)
+            mixture, regression = Mixture(network, fit.weights), None
+            if self.label_share:
+                ridge = max(_RIDGE * (noisy.single_deviation / noisy.total) ** 2, _LEAST)
+                regression = LabelRegression(layout, _made_up(mixture, self.seed), noisy.total, ridge)
+            # The measurements are kept beside the fit, so that no others can get their ids.
+            self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, regression))
+        return self._last["fitted"]
+
+
+def pays_by_label(layout: Layout, strength: float) -> bool:
+    """Return whether counts of two groups are worth to be told apart by the label: where its cells outweigh their noise.
+
+    With P pairs a cell holds n P / cells records on average, and its noise is about the root of P over mu.
+
+    Args:
+        strength: the declared number of records in units of the noise that the budget buys.
+
+    Example:
+        >>> layout = Layout(0, groups=(5, 5, 5, 2), label=3)
+        >>> pays_by_label(layout, 50.0), pays_by_label(layout, 500.0)
+        (False, True)
+    """
+    if not takes_label(layout):
+        return False
+    others = [choices for group, choices in enumerate(layout.groups) if group != layout.label]
+    pairs = [one * other for one, other in itertools.combinations(others, 2)]
+    return strength * math.sqrt(len(pairs)) > _WORTH * layout.groups[layout.label] * sum(pairs)
+
+
+def what_to_leave_out(schema: Schema) -> str:
+    """Advise a user whose table has too many cells, naming the columns of most values."""
+    named_groups = enumerate(zip(schema.choices, schema.layout.groups, strict=True))
+    sizes = {name: size for group, (name, size) in named_groups if group != schema.layout.label}
+    named = listed(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
+    return (
+        f"cut numbers into fewer bins, or leave out columns of little use (type: drop), first those of most values: {named}"
+    )
+
+
+def _made_up(mixture: Mixture, seed: int) -> MadeUp:
+    """Let a mixture of forests make up records, whose labels follow components besides their columns.
+
+    The shares of labels given the other columns are known, and so are those of all records. Where the columns determine
+    the label, what the mixture says of it is kept: a regression could not say it.
+    """
+    layout, weights = mixture.network.schema.layout, mixture.weights.double()
+    made = made_up(mixture, seed, follow=True)
+    level, labels = weights.clamp(min=1e-30).log(), mixture.network.component_shares(layout.label)
+    before = _OfColumns(layout, mixture.network.log_evidence, level, labels)
+    found, shares = before.shares(made.records), weights @ labels.clamp(min=LEAST)
+    determined = _doubt(found) <= _DOUBT * _doubt(shares[None])
+    return replace(made, given=found, shares=shares, before=before if determined else None)
+
+
+@dataclass(frozen=True, eq=False)
+class _OfColumns:
+    """The shares of labels that a mixture gives to records by their other columns; it goes to other processes.
+
+    Args:
+        layout: the records' layout.
+        rows: (features, k) how probable components make each choice (`StackedForests.log_evidence`).
+        level: (k,) logarithms of the components' weights.
+        labels: (k, labels) the shares of labels in components.
+    """
+
+    layout: Layout
+    rows: Tensor
+    level: Tensor
+    labels: Tensor
+
+    def shares(self, records: Encoded) -> Tensor:
+        """Return the shares (B, labels) of records."""
+        return mixed_shares(whole_shares(added_up(records, self.layout, self.rows) + self.level), self.labels)
+
+    def __call__(self, records: Encoded) -> Tensor:
+        """Return the same, none of them 0."""
+        return self.shares(records).clamp(min=LEAST)
+
+
+def _doubt(shares: Tensor) -> float:
+    """Return how often two draws from the same shares (N, labels) differ."""
+    return 1.0 - float(shares.square().sum(dim=1).mean())
+
+
+def total_of(statistics: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> float:
+    """Estimate the number of records from all tables, weighted by their inverse variance."""
+    said, trust = 0.0, 0.0
+    for name, tables in statistics.items():
+        variance = max(measured[name].deviation, 1e-9) ** 2
+        for counts in tables.tables_of(measured[name].sums):
+            said += float(counts.sum()) / (variance * counts.numel())
+            trust += 1.0 / (variance * counts.numel())
+    return max(said / trust, 1.0)

@@ -1,0 +1,138 @@
+"""Mixtures of forests: columns that follow from each other hang on trees, which all components share and each tilts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.gradients.segments import components
+from lightning_dpgen.models.networks import check_sizes
+from lightning_dpgen.models.outputs import chosen
+
+# A choice that a component does not have at all counts as so likely where components are compared.
+_LEAST = 1e-30
+
+
+class StackedForests(nn.Module):
+    """k components of records of choices alone, in each of which a group follows from its parent in a forest.
+
+    A component z draws group g by ``P_z(x_g | x_p) = T_g[x_p, x_g] u_z[x_g] / N_z[x_p]``: T_g is the table of g and its
+    parent p, which all components share, u_z are the component's factors, and N_z makes shares of them. A group without a
+    parent has a table of one row. Where no group has one, this is a mixture of products (`StackedProducts`).
+
+    Args:
+        schema: the public description of a record.
+        k: number of components.
+        parents: for each group its parent, or -1 for none.
+
+    Attributes:
+        table_0, table_1, ...: (choices of the parent, choices) the tables, 0 or more.
+        tilts: (k, width) the factors, above 0.
+
+    Raises:
+        ValueError: for k below 1, records with units, or parents that are not those of a forest.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> schema = parse_schema("columns: {smoker: {type: boolean}, ill: {type: boolean}}")
+        >>> network = StackedForests(schema, k=3, parents=[-1, 0])
+        >>> _ = network.table_1.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+        >>> drawn = network.generate((0, 2, 2, 5), torch.Generator().manual_seed(0))
+        >>> torch.equal(drawn[:, :2], drawn[:, 2:])
+        True
+    """
+
+    kind = "forest_mixture"
+
+    def __init__(self, schema: Schema, k: int, parents: Sequence[int]) -> None:
+        check_sizes(k=k)
+        layout = schema.layout
+        if layout.units or not layout.groups:
+            raise ValueError(f"records of {layout.units} units: expected choices alone")
+        super().__init__()
+        self.schema, self.k, self.parents = schema, k, tuple(parents)
+        self._order = forest_order(self.parents, len(layout.groups))
+        for group, (parent, choices) in enumerate(zip(self.parents, layout.groups, strict=True)):
+            rows = 1 if parent < 0 else layout.groups[parent]
+            self.register_buffer(f"table_{group}", torch.ones(rows, choices) / choices)
+        self.register_buffer("tilts", torch.ones(k, layout.width))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `__init__`, without schema and k."""
+        return {"parents": list(self.parents)}
+
+    @property
+    def tables(self) -> list[Tensor]:
+        """The table of each group."""
+        return [self.get_buffer(f"table_{group}") for group in range(len(self.parents))]
+
+    def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
+        """Generate shares of choices (n, width), for records sorted by component; a group that has children is drawn."""
+        component, layout, tables = components(offsets, self.tilts.device), self.schema.layout, self.tables
+        made = torch.empty(len(component), layout.width)
+        codes: dict[int, Tensor] = {}
+        for group in self._order:
+            span, parent = layout.spans[group], self.parents[group]
+            shares = tables[group][codes[parent] if parent >= 0 else torch.zeros_like(component)]
+            shares = shares * self.tilts[component, span]
+            shares /= shares.sum(dim=1, keepdim=True)
+            if group in self.parents:
+                codes[group] = chosen(shares, torch.rand(len(shares), generator=generator))
+                # Numbers that are not finite are left for the reader of a release to find.
+                shares = torch.where(shares.isfinite(), F.one_hot(codes[group], layout.groups[group]).to(shares), shares)
+            made[:, span] = shares
+        return made
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """Return rows (width, k), float64: those of a record's choices add up to how probable each component makes it.
+
+        The sum is the logarithm of the probability less what all components have in common. The rows of a group without
+        parent and children, such as a label, may be left out: that is the sum for the other groups.
+        """
+        layout, tilts = self.schema.layout, self.tilts.double().clamp(min=_LEAST)
+        rows = tilts.log().T.clone()
+        for group, (span, parent) in enumerate(zip(layout.spans, self.parents, strict=True)):
+            sums = (tilts[:, span] @ self.tables[group].double().T).clamp(min=_LEAST).log().T
+            rows[span if parent < 0 else layout.spans[parent]] -= sums
+        return rows
+
+    def component_shares(self, group: int) -> Tensor:
+        """Return the shares (k, choices) of a group without a parent, in float64.
+
+        Raises:
+            ValueError: for a group that has one.
+        """
+        if self.parents[group] >= 0:
+            raise ValueError(f"group {group}: expected one without a parent, and it has {self.parents[group]}")
+        shares = self.tables[group].double() * self.tilts[:, self.schema.layout.spans[group]].double()
+        return shares / shares.sum(dim=1, keepdim=True)
+
+
+def forest_order(parents: Sequence[int], groups: int) -> list[int]:
+    """Return all groups, each after its parent.
+
+    Raises:
+        ValueError: for another number of parents, one that is no group, or groups that are their own ancestors.
+
+    Example:
+        >>> forest_order([2, 0, -1], 3)
+        [2, 0, 1]
+    """
+    if len(parents) != groups or not all(type(parent) is int and -1 <= parent < groups for parent in parents):
+        raise ValueError(f"parents: expected for each of {groups} groups the number of another one, or -1")
+    order = [group for group, parent in enumerate(parents) if parent < 0]
+    children: dict[int, list[int]] = {}
+    for group, parent in enumerate(parents):
+        children.setdefault(parent, []).append(group)
+    for group in order:
+        order += children.get(group, [])
+    if len(order) < groups:
+        raise ValueError("parents: expected a forest, in which no group is its own ancestor")
+    return order
