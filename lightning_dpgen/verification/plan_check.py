@@ -18,7 +18,8 @@ from lightning_dpgen.privacy.calibration import PLANNER
 from lightning_dpgen.privacy.drawn_noise import REAL_GAUSSIAN, ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.release.description import LABELLED, MEASURED, PLAIN_WEIGHTS
+from lightning_dpgen.release.description import LABELLED, MEASURED, PLAIN_WEIGHTS, PROJECTION
+from lightning_dpgen.release.run_names import in_words, names_of_a_run
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, first_stage, has_first_pass, reference_plan
@@ -37,19 +38,34 @@ _TRIAL_BUDGETS = (1.0, 1.001)
 
 
 def follows_from_settings(declared: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
-    """Return whether a run of the program by declared settings has made this; a projection has settings of its own."""
-    # Settings that the owner of a network declares beside its weights are words.
-    return isinstance(declared.get("model"), dict) and model.get("model") != PLAIN_WEIGHTS
+    """Return whether a certificate is held against the plan of settings: all are, but for programs of one's own.
+
+    Such a program has released the weights of a network, whose settings are words; or a mixture of this package, for which
+    `release_mixture` declares words and no name of a run; or something else that declares no name of a run. A projection
+    has settings of its own.
+    """
+    kind, own = model.get("model"), declared.get("model")
+    if kind in (PLAIN_WEIGHTS, PROJECTION):
+        return False
+    return bool(names_of_a_run(declared)) or not (in_words(own) or (own is None and not _is_mixture(kind)))
 
 
-def left_of_settings(declared: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a certificate that declares the split or the clipping of a run, and no model of it."""
-    there = [name for name in ("split", "clipping") if isinstance(declared.get(name), dict)]
-    if not there or model.get("model") == PLAIN_WEIGHTS:
+def _is_mixture(kind: Any) -> bool:
+    """Return whether this package writes a model of this kind, or of a class of somebody's own, into a release."""
+    kinds = {*MEASURED.values(), *(trained.kind for trained in TRAINED.values())}
+    return isinstance(kind, str) and (kind in kinds or ":" in kind)
+
+
+def _left_out(declared: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a part of the settings of a run, without the others that every run declares."""
+    forms = {"data": str, "schema": dict, "model": dict, "seed": int, "rows": int}
+    wrong = [name for name, form in forms.items() if not isinstance(declared.get(name), form)]
+    if not wrong:
         return []
-    return [
-        f"declared.model={str(declared.get('model'))[:40]!r}: expected its settings, beside those of {' and '.join(there)}"
-    ]
+    there = names_of_a_run(declared)
+    beside = f" beside {', '.join(there)}" if there else ", and this is a model that they make"
+    stated = ", ".join(f"{name}={str(declared.get(name, 'missing'))[:40]!r}" for name in wrong)
+    return [f"declared: its settings are not whole: {stated[:_LONGEST]}{beside[:_LONGEST]}"]
 
 
 def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
@@ -62,6 +78,8 @@ def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tupl
     Returns:
         What is wrong, what was confirmed, and what is worth knowing, a line each.
     """
+    if problems := _left_out(certificate["declared"]):
+        return problems, [], []
     try:
         if isinstance(certificate["selection"], dict):
             return _check_selection(certificate, model)
