@@ -8,10 +8,13 @@ from typing import Any
 # The settings of all kinds of data that a certificate shows, and what else a run alone declares (`Settings.declared`).
 # `release_mixture` refuses them in a program of one's own, so that they are nobody else's.
 RUN_NAMES = frozenset(
-    "bins_share by channels classes clipping columns day decimals discovered discovery_share fidelity_share fit form header "
-    "height high label length low max_items n_share options outside person rows_independent separator split steps target "
-    "threshold time weekdays width".split()
-)
+    {
+        "bins_share", "by", "channels", "classes", "clipping", "columns", "day", "decimals", "discovered",
+        "discovery_share", "fidelity_share", "fit", "form", "header", "height", "high", "label", "length", "low",
+        "max_items", "n_share", "options", "outside", "person", "rows_independent", "separator", "split", "steps",
+        "target", "threshold", "time", "weekdays", "width",
+    }
+)  # fmt: skip
 
 
 def names_of_a_run(declared: Iterable[str]) -> list[str]:

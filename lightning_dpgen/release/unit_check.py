@@ -9,22 +9,29 @@ from typing import Any
 
 # Records by any name: in the plural a unit has several, however they are counted.
 _RECORDS = {"records", "rows", "entries", "lines", "observations", "samples", "examples", "instances", "contributions"}
-_NUMBERS = set(
-    "two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty sixty seventy eighty "
-    "ninety hundred hundreds thousand thousands million millions dozen dozens couple".split()
-)
-_BOUNDS = set("most max maximum up than less fewer limited unlimited unbounded ≤ <= <".split())
-_OWNERS = {"their", "his", "her", "its"}
-_SEVERAL = set("all every each several many multiple numerous various both few number".split()) | _BOUNDS | _OWNERS
+_NUMBERS = {
+    "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "fifteen", "twenty",
+    "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety", "hundred", "hundreds", "thousand",
+    "thousands", "million", "millions", "dozen", "dozens", "couple",
+}  # fmt: skip
+_BOUNDS = {"most", "max", "maximum", "up", "than", "less", "fewer", "limited", "unlimited", "unbounded", "≤", "<=", "<"}
+_SEVERAL = {
+    "all", "every", "each", "several", "many", "multiple", "numerous", "various", "both", "few", "number", "their",
+    "his", "her", "its",
+}.union(_BOUNDS)  # fmt: skip
 # A number behind these counts what the unit is one of, or says when and where.
 _OF = {"of", "in", "from", "among", "since", "until", "between", "and"}
 # A number of these is a length or an age.
-_TIMES = set("seconds minutes hours days nights weeks months quarters years".split())
-_SINGULAR = set("series species census analysis diagnosis basis status bus campus corpus virus news gas this his its".split())
+_TIMES = {"seconds", "minutes", "hours", "days", "nights", "weeks", "months", "quarters", "years"}
+_SINGULAR = {
+    "series", "species", "census", "analysis", "diagnosis", "basis", "status", "bus", "campus", "corpus", "virus",
+    "news", "gas", "this", "his", "its",
+}  # fmt: skip
 _PLURAL = {"data", "people", "children", "men", "women"}
 # How far behind its number a plural may stand, as in "all of their medical records".
 _NEAR = 4
-_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|\d[\d.,]*|<=|[≤<]")
+_APOSTROPHES = "['\u2019]"
+_WORD = re.compile(rf"[^\W\d_]+(?:{_APOSTROPHES}[^\W\d_]+)?|\d[\d.,]*|<=|[≤<]")
 
 
 def unit_of_persons(most: int) -> str:
@@ -52,7 +59,7 @@ def promises_records(unit: str) -> bool:
     """
     text = unicodedata.normalize("NFKC", unit)
     text = "".join(c for c in text if unicodedata.category(c) != "Cf").casefold()
-    words = [re.sub(r"['’]s?$", "", word) for word in _WORD.findall(text)]
+    words = [re.sub(f"{_APOSTROPHES}s?$", "", word) for word in _WORD.findall(text)]
     if any(word in _RECORDS or _has_two_alphabets(word) for word in words):
         return True
     # The bound of a run in which a person has one record, too.

@@ -87,13 +87,15 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     if verdict.good:
         model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
         verdict.problems += _nothing_drawn(certificate, model)
-        if follows_from_settings(certificate["declared"], model):
+        if follows_from_settings(certificate, model):
             found = check_plan(certificate, model)
             for lines, said in zip(found, (verdict.problems, verdict.checks, verdict.notes), strict=True):
                 said += lines
         elif PROJECTED not in certificate["released"]:
             verdict.has_plan = False
-            verdict.notes.append("no settings are declared, so stages and noises are as the program states them that made it")
+            verdict.notes.append(
+                "no settings are declared, so stages and noises are as the program states them that made it"
+            )
     if PROJECTED in certificate["released"] and verdict.good:
         check_projection(folder, certificate, verdict)
     return verdict
@@ -211,8 +213,8 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
             f"else under {ADD_OR_REMOVE_ONE!r}; {MODEL} and the released files must agree on what this is"
         )
     if certificate["private"]:
-        declared, by_settings = certificate["declared"], follows_from_settings(certificate["declared"], model)
-        default = declared_unit(declared) if by_settings else None
+        by_settings = follows_from_settings(certificate, model)
+        default = declared_unit(certificate["declared"]) if by_settings else None
         verdict.problems += check_unit(certificate, by_settings, default)
     bought, drawn = LABELS in {stage["name"] for stage in certificate["stages"]}, model.get(LABELLED) is True
     # The stages of a selection are its trials.
