@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 # The settings of all kinds of data that a certificate shows, and what else a run alone declares (`Settings.declared`).
-# `release_mixture` refuses them in a program of one's own, so that they are nobody else's.
+# `release_mixture` refuses them in a program of one's own, so that no other program has them.
 RUN_NAMES = frozenset(
     {
         "bins_share", "by", "channels", "classes", "clipping", "columns", "day", "decimals", "discovered",

@@ -28,7 +28,7 @@ _SINGULAR = {
     "news", "gas", "this", "his", "its",
 }  # fmt: skip
 _PLURAL = {"data", "people", "children", "men", "women"}
-# How far behind its number a plural may stand, as in "all of their medical records".
+# The words behind a number among which its plural may stand, as in "all of their medical records".
 _NEAR = 4
 _APOSTROPHES = "['\u2019]"
 _WORD = re.compile(rf"[^\W\d_]+(?:{_APOSTROPHES}[^\W\d_]+)?|\d[\d.,]*|<=|[≤<]")
@@ -84,7 +84,7 @@ def check_unit(certificate: Mapping[str, Any], by_settings: bool, default: str |
         certificate: of a shape that was checked.
         by_settings: whether a run of the program has declared its settings in it, in which a unit of persons follows from
             the column of persons and the largest number of records.
-        default: the unit that these settings have where nobody gives one, which may say what rows a record is made of.
+        default: the unit that these settings have where none is given, which may say what rows a record is made of.
 
     Returns:
         What is wrong, a line each.

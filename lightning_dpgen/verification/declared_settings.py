@@ -110,7 +110,7 @@ def declared_unit(declared: Mapping[str, Any]) -> str | None:
     try:
         kind = variants(RunSpec, "data")[declared["data"]]
         return default_unit(source_of(parse(kind, _data(declared), within="data")))
-    # What is wrong with settings of strangers is told where a plan is made of them.
+    # The check of the plan tells the mistake in settings of strangers.
     except Exception:
         return None
 

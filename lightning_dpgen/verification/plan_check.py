@@ -66,7 +66,7 @@ def follows_from_settings(certificate: Mapping[str, Any], model: Mapping[str, An
 
 
 def _is_mixture(kind: Any) -> bool:
-    """Return whether this package writes a model of this kind, or of a class of somebody's own, into a release."""
+    """Return whether this package writes a model of this kind, or of a class of a user, into a release."""
     kinds = {*MEASURED.values(), *(trained.kind for trained in TRAINED.values())}
     return isinstance(kind, str) and (kind in kinds or ":" in kind)
 
@@ -129,7 +129,7 @@ def _given_noises(settings: Settings, certificate: Mapping[str, Any]) -> Iterato
     """Give a noise that the settings state and the certificate states otherwise, which takes no planner to see."""
     stated = {stage["name"]: stage["event"] for stage in certificate["stages"]}
     for spec in settings.specs():
-        # That of a first pass follows from a share.
+        # The noise of a first pass follows from a share.
         if spec.noise is not None and spec.stage != FIRST_PASS:
             due, event = encode(spec.access(spec.noise).event_at(pure=False)), _counted(stated[spec.stage])[0]
             if not _agree(due, event, _ROUNDING):

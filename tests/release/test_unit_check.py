@@ -22,7 +22,8 @@ from lightning_dpgen.verification.verify import verify
 TABLE = Path(__file__).parents[2] / "docs/start/visits.schema.yaml"
 SEVERAL = [
     "one person with at most 40 records", "one person, with up to 40 records", "one\u00a0person with at most 40 records",
-    "one person with all their records", "ONE PERSON  with at most 1 record", "one person\u200b with at most 40 rec\u00adords",
+    "one person with all their records", "ONE PERSON  with at most 1 record",
+    "one person\u200b with at most 40 rec\u00adords",
     "one person with at most \uff14\uff10 records", "one person with at most 40 rec\u043erds", "one patient and every stay",
     "one customer with forty orders", "one person (1,000 visits)", "one user with any number of sessions",
     "one pupil's rows",
@@ -30,7 +31,8 @@ SEVERAL = [
 ]  # fmt: skip
 ONE = [
     "one record", "one person", "one household", "one patient's stay", "one patient\u2019s stay of 2 days",
-    "one town", "2024_11", "one basket of the data set", "one series of the data set", "one pupil of 12 schools", "one child aged 3 to 6 years",
+    "one town", "2024_11",
+    "one basket of the data set", "one series of the data set", "one pupil of 12 schools", "one child aged 3 to 6 years",
     "one person in 2024", "one class of 30 pupils", "one mother and child", "ein Patient", "one census tract", "me",
 ]  # fmt: skip
 FORGED = [
