@@ -31,6 +31,19 @@ class BadSchema(ValueError):
         super().__init__(": ".join(part for part in (place, named, told, problem) if part is not None))
 
 
+class BadParts(BadSchema):
+    """Parts of a list or a mapping that make no sense, as the message says of the first.
+
+    Attributes:
+        whole: the key of the schema that they are declared under.
+        parts: what is wrong with each, by its place in a list or its key in a mapping.
+    """
+
+    def __init__(self, parts: dict[Any, str], key: str) -> None:
+        super().__init__(next(iter(parts.values())), key=key)
+        self.whole, self.parts = key, parts
+
+
 @dataclass(frozen=True, kw_only=True)
 class Column(ABC):
     """A column, and all that may be declared of any; BadSchema is raised if that makes no sense."""
