@@ -180,8 +180,7 @@ def test_text_behind_a_quote_is_told_of():
         parse_schema("constraints:\n  - 'a b' <= c\ncolumns: {c: {type: boolean}}\n")
 
 
-# A file of a schema, and faults that a person may make in it, each by itself: the words in it, what they become, and what is
-# told of it.
+# A file of a schema, and faults that a person may make in it: words in it, what they become, and what is told of that.
 WHOLE_FILE = """\
 description: visits
 label: sex
