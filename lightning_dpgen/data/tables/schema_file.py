@@ -16,6 +16,7 @@ from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.relative import DISTANCE, RELATIVE_TO
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, FOUND
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.nearest_word import nearest
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.strict_json import read_json
@@ -116,6 +117,33 @@ def read_schema(path: str | Path) -> TableSchema:
     """
     check_there(Path(path), "schema")
     return parse_schema(_text(Path(path)), str(path))
+
+
+def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> TableSchema:
+    """Return a schema from itself, from what its file says as a dict, or from the path of that file.
+
+    Raises:
+        BadSchema: if it makes no sense, naming column, key and value.
+        MissingData, OSError: if the file is not there, or cannot be read.
+
+    Example:
+        >>> schema_of({"columns": {"age": {"type": "integer", "low": 0, "high": 99}}}).arrow.names
+        ['age']
+    """
+    if isinstance(description, TableSchema):
+        return description
+    if isinstance(description, str | Path):
+        return read_schema(place_of(description))
+    if not isinstance(description, Mapping):
+        raise BadSchema(
+            f"schema={shortened(description)}: expected a TableSchema, a dict with the keys of a schema file, or the path "
+            "of such a file"
+        )
+    fields = dict(description)
+    columns = fields.pop("columns", None)
+    if not isinstance(columns, Mapping):
+        raise BadSchema(f"{shortened(columns)}: expected a dict from column names to their declarations", key="columns")
+    return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields)
 
 
 def read_leniently(path: str | Path) -> tuple[TableSchema | None, list[BadSchema]]:
