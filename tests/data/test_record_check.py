@@ -219,6 +219,19 @@ def test_lines_that_a_comment_leaves_out_are_counted(tmp_path):
     assert read_table(tmp_path / "a.csv", schema).counted == {COMMENTED: 3}
 
 
+@pytest.mark.parametrize(
+    "rows, said",
+    [(0, "0 records (private, stays here)\na training would be refused: it needs a record"),
+     (1, "1 record (private, stays here)\nnothing would be refused or moved"),
+     (2, "2 records (private, stays here)\nnothing would be refused or moved")],
+)  # fmt: skip
+def test_a_table_passes_where_it_has_a_record(rows, said, tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("a\n" + "1\n" * rows)
+    (tmp_path / "a.schema.yaml").write_text("columns: {a: {type: integer, low: 0, high: 9}}")
+    status = main(["check", str(tmp_path / "a.csv"), str(tmp_path / "a.schema.yaml")])
+    assert bool(status) == (rows == 0) and said in capsys.readouterr().out
+
+
 def test_a_schema_is_taken_in_each_form_that_fit_takes(tmp_path):
     fields, frame = {"columns": {"a": {"type": "integer", "low": 0, "high": 9}}}, pd.DataFrame({"a": [1, 2, 99]})
     (tmp_path / "a.yaml").write_text("columns: {a: {type: integer, low: 0, high: 9}}")

@@ -22,6 +22,7 @@ from lightning_dpgen.data.files.quotes import QuoteScan
 from lightning_dpgen.data.files.text import UNREADABLE, UTF8, ZERO_BYTE, bare_name, damaged, decoded
 from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange, find_ranges, open_range
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.sampling.errors import BadRecords
 
 # The bytes of a block; a row of twice as many is refused.
@@ -219,7 +220,7 @@ class DelimitedText(RowSource):
                             "; if it is no record, as a sum or a note, declare its beginning under comment in the schema"
                         )
                     return RaggedRow(
-                        f"{self._path}, line {line}: found {len(fields)} field{'s' if len(fields) > 1 else ''}, expected "
+                        f"{self._path}, line {line}: found {say_count(len(fields), 'field')}, expected "
                         f"{len(self._fields)}, separated by {self._separator!r}: {advice}"
                     )
         except BadRecords as found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,6 +71,12 @@ class Column(ABC):
         """Raise BadSchema for what is declared under a key."""
         raise BadSchema(f"{shortened(value)}: expected {expected}", self.name, key)
 
+    def refuse_twice(self, key: str, values: Iterable[Any]) -> None:
+        """Raise BadSchema for the first of the values under a key that is there twice."""
+        for value, count in Counter(values).items():
+            if count > 1:
+                self.refuse(key, value, f"each value once, and it is there {'twice' if count == 2 else f'{count} times'}")
+
 
 @dataclass(frozen=True, eq=False)
 class Beyond:
@@ -108,8 +115,9 @@ class Modelled(Column):
         if isinstance(texts, list | tuple):
             # Most people write a code such as -9 without quotes.
             texts = tuple(str(text) if type(text) is int else text for text in texts)
-        if not isinstance(texts, tuple) or not all(map(is_text, texts)) or len(set(texts)) != len(texts) or not texts:
+        if not isinstance(texts, tuple) or not all(map(is_text, texts)) or not texts:
             self.refuse("missing_values", self.missing_values, "a list of different texts, such as ['', '?']")
+        self.refuse_twice("missing_values", texts)
         object.__setattr__(self, "missing_values", texts)
         if texts != ("",) and not self.missing:
             raise BadSchema("has a meaning only with missing: true", self.name, "missing_values")

@@ -25,6 +25,7 @@ from lightning_dpgen.data.tables.reading import COMMENTED, Table, check_rows, wi
 from lightning_dpgen.data.tables.schema import TableSchema, listed
 from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.data.tables.sources import written_source
+from lightning_dpgen.privacy.plain_text import say_count
 
 # The largest share of a column that may be moved, by default.
 MAX_MOVED = 0.05
@@ -84,8 +85,8 @@ class TableCheck:
 
     @property
     def passes(self) -> bool:
-        """True where nothing is refused, and no more is moved than may be."""
-        return not self.refused and not self.above
+        """True where there are records, none is refused, and no more is moved than may be."""
+        return self.rows > 0 and not self.refused and not self.above
 
     @property
     def refused(self) -> list[Finding]:
@@ -102,7 +103,7 @@ class TableCheck:
         return [(name, share) for name, share in moved.items() if share > self.max_moved]
 
     def __str__(self) -> str:
-        said = [f"{self.rows:,} records (private, stays here)"]
+        said = [f"{say_count(self.rows, 'record')} (private, stays here)"]
         said += [f"{COMMENTED}: {self.commented:,}"] * bool(self.commented)
         for one in self.findings[:_MOST_PRINTED]:
             to = "refused" if one.becomes is None else one.becomes if one.becomes == one.what else f"becomes {one.becomes}"
@@ -116,9 +117,10 @@ class TableCheck:
         if len(self.findings) > _MOST_PRINTED:
             columns = len({one.column for one in self.findings})
             rest = len(self.findings) - _MOST_PRINTED
-            said.append(f"and {rest:,} findings more; {columns:,} columns and constraints have one")
+            said.append(f"and {say_count(rest, 'finding')} more; {columns:,} columns and constraints have one")
         said += [f"found privately, so what is moved is not known yet: {listed(list(self.unknown))}"] * bool(self.unknown)
-        return "\n".join(said + ["nothing would be refused or moved"] * (not self.findings))
+        nothing = "nothing would be refused or moved" if self.rows else "a training would be refused: it needs a record"
+        return "\n".join(said + [nothing] * (not self.findings))
 
     __repr__ = __str__
 
