@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-# What a file is by how it begins, and the ending of its name. No text begins so, in any encoding that is read.
+# Kinds of files by how they begin, with the ending of their names. No text begins so, in any encoding that is read.
 _BEGINNINGS = {
     rb"\x1f\x8b": ("gzip", ".gz"),
     rb"BZh[1-9]1AY&SY": ("bzip2", ".bz2"),

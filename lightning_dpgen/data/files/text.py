@@ -22,7 +22,7 @@ UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, z
 # Endings of packed files of text.
 PACKED = (".gz", ".bz2", ".zst")
 UTF8 = "utf-8"
-# What is said of a line that holds one.
+# The problem of a line that holds one.
 ZERO_BYTE = "holds a zero byte (NUL), and text has none: copy the file again, or take the byte out (tr -d '\\000')"
 # The mark by which some programs begin a file of UTF-8.
 MARK = b"\xef\xbb\xbf"

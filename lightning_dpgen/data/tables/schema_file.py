@@ -223,7 +223,7 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
     for name in names:
         if columns[name] is None:
             _leave_out(name, columns, fields)
-    # What is said of the whole table is looked at where too few columns are left for one, too.
+    # Keys of the whole table are looked at where too few columns are left for one, too.
     stand_in: list[Column] = []
     while True:
         try:
