@@ -7,6 +7,7 @@ import codecs
 import gzip
 import io
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -48,7 +49,7 @@ def opened(path: Path) -> BinaryIO:
         raise BadRecords(told)
     if not packed:
         return open(path, "rb")
-    kinds = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}
+    kinds: dict[str, Callable[[Path, str], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}
     file = io.BufferedReader(kinds[packed](path, "rb"))
     if told := other_than_text(path, file.peek(LONGEST)[:LONGEST], packed):
         file.close()
