@@ -18,13 +18,11 @@ from markupsafe import Markup
 from lightning_dpgen.data.conditions import Where
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
-from lightning_dpgen.data.tables.column import BadSchema, shortened
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
-from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.certificate import paragraphs
 from lightning_dpgen.release.files import read_certificate
@@ -245,33 +243,6 @@ def fit(
         again = f"; to go on, call fit again with run_dir={str(folder.root)!r}" if folder.unfinished else ""
         raise KeyboardInterrupt(f"interrupted{again}") from None
     return Fitted(folder.root.absolute())
-
-
-def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> TableSchema:
-    """Return a schema from itself, from what its file says as a dict, or from the path of that file.
-
-    Raises:
-        BadSchema: if it makes no sense, naming column, key and value.
-        MissingData, OSError: if the file is not there, or cannot be read.
-
-    Example:
-        >>> schema_of({"columns": {"age": {"type": "integer", "low": 0, "high": 99}}}).arrow.names
-        ['age']
-    """
-    if isinstance(description, TableSchema):
-        return description
-    if isinstance(description, str | Path):
-        return read_schema(place_of(description))
-    if not isinstance(description, Mapping):
-        raise BadSchema(
-            f"schema={shortened(description)}: expected a TableSchema, a dict with the keys of a schema file, or the path "
-            "of such a file"
-        )
-    fields = dict(description)
-    columns = fields.pop("columns", None)
-    if not isinstance(columns, Mapping):
-        raise BadSchema(f"{shortened(columns)}: expected a dict from column names to their declarations", key="columns")
-    return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields)
 
 
 def _place_of(frame: Table) -> dict[str, Any]:

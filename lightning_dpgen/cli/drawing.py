@@ -16,6 +16,7 @@ from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.database_table import write_to_database
 from lightning_dpgen.release.draw_spec import DrawSpec
@@ -59,9 +60,12 @@ def run(arguments: Namespace, place: Place | None) -> int:
     except ValueError as error:
         raise UsageError(f"{arguments.release if place is None else f'-o {place}'}: {error}") from None
     if place is None:
-        print(f"{n:,} synthetic records; -n says how many, -o FILE.parquet or FILE.csv writes them", file=sys.stderr)
+        print(
+            f"{say_count(n, 'synthetic record')}; -n says how many, -o FILE.parquet or FILE.csv writes them",
+            file=sys.stderr,
+        )
     else:
-        print(f"{n:,} synthetic records in {place}{said}")
+        print(f"{say_count(n, 'synthetic record')} in {place}{said}")
     if not release.private:
         marked = place is not None and place.path is not None and _holds_mark(place, arguments.format)
         carried = "the metadata of the file says so" if marked else "and CSV has no place to say so: a .parquet file has"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lightning_dpgen.cli.private_table import write_private_table
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
@@ -27,5 +28,5 @@ def run(arguments: Namespace, output: Path, source: Source) -> int:
     except ValueError as error:
         raise UsageError(f"{arguments.release}: {error}") from None
     write_private_table(output, pa.Table.from_pandas(codes, preserve_index=False))
-    print(f"{len(codes):,} codes of {len(codes.columns) - 1} dimensions in {output}")
+    print(f"{say_count(len(codes), 'code')} of {say_count(len(codes.columns) - 1, 'dimension')} in {output}")
     return 0

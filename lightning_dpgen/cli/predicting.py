@@ -11,6 +11,7 @@ from lightning_dpgen.cli.private_table import write_private_table
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.unlabelled import unlabelled
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.source import Source
@@ -27,7 +28,7 @@ def run(arguments: Namespace, output: Path, source: Source) -> int:
         print(f"reading: {what}: {count:,}")
     labels = release.predict(records)
     write_private_table(output, pa.Table.from_pandas(labels, preserve_index=False))
-    print(f"{len(labels):,} labels in {output}, each with the probabilities of all {len(labels.columns) - 1}")
+    print(f"{say_count(len(labels), 'label')} in {output}, each with the probabilities of all {len(labels.columns) - 1}")
     return 0
 
 

@@ -30,6 +30,7 @@ from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.nearest_word import suggest, suggest_file
 from lightning_dpgen.privacy.passwords import without_passwords
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compose import written
 from lightning_dpgen.specs.defaults import FEWEST_FOR_BINS, default_bins
@@ -174,7 +175,7 @@ def run(argv: Sequence[str]) -> int:
         if not column.name:
             print(f"{path}: {column.why['type']}")
     many = sum(bool(column.name) for column in columns)
-    print(f"{output}: {many} columns, {unfilled} lines to fill in in place of {OPEN}")
+    print(f"{output}: {say_count(many, 'column')}, {say_count(unfilled, 'line')} to fill in in place of {OPEN}")
     for note in notes[len(_NOTES) :]:
         print(note)
     if asked:
@@ -222,15 +223,18 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
     for problem in problems:
         print(f"  refused: {problem}")
     if schema is None:
-        raise UsageError(f"{path}: {len(problems)} problems; correct these first, since too little is left without them")
+        many = say_count(len(problems), "problem")
+        raise UsageError(f"{path}: {many}; correct what is wrong first, since too little is left without it")
     found = list(warnings_of(schema, n, noise))
     if noise is not None and schema.undecided(_BINS) and n / noise < FEWEST_FOR_BINS:
-        text = f"those left open are of equal width: {n:,} records at epsilon {arguments.epsilon:g} buy no others"
+        text = (
+            f"those left open are of equal width: {say_count(n, 'record')} at epsilon {arguments.epsilon:g} buy no others"
+        )
         found.append(("bins", text))
     if noise is not None:
         bins = default_bins(n, arguments.epsilon, default_delta(n))
         if text := warning_of_few(schema.completed(bins), n, noise):
-            found.append((f"{n:,} records at epsilon {arguments.epsilon:g}", text))
+            found.append((f"{say_count(n, 'record')} at epsilon {arguments.epsilon:g}", text))
     refused = len(problems)
     if noise is not None:
         for refuses, text in imported("schema_trial").objections(path, schema, n, arguments.epsilon):
@@ -244,10 +248,10 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
     for name, text in found:
         print(f"  {name}: {text}")
     if refused:
-        raise UsageError(f"{path}: {refused} problem{'s' * (refused > 1)}, for which dpgen train would refuse it")
+        raise UsageError(f"{path}: {say_count(refused, 'problem')}, for which dpgen train would refuse it")
     of = "the schema, and the sample that you declare public" if arguments.public_sample else "the schema alone"
-    many = "no warning" if not found else f"{len(found)} warning{'s' * (len(found) > 1)}"
-    print(f"{path}: a schema of {len(schema.columns)} columns; {many}, from {of}")
+    many = "no warning" if not found else say_count(len(found), "warning")
+    print(f"{path}: a schema of {say_count(len(schema.columns), 'column')}; {many}, from {of}")
     return 0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.release.files import read_certificate
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.signature import BadKey, read_public
@@ -56,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
             f"certificate's epsilon follows from its events.{plan} This does not show that the run took place as described."
         )
         return 0
-    print(f"verdict: NOT TO BE TRUSTED ({len(verdict.problems)} problem{'s' if len(verdict.problems) > 1 else ''}).")
+    print(f"verdict: NOT TO BE TRUSTED ({say_count(len(verdict.problems), 'problem')}).")
     return 2
 
 

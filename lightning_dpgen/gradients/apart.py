@@ -70,7 +70,7 @@ def compute_alone(isolation: Isolation | None, function: Callable, args: tuple, 
     Raises:
         ValueError: naming the function, where it cannot be computed so.
     """
-    name = getattr(function, "__name__", str(function))
+    name = _name_of(function)
     leaves, structure = tree_flatten((args, kwargs))
 
     def call(tensors: list[Any]) -> tuple[list[Any], Any]:
@@ -117,7 +117,7 @@ def _of_shapes(name: str, call: Callable, leaves: list[Any]) -> list[torch.Size 
     try:
         result, _ = call(empty)
     except Exception as error:
-        if explained(error) is not error:
+        if explained(error) is not None:
             # `Isolation.run` says it in terms of the loss.
             said = "data-dependent control flow" if name == "__bool__" else str(error)
             raise RuntimeError(said) from error
@@ -125,6 +125,13 @@ def _of_shapes(name: str, call: Callable, leaves: list[Any]) -> list[torch.Size 
     if not all(x is None or isinstance(x, Tensor) for x in result):
         raise _refusal(name, "it returns something else than tensors")
     return list(map(_shape, result))
+
+
+def _name_of(function: Callable) -> str:
+    """Return the name of a function; of one that reads an attribute, the attribute's."""
+    name = getattr(function, "__name__", str(function))
+    owner = getattr(function, "__self__", None)
+    return getattr(getattr(owner, "fget", owner), "__name__", name) if name == "__get__" else name
 
 
 def _shape(x: Tensor | None) -> torch.Size | None:

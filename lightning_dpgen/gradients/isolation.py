@@ -74,7 +74,7 @@ class Isolation:
         try:
             with burying(), refuse_unwatched(), answer_as_traced(), without_checkpoints():
                 return self._run(function, rows)
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, TypeError) as error:
             if (reason := explained(error)) is None:
                 raise
             raise reason from error

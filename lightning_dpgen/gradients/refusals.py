@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -48,6 +49,8 @@ _SHAPES = (
     "makes a shape that follows from a record (a mask as index, nonzero, torch.where of a mask alone, unique): compute the "
     "whole and choose with torch.where(mask, a, b), so that each expert of a mixture sees all tokens"
 )
+_GIVEN = "hands a record to numpy ({}): compute with functions of torch; an example of a record cures nothing"
+_NUMPY = str(Path(np.__file__).parent)
 # Words of torch where it refuses an operation on one record of many, and the reason: braces hold the operator's name.
 _REASONS = {
     "data-dependent control flow": "looks at a value computed from a record (if, bool): use torch.where",
@@ -61,6 +64,9 @@ _REASONS = {
         "takes a value of a record out of torch (tolist, numpy): compute with tensors",
     ),
     "meta function for torch.nonzero": _SHAPES,
+    "no fake impl or Meta kernel": "calls a function{} whose result follows from the values of a record alone (equal, "
+    "unique): compute with tensors, as in (a == b).all(dim=-1).float(); an example of a record cures nothing",
+    "type meta for Dlpack": "takes a value of a record out of torch (from_dlpack, numpy): compute with tensors",
     "Cannot access data pointer": "takes a value of a record out of torch (tolist, numpy, data_ptr): compute with tensors",
     "Cannot access storage": "takes a value of a record out of torch (deepcopy, pickle): compute with tensors",
     "num_classes argument": "calls one_hot without num_classes, which would follow from records: give it",
@@ -93,6 +99,9 @@ def explained(error: Exception) -> ValueError | None:
         None for an error that has another reason.
     """
     said = str(error)
+    outside = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_NUMPY)]
+    if isinstance(error, TypeError) and outside:
+        return ValueError(f"{_subject(error)} {_GIVEN.format(outside[0].name)}{_line(error)}")
     for words, reason in _REASONS.items():
         if words in said:
             return ValueError(f"{_subject(error)} {reason.format(_operator(said))}{_line(error)}")
@@ -122,7 +131,7 @@ def _operator(said: str) -> str:
 
 def _line(error: Exception) -> str:
     """Name the line of the loss where the error arose, outside torch and this package's engine."""
-    own = {str(Path(__file__).parent), str(Path(torch.__file__).parent)}
+    own = {str(Path(__file__).parent), str(Path(torch.__file__).parent), _NUMPY}
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(f.filename.startswith(x) for x in own)]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
 

@@ -43,7 +43,7 @@ class LabelRecipe(Recipe):
 
     Example:
         >>> import torch
-        >>> from lightning_dpgen.api import schema_of
+        >>> from lightning_dpgen.data.tables.schema_file import schema_of
         >>> from lightning_dpgen.models.products import StackedProducts
         >>> schema = schema_of({"label": "ill", "columns": {"smoker": {"type": "boolean"}, "ill": {"type": "boolean"}}})
         >>> recipe = LabelRecipe(Mixture(StackedProducts(schema, 2), torch.ones(2)), n=1000)

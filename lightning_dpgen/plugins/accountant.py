@@ -106,7 +106,7 @@ class MomentsAccountant(pl.Callback):
                 raise MisconfigurationException(str(error)) from None
         if trainer.is_global_zero:
             close_logs(trainer.loggers)
-        self._logs = PrivateLogs(trainer, module, share=self._share_logs)
+        self._logs = PrivateLogs(trainer, share=self._share_logs)
         if stage == "fit":
             self._begin_fit(trainer, module)
 

@@ -132,6 +132,10 @@ class AutomaticModule:
         instance: Any = module
         self._log_elsewhere = instance.log
         instance.log, instance.log_dict = self._log, self._log_all
+        # A class that calls `log` of another passes by that of the instance.
+        results: Any = instance.trainer.fit_loop.epoch_loop._results
+        self._results, self._keep = results, results.log
+        vars(results)["log"] = self._log_result
         # Functions, since Lightning compares their code with that of its own class.
         instance.training_step = lambda batch, batch_idx: self(batch)
         # They are called for each lot, without its records.
@@ -143,6 +147,7 @@ class AutomaticModule:
         """Give the module back as it was: its next fit, with or without privacy, begins anew."""
         for name in self._REPLACED:
             vars(self._module).pop(name, None)
+        vars(self._results).pop("log", None)
         self._module.automatic_optimization = True
 
     def __call__(self, block: LotBlock) -> None:
@@ -229,6 +234,12 @@ class AutomaticModule:
             self._values[name, number] = private_mean(value) if isinstance(value, Tensor) else value, size
             return
         self._log_elsewhere(name, value, *others, **options)
+
+    def _log_result(self, hook: str, name: str, value: Any, **options: Any) -> None:
+        if self._values is None:
+            self._keep(hook, name, value, **options)
+        else:
+            self._log(name, value)
 
     def _log_all(self, values: Mapping[str, Any], *others: Any, **options: Any) -> None:
         for name, value in values.items():

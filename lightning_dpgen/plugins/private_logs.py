@@ -26,48 +26,50 @@ _WRITTEN = ("events.out.tfevents*", "metrics.csv", "hparams.yaml", "checkpoints"
 
 
 class PrivateLogs:
-    """The split of public and private numbers while a Trainer fits, validates, tests or predicts a module: until `end`.
+    """The split of public and private numbers while a Trainer fits, validates, tests or predicts: until `end`.
 
-    What the module logs is private, unless its name begins with ``public/``: it goes on under ``private/``, and is an exact
-    function of a few records. Loggers that write files on this machine (CSV, TensorBoard) get all of it. Those of services
-    (Weights & Biases, MLflow) get numbers under ``public/``, learning rates and the epoch alone. Services upload what a
-    program prints, too: beside one of them bars show no private number, and the Trainer prints no table of results.
+    What module and callbacks log is private, unless its name begins with ``public/``: it goes on under ``private/``, and is
+    an exact function of a few records. Loggers that write files on this machine (CSV, TensorBoard) get all of it. Those of
+    services (Weights & Biases, MLflow) get numbers under ``public/``, learning rates and the epoch alone. Services upload
+    what a program prints, too: beside one of them bars show no private number, and the Trainer prints no table of results.
 
     Args:
         trainer: a Trainer at the setup of one of its entry points.
-        module: its module.
         share: whether services get private numbers, too.
     """
 
-    def __init__(self, trainer: pl.Trainer, module: pl.LightningModule, *, share: bool = False) -> None:
-        self._module, self._has_warned = module, False
+    def __init__(self, trainer: pl.Trainer, *, share: bool = False) -> None:
+        self._has_warned = False
         self._services = [] if share else [logger for logger in trainer.loggers if not _is_local(logger)]
         for logger in self._services:
             vars(logger)["log_metrics"] = self._public_only(logger)
         if self._services:
             trainer.validate_loop.verbose = trainer.test_loop.verbose = False
-        instance: Any = module
-        instance.log, instance.log_dict = self._log, self._log_all
+        # Where all that modules and callbacks log arrives, whichever of their functions they call: `log` of an instance is
+        # passed by where a class calls that of another, and callbacks were given theirs before.
+        epochs = trainer.fit_loop.epoch_loop
+        loops: list[Any] = [epochs, epochs.val_loop, trainer.validate_loop, trainer.test_loop]
+        self._results = [loop._results for loop in loops]
+        for results in self._results:
+            vars(results)["log"] = self._named(results.log)
 
     def end(self) -> None:
-        """Let loggers have all numbers again, and the module log as before."""
+        """Let loggers have all numbers again, and the Trainer keep them under the names that they are logged by."""
         for logger in self._services:
             vars(logger).pop("log_metrics", None)
-        for name in ("log", "log_dict"):
-            vars(self._module).pop(name, None)
+        for results in self._results:
+            vars(results).pop("log", None)
 
-    def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
-        # A number that a user computes from public data says so in its name.
-        name = name if name.startswith((PRIVATE, PUBLIC)) else PRIVATE + name
-        if self._services and name.startswith(PRIVATE) and (others[:1] == (True,) or options.get("prog_bar")):
-            self._warn(self._services[0])
-            options.pop("prog_bar", None)
-            others = others and (False, *others[1:])
-        type(self._module).log(self._module, name, value, *others, **options)
+    def _named(self, keep: Callable[..., None]) -> Callable[..., None]:
+        def log(hook: str, name: str, value: Any, prog_bar: bool = False, **options: Any) -> None:
+            # A number that a user computes from public data says so in its name.
+            name = name if name.startswith((PRIVATE, PUBLIC)) else PRIVATE + name
+            if self._services and prog_bar and name.startswith(PRIVATE):
+                self._warn(self._services[0])
+                prog_bar = False
+            keep(hook, name, value, prog_bar=prog_bar, **options)
 
-    def _log_all(self, values: Mapping[str, Any], *others: Any, **options: Any) -> None:
-        for name, value in values.items():
-            self._log(name, value, *others, **options)
+        return log
 
     def _public_only(self, logger: Logger) -> Callable[..., None]:
         write = logger.log_metrics

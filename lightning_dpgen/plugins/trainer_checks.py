@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -11,11 +12,13 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.shards import check_policies, has_shards
-from lightning_dpgen.plugins.lot_log import PRIVATE
+from lightning_dpgen.plugins.lot_log import PUBLIC
 from lightning_dpgen.privacy.account import Account
 
 # The precisions of a Trainer in which parameters, gradients and noise are whole.
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
+# A ModelCheckpoint's own reading of the names in a template.
+_IN_BRACES = re.compile(r"\{(.*?)[:\}]")
 
 
 def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "training") -> None:
@@ -89,16 +92,19 @@ def _check_callback(callback: pl.Callback) -> None:
     """Refuse a callback that looks at records, or whose work a private fit does not allow."""
     name = type(callback).__name__
     monitor = getattr(callback, "monitor", None)
-    if monitor is not None and not str(monitor).startswith("public/"):
+    if monitor is not None and not str(monitor).startswith(PUBLIC):
         raise MisconfigurationException(
             f"{name}(monitor={monitor!r}) selects by a number computed from records, whose cost is in no plan: leave it "
             "out, or log what is computed from synthetic or public data under public/"
         )
-    if f"{{{PRIVATE}" in str(file := getattr(callback, "filename", None)):
-        raise MisconfigurationException(
-            f"{name}(filename={file!r}) writes a number computed from records into the name of a file: expected {{epoch}}, "
-            "{step} or numbers under public/"
-        )
+    for setting in ("filename", "CHECKPOINT_NAME_LAST") if isinstance(callback, pl.callbacks.Checkpoint) else ():
+        template = getattr(callback, setting, None) or ""
+        names = _IN_BRACES.findall(template)
+        if private := [x for x in names if x not in ("epoch", "step") and not x.startswith(PUBLIC)]:
+            raise MisconfigurationException(
+                f"{name}({setting}={template!r}) writes {private[0]!r}, a number computed from records, into the name of a "
+                "file: expected {epoch}, {step} or numbers under public/"
+            )
     for kind in type(callback).__mro__:
         if kind.__name__ in _REFUSED_CALLBACKS:
             raise MisconfigurationException(f"{name} {_REFUSED_CALLBACKS[kind.__name__]}")

@@ -56,6 +56,16 @@ def check_legible(argument: str, text: Any) -> None:
         )
 
 
+def say_count(count: int, noun: str) -> str:
+    """Return how many there are of something, in words.
+
+    Example:
+        >>> say_count(1, "record"), say_count(1200, "record")
+        ('1 record', '1,200 records')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def listed(values: Iterable[Any], most: int = 10) -> str:
     """Return names or values as a message lists them: as many as one line has room for, and how many more there are.
 

@@ -17,6 +17,7 @@ from lightning_dpgen.release.bounds import MOST_FILES, check_declared, check_wri
 from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.licenses import check_license
+from lightning_dpgen.release.unit_check import check_unit
 
 
 class Content(Protocol):
@@ -43,7 +44,7 @@ def release_from(
     Raises:
         FileExistsError, PlanMismatch: as `release_mixture`.
         ValueError: for `declared` that repeats an argument, cannot be JSON, or has a `license` that is no word of the Hub;
-            for empty words, or an n that is no whole number from 1.
+            for empty words, or an n that is no whole number from 1; for a unit of more records than the plan's `max_rows`.
     """
     folder = place_of(folder)
     check_sizes(n=n)
@@ -70,11 +71,13 @@ def release_from(
     per_person = {} if account.plan.max_rows == 1 else {"max_rows": account.plan.max_rows}
     if unit is None:
         unit = "one person" if per_person else "one record"
+    everything = {"data": data, "n": n, **per_person, **declared}
+    if said := check_unit({"unit": unit, "declared": everything}, by_settings=False):
+        raise ValueError(f"{said[0]} by the account's plan: leave the unit out, or name one thing, as in 'one person'")
     account.ledger.close()
     make_folder(folder.parent)
     # A random name, since the folder of another process may stand there.
     staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
-    everything = {"data": data, "n": n, **per_person, **declared}
     try:
         return write_release(folder, staging, content, account, unit=unit, declared=everything)
     finally:

@@ -22,7 +22,7 @@ from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
 from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.noise import SECURE
-from lightning_dpgen.privacy.plain_text import LONGEST_NAME
+from lightning_dpgen.privacy.plain_text import LONGEST_NAME, say_count
 from lightning_dpgen.privacy.pld import REPLACE_ONE, ZERO_OUT, Unaccountable
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_up
@@ -326,7 +326,7 @@ def _several_records(declared: dict[str, Any]) -> str:
     most = _rows_of_a_person(declared)
     if most is None:
         return "A person with several records is protected less."
-    return f"Of a person with more than {most:,} record{'s' if most != 1 else ''}, those beyond that number took no part."
+    return f"Of a person with more than {say_count(most, 'record')}, those beyond that number took no part."
 
 
 def _assumed(certificate: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.release.text import joined, listed, printable, value_text
 
 # Columns and channels that a page lists; the certificate has them all.
@@ -105,7 +106,7 @@ def _label(classes: tuple) -> list[Described]:
 
 def _table(schema: TableSchema) -> tuple[str, list[Described]]:
     count = sum(column.arrow is not None for column in schema.columns)
-    what = f"rows of {count:,} column{'s' if count != 1 else ''}"
+    what = f"rows of {say_count(count, 'column')}"
     return what, [_column(column, schema.label == column.name) for column in schema.columns]
 
 
@@ -154,7 +155,7 @@ def _cut(column: Numeric) -> str:
     if column.scaled:
         return "one number"
     finer = "" if column.transform == "linear" else f", finer near {value_text(column.low)} ({column.transform})"
-    return f"{column.present:,} choice{'s' if column.present != 1 else ''}{finer}"
+    return f"{say_count(column.present, 'choice')}{finer}"
 
 
 _KINDS = {ImageSchema: _images, BasketSchema: _baskets, SeriesSchema: _series, TableSchema: _table}

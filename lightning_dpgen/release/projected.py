@@ -14,6 +14,7 @@ import pyarrow.parquet
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.projection.matrices import MATRICES, check_matrix, distortion
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
@@ -141,9 +142,9 @@ def _check_rows(path: Path, k: int) -> None:
     with open(path, "rb") as opened, pa.parquet.ParquetFile(opened) as file:
         columns, rows = file.metadata.num_columns, file.metadata.num_rows
     if columns != k:
-        raise ValueError(f"{path.name} has {columns} columns: expected {k}")
+        raise ValueError(f"{path.name} has {say_count(columns, 'column')}: expected {k}")
     if 8 * rows * k > _MOST_PACKED * path.stat().st_size + _ALWAYS:
-        raise ValueError(f"{path.name} claims {rows} rows, for which it is too short")
+        raise ValueError(f"{path.name} claims {say_count(rows, 'row')}, for which it is too short")
 
 
 def _checked(description: dict[str, Any], tensors: dict[str, np.ndarray], table: pa.Table) -> ProjectedRows:

@@ -30,6 +30,7 @@ from lightning_dpgen.release.files import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGH
 from lightning_dpgen.release.licenses import LICENSE
 from lightning_dpgen.release.pictures import MOST_ROWS, write_sheet
 from lightning_dpgen.release.report import write_pages
+from lightning_dpgen.release.run_names import in_words, names_of_a_run
 from lightning_dpgen.release.sampler import Release, write_model
 from lightning_dpgen.release.tables import write_table
 from lightning_dpgen.release.text import printable
@@ -145,7 +146,8 @@ def release_mixture(
         unit: the unit whose presence is protected; None for a person if the plan is about persons with several records,
             else one record.
         declared: everything else that the certificate assumes to be public. Its `license`, such as `cc-by-4.0`, is that of
-            the release, and stands in the card, too.
+            the release, and stands in the card, too; its `model` is words for what was learned. Names of settings of
+            `dpgen train` are not free, since `verify` would hold the release against the plan of such a run.
         rows: number of synthetic records; None for n, at most 5,000,000.
         seed: seed of the synthetic records; public.
 
@@ -155,8 +157,8 @@ def release_mixture(
     Raises:
         FileExistsError: if the folder exists.
         PlanMismatch: if nothing was drawn from the account.
-        ValueError: for n or rows below 1, a mixture of another account, or `declared` that repeats an argument or names a
-            network to start from; Diverged for a mixture that is not finite.
+        ValueError: for n or rows below 1, a mixture of another account, or `declared` that repeats an argument, names a
+            network to start from, or has a name of such settings; Diverged for a mixture that is not finite.
     """
     n = declared_records(account.plan, n)
     check_seed(seed)
@@ -170,12 +172,20 @@ def release_mixture(
         )
     if said := sorted({"schema", "seed", "rows", INIT} & set(declared or {})):
         raise ValueError(f"declared: holds {said}, which arguments and the mixture state already; leave them out")
+    words = {"model": f"{mixture.network.kind}, learned by another program than dpgen train"} | (declared or {})
+    if said := names_of_a_run(words):
+        raise ValueError(
+            f"declared: holds {said}, names of settings of dpgen train, against whose plan verify would hold this release; "
+            f"take other names, as in my_{said[0]}"
+        )
+    if not in_words(words["model"]):
+        raise ValueError(f"declared: model={str(words['model'])[:60]!r}: expected words for what was learned")
     schema = mixture.network.schema
     rows = default_rows(n, bytes_of_record(schema)) if rows is None else rows
     check_sizes(rows=rows)
     # Constraints that noisy tables have shown are not declared.
     schema = replace(schema, found_constraints=()) if isinstance(schema, TableSchema) else schema
-    everything = {"schema": schema.as_json(), "seed": seed, "rows": rows, **(declared or {})}
+    everything = {"schema": schema.as_json(), "seed": seed, "rows": rows, **words}
     if mixture.init is not None:
         everything[INIT] = dict(mixture.init)
     return release_from(

@@ -13,6 +13,7 @@ from scipy.optimize import brentq
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.private_selection import SHAPES, probability_of_none
 from lightning_dpgen.privacy.rounding import round_up
@@ -111,7 +112,7 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
             )
     if len(jobs) > _MOST:
         raise UsageError(f"{' '.join(varied)}: {len(jobs):,} combinations; expected {_MOST:,} at most")
-    reporter.say(f"planning {len(jobs)} candidate{'s' * (len(jobs) > 1)}")
+    reporter.say(f"planning {say_count(len(jobs), 'candidate')}")
     specs = [read_run(job) for job in jobs]
     privacy, source = specs[0].privacy, source_of(specs[0].data)
     _check(specs[0], source)

@@ -14,6 +14,7 @@ from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.epsilon_range import caution
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
@@ -68,7 +69,7 @@ def _read(spec: ProjectSpec) -> np.ndarray | scipy.sparse.csr_matrix:
         return check_rows(blobs(spec.data.n, spec.data.d, spec.seed)[0])
     rows = check_rows(read_rows(spec.data.path))
     if spec.data.n not in (None, rows.shape[0]):
-        raise UsageError(f"data.n={spec.data.n}: {spec.data.path} holds {rows.shape[0]:,} rows")
+        raise UsageError(f"data.n={spec.data.n}: {spec.data.path} holds {say_count(rows.shape[0], 'row')}")
     return rows
 
 

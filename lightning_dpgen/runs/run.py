@@ -14,6 +14,7 @@ from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.bundle import write_release
@@ -224,7 +225,7 @@ class _Run:
     def _extend(self, bought: discover.Bought, account: Account) -> Settings:
         """Return the settings that follow from what was bought, with the rest of their plan in the account."""
         if bought.n is not None:
-            self.reporter.say(f"counted, with noise: {bought.n:,} records")
+            self.reporter.say(f"counted, with noise: {say_count(bought.n, 'record')}")
         for name, value in self.source.found_in_words(bought.parts).items():
             self.reporter.say(f"found, with noise: {name}: {value}")
         try:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lightning_dpgen.privacy.fingerprint_key import KEY, fingerprint_key, known_key
 from lightning_dpgen.privacy.folders import make_private
-from lightning_dpgen.privacy.plain_text import listed
+from lightning_dpgen.privacy.plain_text import listed, say_count
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
@@ -58,8 +58,8 @@ def study_of(privacy: PrivacySpec | OffSpec | PurePrivacySpec, n: int | None, *,
         )
     if not path.exists() and n is not None and given["delta"] >= 1.0 / n:
         raise UsageError(
-            f"privacy.study_delta={given['delta']:g}: expected less than 1/n = {1.0 / n:.3g} for {n:,} records, since "
-            "publishing one record at random would satisfy a delta of 1/n; it is fixed when the study begins"
+            f"privacy.study_delta={given['delta']:g}: expected less than 1/n = {1.0 / n:.3g} for {say_count(n, 'record')}, "
+            "since publishing one record at random would satisfy a delta of 1/n; it is fixed when the study begins"
         )
     try:
         make_private(folder, path.name, KEY)
@@ -159,5 +159,5 @@ def spent_so_far(study: Study | None) -> str | None:
 def said(total: Total, study: Study) -> str:
     """Return a total in words."""
     how = "replaced" if total.relation == REPLACE_ONE else "added or removed"
-    runs = f"{total.runs} run{'s' if total.runs != 1 else ''}"
+    runs = say_count(total.runs, "run")
     return f"epsilon {round_up(total.epsilon):g} of {study.epsilon:g} at delta {study.delta:g}, one record {how} ({runs})"

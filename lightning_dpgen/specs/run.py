@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_dpgen.release.licenses import License
-from lightning_dpgen.release.unit_check import is_of_persons
+from lightning_dpgen.release.unit_check import promises_records
 from lightning_dpgen.specs.clipping import AutoRuleSpec, ClippingSpec
 from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
 from lightning_dpgen.specs.compute import ComputeSpec
@@ -267,10 +267,10 @@ def check_privacy(spec: RunSpec) -> None:
             f"privacy.unit={privacy.unit}: data.person={data.column_of_persons} says whose presence is protected; "
             "leave out one of the two"
         )
-    if privacy.unit is not None and is_of_persons(privacy.unit):
+    if privacy.unit is not None and promises_records(privacy.unit):
         raise UsageError(
             f"privacy.unit={privacy.unit}: nothing bounds the records of a person; expected data.person and data.max_rows "
-            "in its place, which do, and from which this unit follows"
+            "in its place, which do, and from which a unit of several records follows; or one thing, as in 'one household'"
         )
     if isinstance(privacy, OffSpec):
         pass

@@ -240,6 +240,12 @@ def settle_declared(spec: RunSpec) -> Settings:
     return fill(spec, source_of(spec.data))
 
 
+def default_unit(source: Source) -> str:
+    """Return whose presence is protected, in words, where no setting says it."""
+    data = source.spec
+    return f"one {source.record} of the data set" if data.column_of_persons is None else unit_of_persons(data.most_rows)
+
+
 def has_first_pass(spec: RunSpec, parts: Mapping[str, Part]) -> bool:
     """Return True where something is bought before the rest is planned."""
     return spec.data.n_share is not None or bool(parts)
@@ -371,9 +377,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
                 "1, or leave it out"
             )
         clipping = make_rule(completed(spec.clipping, defaults), model.steps, getattr(model, "critic_steps", 1))
-    unit = spec.privacy.unit or f"one {source.record} of the data set"
-    if data.column_of_persons is not None:
-        unit = unit_of_persons(data.most_rows)
+    unit = spec.privacy.unit or default_unit(source)
     settings = Settings(spec, schema, split, clipping, unit, source.open_parts, centres, initial=initial)
     try:
         check_declared(settings.declared())

@@ -28,7 +28,7 @@ from lightning_dpgen.specs.model import AutoSpec, CustomSpec
 from lightning_dpgen.specs.modules import check_model
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
-from lightning_dpgen.specs.settings import Settings
+from lightning_dpgen.specs.settings import Settings, default_unit
 from lightning_dpgen.specs.source import check_discovery
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import names_of, parse, variants
@@ -103,6 +103,16 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
     settings = Settings(spec, schema, SplitSettings(**split), rule, certificate["unit"], parts, chosen=chosen)
     _check_same(settings, declared)
     return settings
+
+
+def declared_unit(declared: Mapping[str, Any]) -> str | None:
+    """Return the unit that a run with these settings has where none is given; None if they are none of a run."""
+    try:
+        kind = variants(RunSpec, "data")[declared["data"]]
+        return default_unit(source_of(parse(kind, _data(declared), within="data")))
+    # The check of the plan tells the mistake in settings of strangers.
+    except Exception:
+        return None
 
 
 def _check_same(settings: Settings, declared: Mapping[str, Any]) -> None:

@@ -14,11 +14,18 @@ from typing import Any
 from lightning_dpgen.data.value_grid import VALUES_OF
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.calibration import PLANNER
 from lightning_dpgen.privacy.drawn_noise import REAL_GAUSSIAN, ROUNDED_GAUSSIAN
-from lightning_dpgen.privacy.events import decode, encode
+from lightning_dpgen.privacy.events import composed, decode, encode
+from lightning_dpgen.privacy.limits import EpsilonLimit, Limit, ReferenceLimit
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.release.description import LABELLED, MEASURED, PLAIN_WEIGHTS
+from lightning_dpgen.privacy.reference import read_reference
+from lightning_dpgen.privacy.rounding import round_down
+from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.release.description import LABELLED, MEASURED, PLAIN_WEIGHTS, PROJECTION
+from lightning_dpgen.release.files import MODEL, WEIGHTS
+from lightning_dpgen.release.run_names import in_words, names_of_a_run
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, first_stage, has_first_pass, reference_plan
@@ -34,22 +41,46 @@ _ROUNDING = 1e-9
 _MOST_SAID, _LONGEST = 4, 240
 # A trial is planned for an epsilon of which it uses all but 0.1 %.
 _TRIAL_BUDGETS = (1.0, 1.001)
+# No planner leaves a budget that would buy the same with so much less noise. Noise that is solved for is within 0.1 % of
+# its limit, and the budget of a trial within 0.5 % of the largest; of the plans that are kept (tests/verification) each
+# uses 99.8 % of epsilon or more. The rest allows for a planner that divides it into rounder parts.
+_LESS_NOISE = 0.95
+_EARLIER = (
+    "a planner of earlier software has divided the budget, so multipliers were not planned again: stages, rates, failures, "
+    "and given noises and counts are those of the settings, the budget is used up, and all of it costs what is stated"
+)
 
 
-def follows_from_settings(declared: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
-    """Return whether a run of the program by declared settings has made this; a projection has settings of its own."""
-    # Settings that the owner of a network declares beside its weights are words.
-    return isinstance(declared.get("model"), dict) and model.get("model") != PLAIN_WEIGHTS
+def follows_from_settings(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    """Return whether a certificate is held against the plan of settings: all are, but for programs of one's own.
+
+    Such a program has released the weights of a network, whose settings are words; or a mixture of this package, for which
+    `release_mixture` declares words and no name of a run; or something else that declares no name of a run. A projection
+    has settings of its own.
+    """
+    declared, kind = certificate["declared"], model.get("model")
+    own = declared.get("model")
+    if kind == PROJECTION or (kind == PLAIN_WEIGHTS and {MODEL, WEIGHTS}.issuperset(certificate["released"])):
+        return False
+    return bool(names_of_a_run(declared)) or not (in_words(own) or (own is None and not _is_mixture(kind)))
 
 
-def left_of_settings(declared: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a certificate that declares the split or the clipping of a run, and no model of it."""
-    there = [name for name in ("split", "clipping") if isinstance(declared.get(name), dict)]
-    if not there or model.get("model") == PLAIN_WEIGHTS:
+def _is_mixture(kind: Any) -> bool:
+    """Return whether this package writes a model of this kind, or of a class of a user, into a release."""
+    kinds = {*MEASURED.values(), *(trained.kind for trained in TRAINED.values())}
+    return isinstance(kind, str) and (kind in kinds or ":" in kind)
+
+
+def _left_out(declared: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a part of the settings of a run, without the others that every run declares."""
+    forms = {"data": str, "schema": dict, "model": dict, "seed": int, "rows": int}
+    wrong = [name for name, form in forms.items() if not isinstance(declared.get(name), form)]
+    if not wrong:
         return []
-    return [
-        f"declared.model={str(declared.get('model'))[:40]!r}: expected its settings, beside those of {' and '.join(there)}"
-    ]
+    there = names_of_a_run(declared)
+    beside = f" beside {', '.join(there)}" if there else ", and this is a model that they make"
+    stated = ", ".join(f"{name}={str(declared.get(name, 'missing'))[:40]!r}" for name in wrong)
+    return [f"declared: its settings are not whole: {stated[:_LONGEST]}{beside[:_LONGEST]}"]
 
 
 def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
@@ -62,16 +93,23 @@ def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tupl
     Returns:
         What is wrong, what was confirmed, and what is worth knowing, a line each.
     """
+    if problems := _left_out(certificate["declared"]):
+        return problems, [], []
     try:
+        planner = certificate["versions"].get("planner", "1")
+        if not (planner.isascii() and planner.isdecimal() and 0 < int(planner[:9]) <= PLANNER):
+            said = f"versions.planner={planner[:20]!r}: this software knows none beyond {PLANNER}: take a later one"
+            return [said], [], []
+        earlier = int(planner[:9]) < PLANNER
         if isinstance(certificate["selection"], dict):
-            return _check_selection(certificate, model)
+            return _check_selection(certificate, model, earlier)
         settings = settings_of(certificate)
         problems = [*_of_model(settings, model), *_outline(settings, certificate)]
         if problems:
             return problems[:_MOST_SAID], [], []
-        planner = certificate["versions"].get("planner", "1")
-        if planner != str(PLANNER):
-            return _by_another(planner, settings, certificate)
+        if earlier:
+            problems = [*_given_noises(settings, certificate), *_unused(settings, certificate)]
+            return problems[:_MOST_SAID], [], [] if problems else [_EARLIER]
         plan = _planned(settings, certificate)
         problems = [*unplanned_events(plan, certificate), *_noises(plan, settings, certificate)]
     # Settings of strangers may end anywhere in the planner.
@@ -87,18 +125,64 @@ def unplannable(error: Exception) -> str:
     return f"declared: no run is planned from these settings ({said})"
 
 
-def _by_another(planner: str, settings: Settings, certificate: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
-    """Say what cannot be held against a plan that another planner has made; later ones are unknown here."""
-    if not (planner.isascii() and planner.isdecimal() and 0 < int(planner[:9]) < PLANNER):
-        return [f"versions.planner={planner[:20]!r}: this software knows none beyond {PLANNER}: take a later one"], [], []
+def _given_noises(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
+    """Give a noise that the settings state and the certificate states otherwise, which takes no planner to see."""
+    stated = {stage["name"]: stage["event"] for stage in certificate["stages"]}
+    for spec in settings.specs():
+        # The noise of a first pass follows from a share.
+        if spec.noise is not None and spec.stage != FIRST_PASS:
+            due, event = encode(spec.access(spec.noise).event_at(pure=False)), _counted(stated[spec.stage])[0]
+            if not _agree(due, event, _ROUNDING):
+                yield _told(spec.stage, _words(due), _words(event))
+
+
+def _unused(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
+    """Give a part of the budget that no planner would leave: less noise that was solved for, or more steps, would fit."""
+    specs, stages, stated = settings.specs(), certificate["stages"], certificate.get("reference")
+    flexible = next((spec.stage for spec in specs if spec.share is None), specs[-1].stage)
+    counted = [_counted(stage["event"]) for stage in stages]
+    # Counts are solved for, or steps given up for accesses that were made again, and then noise stays.
+    stays = any(spec.count is None or count > spec.count for spec, (_, count) in zip(specs, counted, strict=True))
+    cheaper = []
+    for spec, (event, count) in zip(specs, counted, strict=True):
+        if stays and spec.stage == flexible:
+            count += max(spec.multiple - 1, math.ceil(_COUNTED * count)) + 1
+        elif not stays and (spec.noise is None or spec.stage == FIRST_PASS):
+            event = _scaled(event)
+        cheaper.append({"type": "SelfComposedDpEvent", "event": event, "count": count})
+    after = 0 if stated is None else stated["after"]
+    limit: Limit = _budget(certificate)
+    if stated is not None:
+        if limit.holds(decode(_scaled(certificate["event"]))):
+            yield _unspent(certificate)
+        limit = ReferenceLimit(
+            read_reference(decode(certificate["event"]["events"][-1]), after, replaceable=stated["replaceable"])
+        )
+    # Where all is given, nothing is left open.
+    free = stays or any(spec.noise is None for spec in specs[after:])
+    if free and limit.holds(composed([decode(event) for event in cheaper[after:]])):
+        yield _unspent(certificate)
+
+
+def _budget(certificate: Mapping[str, Any]) -> EpsilonLimit:
+    accountant = certificate["accountant"].get("chosen", PLD)
+    return EpsilonLimit(round_down(certificate["target_epsilon"]), certificate["delta"], accountant)
+
+
+def _unspent(certificate: Mapping[str, Any]) -> str:
     return (
-        [],
-        [],
-        [
-            f"planner {planner} of earlier software has divided the budget, so multipliers were not planned again: stages, "
-            " rates, counts and failures are those of the settings, and all of it costs what is stated"
-        ],
+        f"target_epsilon={certificate['target_epsilon']:g}: more than any planner leaves of it is not used, so stages are "
+        "stated with more noise, or fewer accesses, than these settings have"
     )
+
+
+def _scaled(event: Any) -> Any:
+    """Return an event tree as it stands in a certificate, with less of each noise."""
+    if isinstance(event, list):
+        return [_scaled(part) for part in event]
+    if not isinstance(event, dict):
+        return event
+    return {name: part * _LESS_NOISE if name == "noise_multiplier" else _scaled(part) for name, part in event.items()}
 
 
 def _of_model(settings: Settings, model: Mapping[str, Any]) -> Iterator[str]:
@@ -278,13 +362,24 @@ def _norms(settings: Settings) -> Mapping[str, float]:
     return {} if settings.clipping is None else settings.clipping.noise_shares
 
 
-def _check_selection(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+def _check_selection(
+    certificate: Mapping[str, Any], model: Mapping[str, Any], earlier: bool
+) -> tuple[list[str], list[str], list[str]]:
     """Hold the best of several trials against the settings of the winner, whose plan is that of one of the trials.
 
     The budget of a trial is what it costs; other candidates are not described, and are planned for the same budget.
+
+    Args:
+        earlier: whether an earlier planner has made the plans, of which multipliers and solved counts are its own.
     """
+    # Steps that were solved for beside a given noise may leave one step, of which there may be few.
+    given = getattr(settings_of(certificate).spec.model, "noise", None) is not None
+    if not given and _budget(certificate).holds(decode(_scaled(certificate["event"]))):
+        return [_unspent(certificate)], [], []
     if certificate["selection"]["chosen"] is None:
-        return [], [], ["no trial was made, so the declared settings are those of a network that has seen nothing"]
+        problems = [*_of_model(settings_of(certificate), model)]
+        notes = ["no trial was made, so the declared settings are those of a network that has seen nothing"]
+        return problems, [], [] if problems else notes
     event = certificate["event"]["event"]
     trials, problems = event["events"] if event["type"] == "OneOfDpEvent" else [event], []
     for trial in trials:
@@ -295,9 +390,19 @@ def _check_selection(certificate: Mapping[str, Any], model: Mapping[str, Any]) -
                 return problems, [], []
             specs = [spec.stage for spec in settings.specs()]
             parts = trial["events"] if trial["type"] == "ComposedDpEvent" else [trial]
-            if len(specs) == len(parts) and _agree(encode(settings.plan().composition), trial, _SOLVED):
+            if len(specs) != len(parts):
+                continue
+            if earlier and all(map(_is_outlined, settings.specs(), parts)):
+                return [], [], [_EARLIER]
+            if not earlier and _agree(encode(settings.plan().composition), trial, _SOLVED):
                 return [], ["the plan of one of the trials is that of the declared settings"], []
     return [f"selection: none of {len(trials):,} trials is what these settings plan, which is {_listed(specs)}"], [], []
+
+
+def _is_outlined(spec: StageSpec, stated: Mapping[str, Any]) -> bool:
+    """Return whether the event of a stage is that of its spec but for multipliers, and for a count that is not given."""
+    event, count = _counted(stated)
+    return _agree(encode(spec.access(1.0).event_at(pure=False)), event, None) and spec.count in (None, count)
 
 
 def _entries(certificate: Mapping[str, Any]) -> list[dict[str, Any]]:

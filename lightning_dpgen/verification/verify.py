@@ -20,16 +20,17 @@ from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.release import certificate as certificates
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
 from lightning_dpgen.release.certificate import ABOUT, FORMAT_VERSION, INIT, SELECTION, digest, statement
-from lightning_dpgen.release.description import LABELLED, PROJECTION
+from lightning_dpgen.release.description import LABELLED, PLAIN_WEIGHTS, PROJECTION
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, read_certificate
 from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
 from lightning_dpgen.release.signature import fingerprint, is_signed_by, read_public, read_signature
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
 from lightning_dpgen.release.unit_check import check_unit
 from lightning_dpgen.release.verdict import Verdict
+from lightning_dpgen.verification.declared_settings import declared_unit
 from lightning_dpgen.verification.epsilon_check import check_epsilon
 from lightning_dpgen.verification.noise_check import check_noises
-from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings, left_of_settings
+from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
 from lightning_dpgen.verification.projection_check import check_projection
 
 _LARGEST_FILE = 16 * 2**20
@@ -86,23 +87,24 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     if verdict.good:
         model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
         verdict.problems += _nothing_drawn(certificate, model)
-        if follows_from_settings(certificate["declared"], model):
+        if follows_from_settings(certificate, model):
             found = check_plan(certificate, model)
             for lines, said in zip(found, (verdict.problems, verdict.checks, verdict.notes), strict=True):
                 said += lines
         elif PROJECTED not in certificate["released"]:
             verdict.has_plan = False
-            verdict.problems += left_of_settings(certificate["declared"], model)
-            verdict.notes.append("no model is declared, so stages and noises are as the program states them that made it")
+            verdict.notes.append(
+                "no settings are declared, so stages and noises are as the program states them that made it"
+            )
     if PROJECTED in certificate["released"] and verdict.good:
         check_projection(folder, certificate, verdict)
     return verdict
 
 
 def _nothing_drawn(certificate: dict, model: dict) -> list[str]:
-    """Return what is wrong with a release without a model, or one that no noise was drawn for."""
-    if not model and any(name.startswith(_SYNTHETIC) for name in certificate["released"]):
-        return [f"{MODEL} is no part of the release: it says which model this is, and so which stages have made it"]
+    """Return what is wrong with records without a model that makes them, or a release that no noise was drawn for."""
+    if model.get("model") in (None, PLAIN_WEIGHTS) and any(name.startswith(_SYNTHETIC) for name in certificate["released"]):
+        return [f"{MODEL} describes no model of records: it says which one this is, and so which stages have made it"]
     entries = certificate["noise"]["sums"] + certificate["noise"]["others"]
     if model and isinstance(certificate["selection"], str) and all(entry["mechanism"] == NOT_DRAWN for entry in entries):
         return ["noise: all of it is stated to have been planned and never drawn, and a model is released"]
@@ -211,7 +213,9 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
             f"else under {ADD_OR_REMOVE_ONE!r}; {MODEL} and the released files must agree on what this is"
         )
     if certificate["private"]:
-        verdict.problems += check_unit(certificate, follows_from_settings(certificate["declared"], model))
+        by_settings = follows_from_settings(certificate, model)
+        default = declared_unit(certificate["declared"]) if by_settings else None
+        verdict.problems += check_unit(certificate, by_settings, default)
     bought, drawn = LABELS in {stage["name"] for stage in certificate["stages"]}, model.get(LABELLED) is True
     # The stages of a selection are its trials.
     if certificate["private"] and bought != drawn and isinstance(certificate["selection"], str):

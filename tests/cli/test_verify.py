@@ -44,8 +44,12 @@ def test_settings_are_there_as_a_whole_or_the_verdict_says_that_there_are_none(d
     assert "No settings say" not in dpgen("verify", release)[1]
     rewrite(release, lambda c: c["declared"].pop("model"))
     status, out, _ = dpgen("verify", release)
-    assert status == 2 and "BAD  declared.model='None': expected its settings, beside those of split and clipping" in out
-    rewrite(release, lambda c: [c["declared"].pop(name) for name in ("split", "clipping")])
+    assert (
+        status == 2 and "BAD  declared: its settings are not whole: model='missing' beside classes, clipping, split" in out
+    )
+    rewrite(release, lambda c: [c["declared"].pop(name) for name in ("classes", "split", "clipping")])
+    assert "model='missing', and this is a model that they make" in dpgen("verify", release)[1]
+    rewrite(release, lambda c: c["declared"].update(model="a mixture of mine"))
     status, out, _ = dpgen("verify", release)
     assert status == 0 and "No settings say whether these events are all that the run needs" in out
     assert not verify(release).has_plan

@@ -5,6 +5,8 @@ import datetime
 import decimal
 import gzip
 import json
+import lzma
+import re
 import sqlite3
 import uuid
 import zipfile
@@ -13,15 +15,19 @@ import duckdb
 import openpyxl
 import pandas as pd
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_dpgen.data.baskets.reading import read_baskets
+from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files import workbook
 from lightning_dpgen.data.files.values import ValueRows, pieces
 from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.record_check import check_table
 from lightning_dpgen.data.tables.schema_draft import draft_of_file
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.sampling.errors import BadRecords
@@ -227,7 +233,8 @@ BAD = {
     "an open quote": ("a.csv", written(OPEN_QUOTE), "line 3: a double quote is opened and never"),
     "an open quote, packed": ("a.csv.gz", written(gzip.compress(OPEN_QUOTE)), "line 3: a double quote is opened and never"),
     "a quote within": ("a.csv", written(OPEN_QUOTE.replace(b'"M', b'M"')), "line 3: column 'sex': 'M\"': expected one of"),
-    "a zero byte": ("a.csv", written(OPEN_QUOTE.replace(b'"M', b"\0M")), "line 3: column 'sex': '"),
+    "a zero byte": ("a.csv", written(OPEN_QUOTE.replace(b'"M', b"\0M")), r"line 3 holds a zero byte \(NUL\), and "),
+    "a zero byte, packed": ("a.csv.gz", written(gzip.compress(OPEN_QUOTE.replace(b"M", b"\0"))), "line 3 holds a zero"),
     "lines in quotes": ("a.csv", written(OPEN_QUOTE + b'"x'), "line 3: .*: close the double quote that may be left"),
     "a text of lines": ("a.csv", written(OPEN_QUOTE.replace(b'"M', b'"M\n1"')), "is a double quote before it left open"),
     "no JSON": ("a.jsonl", written(b'{"age": 1}\n{"age" 5}\n'), r"line 2: is not JSON \(Expecting .*, at character 8\)"),
@@ -277,6 +284,48 @@ def test_a_fault_is_told_in_one_line(tmp_path, name, write, words):
     with pytest.raises(BadRecords, match=words) as told:
         read_table(tmp_path / name, parse_schema(SCHEMA))
     assert len(str(told.value).splitlines()) == 1 and str(tmp_path) in str(told.value)
+
+
+# Files that are no text, by how each is written and what is advised in place of a name of text.
+OTHERS = {
+    "gzip": (written(gzip.compress(b"age,pay")), "rename it to {}.gz"),
+    "bzip2": (written(bz2.compress(b"age,pay")), "rename it to {}.bz2"),
+    "zstd": (written(pa.compress(b"age,pay", "zstd", asbytes=True)), "rename it to {}.zst"),
+    "xz": (written(lzma.compress(b"age,pay")), "unpack it, or pack"),
+    "zip": (lambda path: zipfile.ZipFile(path, "w").close(), "unpack it, or pack"),
+    "an Excel workbook": (write_workbook, "rename it to a.xlsx"),
+    "Parquet": (lambda path: pq.write_table(pa.Table.from_pylist(ROWS), path), "rename it to a.parquet"),
+    "Feather": (lambda path: feather.write_feather(pa.Table.from_pylist(ROWS), path), "save the table as text"),
+    "SQLite": (write_sqlite, "rename it to a.sqlite"),
+    "DuckDB": (write_duckdb, "rename it to a.duckdb"),
+    "PDF": (written(b"%PDF-1.7\n1 0 obj"), "save the table as text"),
+}
+
+
+@pytest.mark.parametrize(("kind", "write", "advice"), [(kind, *how) for kind, how in OTHERS.items()], ids=OTHERS)
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.dat", "a.csv.gz"])
+def test_a_file_that_is_no_text_is_told_by_its_kind(tmp_path, name, kind, write, advice):
+    write(tmp_path / "made")
+    content, path = (tmp_path / "made").read_bytes(), tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    baskets = name == "a.dat"
+    readers = [lambda: read_baskets(path, BasketSchema(("age",), max_items=1))] if baskets else [
+        lambda: read_table(path, parse_schema(SCHEMA)), lambda: draft_of_file(path),
+        lambda: check_table(path, parse_schema(SCHEMA)),
+    ]  # fmt: skip
+    for read in readers:
+        with pytest.raises(BadRecords, match=f"{re.escape(str(path))} is {kind}.*, not text: ") as told:
+            read()
+        packed = name.endswith(".gz") and advice.startswith("rename it to {}")
+        assert ("unpack it once" if packed else advice.format(name)) in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.bz2"])
+def test_a_draft_tells_of_a_zero_byte(tmp_path, name):
+    text = b"age,pay\n" + b"1,2\n" * 9 + b"1,\0\n"
+    (tmp_path / name).write_bytes(bz2.compress(text) if name.endswith("bz2") else text)
+    with pytest.raises(BadRecords, match="line 11 holds a zero byte"):
+        draft_of_file(tmp_path / name)
 
 
 def test_a_folder_without_parquet_files_is_no_table(tmp_path):

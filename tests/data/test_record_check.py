@@ -9,6 +9,7 @@ import pytest
 
 import lightning_dpgen
 from lightning_dpgen.cli.main import main
+from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.reading import COMMENTED, read_open_columns, read_table
 from lightning_dpgen.data.tables.record_check import check_table
@@ -216,6 +217,28 @@ def test_lines_that_a_comment_leaves_out_are_counted(tmp_path):
     found = check_table(tmp_path / "a.csv", schema)
     assert (found.rows, found.commented) == (2, 3) and "begin as a comment of the schema, left out: 3" in str(found)
     assert read_table(tmp_path / "a.csv", schema).counted == {COMMENTED: 3}
+
+
+@pytest.mark.parametrize(
+    "rows, said",
+    [(0, "0 records (private, stays here)\na training would be refused: it needs a record"),
+     (1, "1 record (private, stays here)\nnothing would be refused or moved"),
+     (2, "2 records (private, stays here)\nnothing would be refused or moved")],
+)  # fmt: skip
+def test_a_table_passes_where_it_has_a_record(rows, said, tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("a\n" + "1\n" * rows)
+    (tmp_path / "a.schema.yaml").write_text("columns: {a: {type: integer, low: 0, high: 9}}")
+    status = main(["check", str(tmp_path / "a.csv"), str(tmp_path / "a.schema.yaml")])
+    assert bool(status) == (rows == 0) and said in capsys.readouterr().out
+
+
+def test_a_schema_is_taken_in_each_form_that_fit_takes(tmp_path):
+    fields, frame = {"columns": {"a": {"type": "integer", "low": 0, "high": 9}}}, pd.DataFrame({"a": [1, 2, 99]})
+    (tmp_path / "a.yaml").write_text("columns: {a: {type: integer, low: 0, high: 9}}")
+    forms = [fields, parse_schema(str(fields)), tmp_path / "a.yaml", str(tmp_path / "a.yaml")]
+    assert len({str(lightning_dpgen.data.check_table(frame, form)) for form in forms}) == 1
+    with pytest.raises(BadSchema, match="schema=5: expected a TableSchema, a dict"):
+        check_table(frame, 5)
 
 
 def test_findings_of_very_many_columns_are_cut():

@@ -229,7 +229,7 @@ BAD = {
 def test_bad_constraints(text, words):
     with pytest.raises(BadSchema, match=words) as error:
         parse_schema(f"{COLUMNS}constraints:\n  - {json.dumps(text)}\n", "F")
-    assert str(error.value).startswith("F, line 17: constraints: ") and len(str(error.value).splitlines()) == 1
+    assert str(error.value).startswith("F, line 18: constraints: ") and len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(

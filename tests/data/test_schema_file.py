@@ -15,7 +15,7 @@ from lightning_dpgen.data.tables.columns import KINDS
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.relative import DISTANCE, RELATIVE_TO
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.schema_file import parse_schema, read_schema, schema_text, value_text
+from lightning_dpgen.data.tables.schema_file import parse_leniently, parse_schema, read_schema, schema_text, value_text
 
 WILD = st.text(max_size=12) | st.sampled_from([
     "yes", "no", "null", "~", "1e5", "010", "0x1f", "12:30", "2020-01-01", "???", "TODO", "", "=", "<<", "- a", "a: b", "#",
@@ -178,3 +178,58 @@ def test_a_misspelled_key_of_all_columns_is_found():
 def test_text_behind_a_quote_is_told_of():
     with pytest.raises(BadSchema, match=r"line 2: not YAML: .*; a text that begins with a quote ends with the next one"):
         parse_schema("constraints:\n  - 'a b' <= c\ncolumns: {c: {type: boolean}}\n")
+
+
+# A file of a schema, and faults that a person may make in it: words in it, what they become, and what is told of that.
+WHOLE_FILE = """\
+description: visits
+label: sex
+types: {age: int8, sex: category}
+constraints:
+  - a <= b
+  - c < d
+columns:
+  sex: {type: category, values: [F, M]}
+  age: {type: integer, low: 0, high: 99, missing: true}
+  a: {type: integer, low: 0, high: 9}
+  b: {type: integer, low: 0, high: 9}
+  c:
+    type: date
+    low: 2020-01-01
+    high: 2021-01-01
+  d: {type: date, low: 2020-01-01, high: 2021-01-01}
+  e: {type: number, low: 0, high: 1}
+"""
+FAULTS = {
+    "description: visits": ("descripton: visits", "line 1: descripton: unknown here"),
+    "label: sex": ("label: zz", "line 2: label: 'zz': expected the name"),
+    "age: int8": ("ages: int8", "line 3: types: 'ages': expected the name"),
+    "sex: category}\n": ("sex: bool}\n", "line 3: types: column 'sex': 'bool': expected a type"),
+    "a <= b": ("a ~ b", "line 5: constraints: 'a ~ b': column 'a ~ b'"),
+    "c < d": ("b <= 3", "line 6: constraints: 'b <= 3': concerns only one column"),
+    "0, high: 99": ("0, hihg: 99", "line 9: column 'age': hihg: unknown here: did you mean 'high'?"),
+    "missing: true": ("missing: yes", "line 9: column 'age': missing: 'yes': expected true or false"),
+    "    low: 2020-01-01": ("    low: 2020-13-01", "line 14: column 'c': low: '2020-13-01': expected a date"),
+    "e: {type: number, low: 0": ("e: {type: number, low: ???", "is still to be filled in, on line 17"),
+}
+
+
+@pytest.mark.parametrize("left", [None, *FAULTS], ids=lambda words: "all" if words is None else words.strip())
+def test_all_that_is_wrong_is_told_at_once_and_nothing_else(left):
+    text, expected = WHOLE_FILE, []
+    for words, (wrong, told) in FAULTS.items():
+        assert words in WHOLE_FILE
+        if words != left:
+            text, expected = text.replace(words, wrong, 1), [*expected, told]
+    # A constraint on a column of which too little is left is not looked at.
+    problems = [str(problem) for problem in parse_leniently(text, "F")[1]]
+    assert all(any(told in problem for problem in problems) for told in expected), problems
+    assert len(problems) == len(expected), problems
+
+
+@pytest.mark.parametrize("columns", ["{e: {type: integer, low: ???, high: 5}}", "{e: {type: integre}}", "{e: ???}"])
+def test_what_is_wrong_with_a_table_is_told_where_no_column_is_left(columns):
+    text = f"label: zz\ndescripton: x\nconstraints: [a ~ b, 'q <= 3', e < 4]\ncolumns: {columns}\n"
+    found, problems = parse_leniently(text)
+    assert found is None and len(problems) == 5
+    assert [problem.key for problem in problems[1:]] == ["descripton", "constraints", "constraints", "label"]

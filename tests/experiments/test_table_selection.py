@@ -8,9 +8,9 @@ import torch
 from contracts.laws import discovery as laws
 from table_selection import Distances, SelectedProducts, independent
 
-from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account

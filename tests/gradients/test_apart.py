@@ -5,6 +5,7 @@ import re
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,11 @@ from torch.utils._pytree import tree_leaves
 
 from lightning_dpgen.gradients import apart, guard, torch_names
 from lightning_dpgen.gradients.corrected import COMPUTING, correction
+from lightning_dpgen.gradients.engine_check import check_exact
+from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.sampling.lots import Lot
 
 ROOT = Path(__file__).parents[2]
 TABLE = torch.arange(12.0).reshape(4, 3).sin()
@@ -109,7 +114,21 @@ class _Own(torch.autograd.Function):
 
 
 MEANS = torch.zeros(2)
+# Functions whose results follow from the values of a record, so that no made-up record can be handed to them.
+READING = {
+    "equal": (lambda x: x.sum() * torch.equal(x, x * 1), r"aten::equal\) whose result follows from the values"),
+    "unique": (lambda x: x.sum() * torch.unique(x).numel(), r"aten::_unique2\) whose result follows from the values"),
+    "unique_consecutive": (lambda x: torch.unique_consecutive(x), "unique_consecutive.* follows from the values"),
+    "dlpack": (lambda x: torch.from_dlpack(x), r"takes a value of a record out of torch \(from_dlpack"),
+    "np.mean": (lambda x: np.mean(x), r"hands a record to numpy \(mean\)"),
+    "np.std": (lambda x: np.std(x), r"hands a record to numpy \(std\)"),
+    "np.median": (lambda x: np.median(x), "takes a value of a record out of torch"),
+    "np.asarray": (lambda x: x * np.asarray(x), "takes a value of a record out of torch"),
+    "version": (lambda x: x.sum() + x._version, "the loss calls _version, which was not seen"),
+    "output_nr": (lambda x: x.sum() + x.output_nr, "the loss calls output_nr, which was not seen"),
+}
 REFUSED = {
+    **READING,
     "address": (lambda x: x.sum() + x.data_ptr(), "data_ptr"),
     "bool": (lambda x: x.sum() if x.sum() > 0 else -x.sum(), "looks at a value"),
     "item": (lambda x: x.sum() * x.sum().item(), "looks at a value"),
@@ -126,6 +145,16 @@ def test_what_cannot_be_computed_so_is_refused_by_name(unsearched, name):
     with pytest.raises(ValueError, match=words):
         Isolation(3).run(function, torch.rand(3, 2, 3) + 1)
     assert not MEANS.any()
+
+
+@pytest.mark.parametrize("name", READING)
+def test_no_example_is_asked_for_where_none_can_help(name):
+    function, words = READING[name]
+    layer, lot = nn.Linear(3, 2), Lot(torch.rand(4, 3), (0, 4))
+    term = PerRecord(lambda lot, _: layer(lot.records).square().sum(dim=1) * function(lot.records).sum())
+    with pytest.raises(ValueError, match=words) as told:
+        check_exact(ENGINES["ghost"], layer, term, lot, torch.zeros(4, 0))
+    assert "example=" not in str(told.value) and "\n" not in str(told.value)
 
 
 def test_it_says_once_that_a_torch_was_not_searched_and_how_slow_a_function_is(unsearched, monkeypatch):
@@ -146,7 +175,6 @@ def test_it_says_once_that_a_torch_was_not_searched_and_how_slow_a_function_is(u
 def test_a_network_learns_the_same_without_the_list(unsearched):
     """Parameters have rules of their own, which need no rule of vmap."""
     from lightning_dpgen.gradients.engines import term_gradients
-    from lightning_dpgen.gradients.terms import PerRecord
     from lightning_dpgen.privacy.noise import PrivateStream
     from lightning_dpgen.sampling.lots import Lot
 

@@ -60,6 +60,37 @@ class Evaluated(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class Overriding(Evaluated):
+    """Has a `log` of its own, which shows all in bars."""
+
+    def log(self, name, value, *_, **options):
+        super().log(name, value, **options | {"prog_bar": True})
+
+
+class Passing(Evaluated):
+    """Calls the functions of its parent, which those of an instance do not hide."""
+
+    def training_step(self, batch, batch_idx):
+        loss = (self.net(batch) - batch).square().mean()
+        super().log("loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        super().log("val", batch.mean(), True)
+        super().log_dict({"more": batch.sum(), "public/bias": self.net.bias.detach().mean()}, prog_bar=True)
+
+    test_step = validation_step
+
+
+class Beside(pl.Callback):
+    """Logs by the function that a Trainer has given it before any setup."""
+
+    def on_validation_batch_end(self, trainer, module, outputs, batch, *_):
+        self.log("seen", batch.sum(), prog_bar=True)
+
+    on_test_batch_end = on_validation_batch_end
+
+
 class Direct(pl.Callback):
     """Writes to the loggers itself, as monitors of devices do."""
 
@@ -87,20 +118,26 @@ ENTRIES = {
 }
 
 
-@pytest.mark.parametrize("beside", [[], ["file"]], ids=["alone", "beside a file"])
+@pytest.mark.parametrize(
+    "kind, beside",
+    [(Evaluated, []), (Evaluated, ["file"]), (Overriding, []), (Passing, [])],
+    ids=["alone", "beside a file", "overriding", "passing"],
+)
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES.keys())
-def test_nothing_private_reaches_a_service(entry, beside, tmp_path, capfd):
-    service, private, model = Service(), _private(), Evaluated()
-    trainer = _trainer(private.callback(), Direct(), logger=[service, *(CSVLogger(tmp_path) for _ in beside)])
+def test_nothing_private_reaches_a_service(entry, kind, beside, tmp_path, capfd):
+    service, private, model = Service(), _private(), kind()
+    trainer = _trainer(private.callback(), Direct(), Beside(), logger=[service, *(CSVLogger(tmp_path) for _ in beside)])
     given = entry(trainer, model, private)
     assert all(name in ("epoch", "lr-Adam") or name.startswith("public/") for name in service.lines)
     text = "".join(capfd.readouterr())
-    assert "private/" not in text and not re.search(r"\b(val|more|loss)\b", text), "what a console capture would upload"
+    assert not re.search(r"private/|\b(val|more|loss|seen)\b", text), "what a console capture would upload"
     # The curator's own program has all of it, under names that say what it is.
     if given and isinstance(given[0], dict):
-        assert given[0].keys() == {"private/val", "private/more", "public/bias"}
+        assert given[0].keys() == {"private/val", "private/more", "private/seen", "public/bias"}
         assert "public/bias" in service.lines
-    assert not vars(model).keys() & {"log", "log_dict"} and "log_metrics" not in vars(service)
+    loops = trainer.fit_loop.epoch_loop, trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop
+    changed = [vars(x).keys() & {"log", "log_dict", "log_metrics"} for x in (model, service, *(y._results for y in loops))]
+    assert not any(changed), "what a private fit leaves behind"
     service.log_metrics({"private/x": 1.0})
     assert service.lines["private/x"] == 1.0
 
@@ -168,14 +205,24 @@ def test_steps_of_a_modules_own_are_behind_the_same_split(capfd):
     assert not service.lines and "loss" not in "".join(capfd.readouterr())
 
 
-def test_a_private_number_is_in_no_name_of_a_file(tmp_path):
-    private = _private()
-    trainer = _trainer(
-        private.callback(), ModelCheckpoint(tmp_path, filename="{epoch}-{private/val:.3f}"), enable_checkpointing=True
-    )
-    with pytest.raises(MisconfigurationException, match=r"ModelCheckpoint\(filename=.*into the name of a file: expected"):
+@pytest.mark.parametrize("name", ["private/val:.3f", "val", "val:.2f", "val/dataloader_idx_0", "epochs", ""])
+@pytest.mark.parametrize("setting", ["filename", "CHECKPOINT_NAME_LAST"])
+def test_a_number_of_records_is_in_no_name_of_a_file(name, setting, tmp_path):
+    private, saving = _private(), ModelCheckpoint(tmp_path, save_last=True)
+    setattr(saving, setting, f"{{epoch}}-{{{name}}}")
+    trainer = _trainer(private.callback(), saving, enable_checkpointing=True)
+    with pytest.raises(MisconfigurationException, match=rf"ModelCheckpoint\({setting}=.*into the name of a file: expected"):
         trainer.fit(Evaluated(), private.loader(), DataLoader(RECORDS))
     assert not private.account.ledger.accesses
+
+
+def test_public_numbers_are_in_names_of_files(tmp_path):
+    private = _private()
+    saving = ModelCheckpoint(tmp_path, filename="{epoch:02d}-{step}-{public/bias:.2f}", auto_insert_metric_name=False)
+    trainer = _trainer(private.callback(), saving, enable_checkpointing=True)
+    trainer.fit(Evaluated(), private.loader(), DataLoader(RECORDS, batch_size=20))
+    (file,) = tmp_path.iterdir()
+    assert re.fullmatch(r"00-\d+--?\d\.\d\d\.ckpt", file.name)
 
 
 def test_a_trainer_without_the_callback_logs_as_ever(capfd):

@@ -13,6 +13,7 @@ from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.synthetic import SyntheticContent
+from lightning_dpgen.verification.verify import verify
 
 VOID = {"meta", "img", "br", "rect", "line", "polyline"}
 
@@ -40,6 +41,11 @@ def released(folder, schema, *, rows=40, k=1, unit="one record of the data set",
     content = SyntheticContent(Mixture(network, torch.ones(k)), rows, 0)
     paid = account(found=declared.get("discovered", ())) if paid is None else paid
     return write_release(folder, folder.with_name(f".{folder.name}"), content, paid, unit=unit, declared=about)
+
+
+def other_problems(folder):
+    """Return what is wrong with a release but that it declares a part of the settings of a run, as these do."""
+    return [problem for problem in verify(folder).problems if "its settings are not whole" not in problem]
 
 
 class Page(html.parser.HTMLParser):

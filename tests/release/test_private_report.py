@@ -12,8 +12,8 @@ from metrics.records import drawn
 from metrics.test_evaluation import evaluated
 from metrics.test_table_evaluation import evaluated as evaluated_table
 
-from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import KINDS, MEMBERSHIP, Evaluation, evaluate_encoded
 from lightning_dpgen.metrics.numeric_summaries import Summary

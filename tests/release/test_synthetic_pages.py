@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from release.released import Page, account, released
+from release.released import Page, account, other_problems, released
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -175,7 +175,7 @@ def test_any_names_are_shown_as_they_are(tmp_path, kind):
     }[kind]
     folder = tmp_path / "r"
     released(folder, schema, data="<i>|x|", unit="one <u>person</u>", discovered=[f"keys of {name}" for name in HOSTILE])
-    assert verify(folder).problems == []
+    assert other_problems(folder) == []
     text = (folder / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     assert not set(page.tags) & {"script", "i", "u", "a"} and all(link.startswith("data:") for link in page.links)

@@ -12,13 +12,29 @@ from keep_releases import KEPT
 
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.release.certificate import FORMAT_VERSION
-from lightning_dpgen.release.unit_check import check_unit, unit_of_persons
+from lightning_dpgen.release.unit_check import check_unit, promises_records, unit_of_persons
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.verification.declared_settings import declared_unit
 from lightning_dpgen.verification.verify import verify
 
 TABLE = Path(__file__).parents[2] / "docs/start/visits.schema.yaml"
+SEVERAL = [
+    "one person with at most 40 records", "one person, with up to 40 records", "one\u00a0person with at most 40 records",
+    "one person with all their records", "ONE PERSON  with at most 1 record",
+    "one person\u200b with at most 40 rec\u00adords",
+    "one person with at most \uff14\uff10 records", "one person with at most 40 rec\u043erds", "one patient and every stay",
+    "one customer with forty orders", "one person (1,000 visits)", "one user with any number of sessions",
+    "one pupil's rows",
+    "all data of one person", "one person with no more than 12 visits", "one person \u2264 40 visits",
+]  # fmt: skip
+ONE = [
+    "one record", "one person", "one household", "one patient's stay", "one patient\u2019s stay of 2 days",
+    "one town", "2024_11",
+    "one basket of the data set", "one series of the data set", "one pupil of 12 schools", "one child aged 3 to 6 years",
+    "one person in 2024", "one class of 30 pupils", "one mother and child", "ein Patient", "one census tract", "me",
+]  # fmt: skip
 FORGED = [
     "one person with at most 40 records", "one person with at most 2 records", "one person with at most 3 record",
     "one person", "one record of the data set", "one household", "One person with at most 3 records",
@@ -50,6 +66,9 @@ def test_the_unit_of_a_run_is_that_of_its_settings(tmp_path, unit):
         ("one person with at most 40 records", {"max_rows": 3}, False),
         ("one person", {"max_rows": 3}, True),
         ("one pupil", {"max_rows": 3, "person": "pupil"}, True),
+        ("one person, with up to 3 records", {"max_rows": 3}, True),
+        ("one person, with up to 40 records", {"max_rows": 3}, False),
+        ("one person with all their records", {"max_rows": 3}, False),
     ],
 )
 def test_words_of_ones_own_are_free_where_they_contradict_nothing(unit, declared, good):
@@ -65,8 +84,35 @@ def test_a_part_of_what_is_declared_of_persons_is_not_left_out(tmp_path, left_ou
 
 def test_the_unit_of_records_cannot_become_that_of_persons(tmp_path):
     folder = _kept("pictures", tmp_path)
-    rewrite(folder, lambda c: c.update(unit="one person with at most 40 records"))
+    declared = json.loads((folder / "privacy.json").read_text())["declared"]
+    for unit in SEVERAL:
+        said = check_unit({"unit": unit, "declared": declared}, by_settings=True)
+        assert "nothing bounds a person's records" in said[0], unit
+        with pytest.raises(UsageError, match=r"^privacy\.unit=.*expected data\.person and data\.max_rows"):
+            read_settings(["data=digits", f"privacy.unit='{unit}'" if "'" not in unit else f'privacy.unit="{unit}"'])
+    rewrite(folder, lambda c: c.update(unit=SEVERAL[1]))
     assert any("nothing bounds a person's records" in problem for problem in verify(folder).problems)
+    for unit in ONE:
+        assert not promises_records(unit) and check_unit({"unit": unit, "declared": declared}, by_settings=True) == []
+
+
+def test_a_unit_that_says_what_rows_make_a_record_is_that_of_these_settings_alone():
+    words = [
+        "data=series",
+        "data.path=s.csv",
+        "data.n=4000",
+        "data.length=24",
+        "data.low=0",
+        "data.high=1",
+        "model=measured",
+    ]
+    declared = read_settings([*words, "data.form=long", "data.by=home", "data.columns=[kwh]"])
+    unit, default = declared.unit, declared_unit(declared.declared())
+    assert unit == "one series (all rows of one home) of the data set" == default and promises_records(unit)
+    certificate = {"unit": unit, "declared": declared.declared()}
+    assert check_unit(certificate, by_settings=True, default=default) == []
+    assert check_unit(certificate | {"unit": unit.replace("home", "person")}, by_settings=True, default=default)
+    assert declared_unit({"data": "table", "max_rows": "many"}) is None and declared_unit({"data": []}) is None
 
 
 @pytest.mark.parametrize("most", [1, 2, 10_000])
@@ -77,9 +123,7 @@ def test_every_number_of_records_has_a_unit_that_agrees(most):
     assert settings.unit == unit_of_persons(most) and check_unit(certificate, by_settings=True) == []
 
 
-def test_words_that_would_contradict_the_settings_are_refused_at_the_start():
-    with pytest.raises(UsageError, match=r"^privacy\.unit=.*expected data\.person and data\.max_rows"):
-        read_settings(["data=digits", "privacy.unit=one person with at most 3 records"])
+def test_a_unit_of_ones_own_is_read_as_it_is_written():
     assert read_run(["data=digits", "privacy.unit=one household"]).privacy.unit == "one household"
 
 

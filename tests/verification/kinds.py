@@ -134,6 +134,7 @@ def stated(settings, plan):
             "others": others,
         },
         "declared": settings.declared(),
+        "released": ["model.json", "model.safetensors", "synthetic.parquet"],
         "selection": "none",
         "versions": {},
     }

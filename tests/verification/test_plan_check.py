@@ -15,9 +15,15 @@ from kinds import KINDS, planned, stated, write_files
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.metrics.fidelity import FIDELITY
+from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.calibration import PLANNER
-from lightning_dpgen.privacy.events import encode
+from lightning_dpgen.privacy.events import decode, encode
+from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.hazards import MEASURING
+from lightning_dpgen.release.run_names import RUN_NAMES, names_of_a_run
+from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.settings import _NOT_SHOWN
+from lightning_dpgen.specs.spec import variants
 from lightning_dpgen.verification import plan_check
 from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
 
@@ -69,7 +75,7 @@ def _problems(certificate, model):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_certificate_of_its_settings_is_their_plan(kind, tmp_path, monkeypatch):
     certificate, model = _certificate(kind)
-    assert follows_from_settings(certificate["declared"], model)
+    assert follows_from_settings(certificate, model)
     # Files that settings name are not there, and nothing is written.
     monkeypatch.chdir(tmp_path)
     problems, checks, notes = check_plan(certificate, model)
@@ -278,17 +284,83 @@ def test_a_count_of_repeated_accesses_has_its_reasons():
         assert len(list(repeats(wrong, "training"))) >= 1
 
 
-def test_an_earlier_planner_is_held_against_all_but_multipliers(monkeypatch):
-    monkeypatch.setattr(plan_check, "PLANNER", 3)
-    certificate, model = _certificate("network")
-    certificate["versions"]["planner"] = "2"
-    _scaled(certificate, "training", 1.5)
+def _with_noise(certificate, factor):
+    """Scale all multipliers, also those of a reference, as one does who wants epsilon to look small."""
+    parts = certificate["event"].get("events", [])[-1:] if "reference" in certificate else []
+    for stage in certificate["stages"]:
+        _scaled(certificate, stage["name"], factor)
+    for leaf in map(_leaf, parts):
+        leaf["noise_multiplier"] *= factor
+    if "reference" in certificate:
+        _leaf(certificate["event"]["events"][0])["noise_multiplier"] *= factor
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_earlier_planner_is_held_against_all_that_takes_no_planner(kind, monkeypatch):
+    """It has divided the budget otherwise, but it has used it, and what settings state themselves is theirs."""
+    monkeypatch.setattr(plan_check, "PLANNER", PLANNER + 1)
+    certificate, model = _certificate(kind)
     problems, checks, notes = check_plan(certificate, model)
     assert (problems, checks) == ([], []) and "were not planned again" in notes[0]
-    certificate["stages"][1]["event"]["count"] -= 1
-    assert "accesses fewer" in _problems(certificate, model)[0]
+    for factor in (1.1, 10.0):
+        certificate, model = _certificate(kind)
+        _with_noise(certificate, factor)
+        assert _problems(certificate, model), factor
+    certificate, model = _certificate(kind)
+    if "reference" in certificate:
+        for stage in certificate["stages"][1:]:
+            _scaled(certificate, stage["name"], 10.0)
+        assert "is not used" in _problems(certificate, model)[0]
+    if "noise" in kind:
+        for factor in (0.99, 1.01):
+            certificate, model = _certificate(kind)
+            _scaled(certificate, "training", factor)
+            assert "its settings give" in _problems(certificate, model)[0]
+    for stage, spec in zip(_certificate(kind)[0]["stages"], _plan(kind)[0].specs(), strict=True):
+        if spec.count is not None and spec.count > 1 and spec.stage == "training":
+            certificate, model = _certificate(kind)
+            next(own for own in certificate["stages"] if own["name"] == stage["name"])["event"]["count"] -= 1
+            assert "accesses fewer" in _problems(certificate, model)[0]
+
+
+def test_an_earlier_planner_may_have_divided_the_budget_otherwise(monkeypatch):
+    monkeypatch.setattr(plan_check, "PLANNER", PLANNER + 1)
     certificate, model = _certificate("network")
-    assert _problems(certificate, model) == [] and check_plan(certificate, model)[2]
+    _scaled(certificate, "training", 1.02)
+    assert _problems(certificate, model) == []
+    for planner in (str(PLANNER + 2), "0", "none"):
+        certificate["versions"]["planner"] = planner
+        assert "this software knows none beyond" in _problems(certificate, model)[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("model_in_words", [None, "a mixture of mine", [], ["vae"], 3, "missing"], ids=str)
+def test_a_part_of_the_settings_is_no_release_of_ones_own(kind, model_in_words):
+    """Whatever a forger leaves of them: a name that only a run declares, or no words for a mixture of this package."""
+    certificate, model = _certificate(kind)
+    certificate["declared"]["model"] = model_in_words
+    if model_in_words == "missing":
+        del certificate["declared"]["model"]
+    names = names_of_a_run(certificate["declared"])
+    for left in [names, *([name] for name in names)]:
+        forged = copy.deepcopy(certificate)
+        for name in set(names) - set(left):
+            del forged["declared"][name]
+        for released in (model, model | {"model": "mine"}, {}):
+            assert follows_from_settings(forged, released)
+            assert "its settings are not whole" in _problems(forged, released)[0]
+    for name in names:
+        del certificate["declared"][name]
+    own = model_in_words == "a mixture of mine"
+    assert follows_from_settings(certificate, model) != own and (own or "not whole" in _problems(certificate, model)[0])
+
+
+def test_names_of_a_run_are_those_that_its_settings_declare():
+    """And no others, since a program of one's own may not declare them."""
+    fields = {name for kind in variants(RunSpec, "data").values() for name in kind.model_fields} - _NOT_SHOWN
+    assert fields - {"max_rows"} | {"discovered", "fidelity_share", "split", "clipping"} == RUN_NAMES
+    always = {"data", "n", "schema", "model", "seed", "rows", "max_rows"}
+    assert all(_stated(kind)[0]["declared"].keys() - always <= RUN_NAMES for kind in KINDS)
 
 
 def _selection(kinds_of_trials, chosen):
@@ -298,7 +370,7 @@ def _selection(kinds_of_trials, chosen):
     event = {"type": "OneOfDpEvent", "events": trials} if len(trials) > 1 else trials[0]
     certificate["event"] = {"type": "RepeatAndSelectDpEvent", "event": event, "mean": 5.0, "shape": 1.0}
     certificate["selection"] = {"chosen": {}}
-    certificate["target_epsilon"] = 20.0
+    certificate["target_epsilon"] = round_up(spent(decode(certificate["event"]), certificate["delta"]).epsilon)
     certificate["noise"] |= {"sums": [], "others": []}
     return certificate, model
 
@@ -312,15 +384,37 @@ def test_the_best_of_several_trials_is_planned_as_one_of_them():
     assert _problems(certificate, model) == []
     certificate["event"]["event"]["events"][0]["noise_multiplier"] *= 1.5
     assert _problems(certificate, model)
+    certificate, model = _selection(["network"], "network")
     certificate["selection"]["chosen"] = None
-    assert check_plan(certificate, model)[2]
+    assert _problems(certificate, model) == [] and check_plan(certificate, model)[2]
+    assert "a model of" in _problems(certificate, model | {"model": "product_mixture"})[0]
+
+
+def test_trials_use_the_budget_and_have_a_planner_that_is_known(monkeypatch):
+    for chosen in ({}, None):
+        certificate, model = _selection(["network", "features"], "network")
+        certificate["selection"]["chosen"] = chosen
+        certificate["target_epsilon"] *= 1.3
+        assert "is not used" in _problems(certificate, model)[0]
+    certificate, model = _selection(["features", "network"], "network")
+    certificate["versions"]["planner"] = str(PLANNER + 1)
+    assert "knows none beyond" in _problems(certificate, model)[0]
+    monkeypatch.setattr(plan_check, "PLANNER", PLANNER + 2)
+    assert _problems(certificate, model) == [] and "not planned again" in check_plan(certificate, model)[2][0]
+    for trial in certificate["event"]["event"]["events"]:
+        next(part for part in trial["events"] if part.get("count", 0) > 30)["count"] += 1
+    assert _problems(certificate, model)
 
 
 def test_settings_beside_the_weights_of_a_network_are_words():
     certificate, model = _certificate("network")
-    assert follows_from_settings(certificate["declared"], model)
-    assert follows_from_settings({"model": {}}, {}) and not follows_from_settings({"model": "mine"}, model)
-    assert not follows_from_settings(certificate["declared"], {"model": "weights"})
+    weights = {"model": "weights"}
+    assert follows_from_settings(certificate, model)
+    assert not follows_from_settings(certificate | {"released": ["model.json", "model.safetensors"]}, weights)
+    # Records are not made by weights alone.
+    assert follows_from_settings(certificate | {"released": ["model.json", "model.safetensors", "rows.csv"]}, weights)
+    for own, of_settings in (({"model": {}}, True), ({"model": "mine"}, False), ({}, False)):
+        assert follows_from_settings({"declared": own, "released": ["numbers.txt"]}, {}) == of_settings
 
 
 def test_plans_are_those_that_this_planner_has_made():

@@ -16,7 +16,7 @@ from lightning_dpgen.data.baskets.form import BASKET, ITEM, BasketForm
 from lightning_dpgen.data.files.blocks import Block, RowSource
 from lightning_dpgen.data.files.delimited import DelimitedText, RaggedRow, text_records
 from lightning_dpgen.data.files.rows import is_text, rows_of
-from lightning_dpgen.data.files.text import UNREADABLE, damaged, decoded, opened
+from lightning_dpgen.data.files.text import UNREADABLE, ZERO_BYTE, damaged, decoded, opened
 from lightning_dpgen.data.files.values import ValueRows
 from lightning_dpgen.data.names import Name, plain, shown
 from lightning_dpgen.data.reading import Numbering, one_each
@@ -110,6 +110,8 @@ def _texts(lines: list[bytes], done: int, path: Path) -> list[str]:
         texts = b"".join(lines).decode().split("\n")
     except UnicodeDecodeError:
         texts = [decoded(line, f"{path}, line {done + i}") for i, line in enumerate(lines, 1)]
+    if zero := next((i for i, line in enumerate(lines, 1) if b"\0" in line), None):
+        raise BadRecords(f"{path}, line {done + zero} {ZERO_BYTE}")
     if not done:
         texts[0] = texts[0].removeprefix("\ufeff")
     # The last line break is followed by no basket.

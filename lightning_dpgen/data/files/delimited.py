@@ -19,9 +19,10 @@ import pyarrow.csv
 
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.quotes import QuoteScan
-from lightning_dpgen.data.files.text import UNREADABLE, UTF8, bare_name, damaged, decoded
+from lightning_dpgen.data.files.text import UNREADABLE, UTF8, ZERO_BYTE, bare_name, damaged, decoded
 from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange, find_ranges, open_range
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.sampling.errors import BadRecords
 
 # The bytes of a block; a row of twice as many is refused.
@@ -135,7 +136,7 @@ class DelimitedText(RowSource):
         )
         try:
             with self._unread() as unread:
-                file = _Scanned(unread, scan)
+                file = _Scanned(unread, scan, self._charset.startswith("utf-16") and not self._skipped)
                 for batch in pa.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
                     yield pa.record_batch(list(map(_stripped, batch.columns)), names=columns) if self._strip else batch
                 # A quote that is left open takes all below it for one field, and Arrow is content.
@@ -219,7 +220,7 @@ class DelimitedText(RowSource):
                             "; if it is no record, as a sum or a note, declare its beginning under comment in the schema"
                         )
                     return RaggedRow(
-                        f"{self._path}, line {line}: found {len(fields)} field{'s' if len(fields) > 1 else ''}, expected "
+                        f"{self._path}, line {line}: found {say_count(len(fields), 'field')}, expected "
                         f"{len(self._fields)}, separated by {self._separator!r}: {advice}"
                     )
         except BadRecords as found:
@@ -308,6 +309,8 @@ def text_records(
         nonlocal line, is_over, begins
         for number, kept in skipped.kept(_lines(text), separator, part.line):
             line, begins = (number, False) if begins else (line, False)
+            if "\0" in kept:
+                raise BadRecords(f"{path}, line {number} {ZERO_BYTE}")
             yield kept
         is_over = True
         # An empty line more is a row of its own, unless it still belongs to a field.
@@ -358,16 +361,19 @@ class _Lines(io.RawIOBase):
 
 
 class _Scanned(io.RawIOBase):
-    """A file of bytes whose quotes are followed as it is read."""
+    """A file of bytes whose quotes are followed as it is read; a zero byte is refused, unless `has_zeros`."""
 
-    def __init__(self, file: BinaryIO, scan: QuoteScan) -> None:
-        self._file, self._scan = file, scan
+    def __init__(self, file: BinaryIO, scan: QuoteScan, has_zeros: bool) -> None:
+        self._file, self._scan, self._is_text = file, scan, not has_zeros
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
         piece = self._file.read(size)
+        if self._is_text and b"\0" in piece:
+            # The line is found by reading once more.
+            raise ValueError("a zero byte (NUL)")
         self._scan.feed(piece)
         return piece
 

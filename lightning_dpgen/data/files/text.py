@@ -7,12 +7,14 @@ import codecs
 import gzip
 import io
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files.signatures import LONGEST, other_than_text
 from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -21,6 +23,8 @@ UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, z
 # Endings of packed files of text.
 PACKED = (".gz", ".bz2", ".zst")
 UTF8 = "utf-8"
+# The problem of a line that holds one.
+ZERO_BYTE = "holds a zero byte (NUL), and text has none: copy the file again, or take the byte out (tr -d '\\000')"
 # The mark by which some programs begin a file of UTF-8.
 MARK = b"\xef\xbb\xbf"
 # The encodings that may be declared, by the names that Python has for them: those of one or two bytes a letter in which
@@ -33,14 +37,28 @@ CHARSETS = (
 
 
 def opened(path: Path) -> BinaryIO:
-    """Open a file for its bytes, unpacked where its name ends in .gz, .bz2 or .zst."""
-    if path.suffix == ".gz":
-        return gzip.open(path, "rb")
-    if path.suffix == ".bz2":
-        return bz2.open(path, "rb")
-    if path.suffix == ".zst":
-        return io.BufferedReader(pa.CompressedInputStream(open(path, "rb"), "zstd"))
-    return open(path, "rb")
+    """Open a file of text for its bytes, unpacked where its name ends in .gz, .bz2 or .zst.
+
+    Raises:
+        BadRecords: naming the kind of a file that is no text.
+    """
+    with open(path, "rb") as raw:
+        first = raw.read(LONGEST)
+    packed = path.suffix if path.suffix in PACKED else ""
+    if not packed and (told := other_than_text(path, first)):
+        raise BadRecords(told)
+    if not packed:
+        return open(path, "rb")
+    kinds: dict[str, Callable[[Path, str], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}
+    file = io.BufferedReader(kinds[packed](path, "rb"))
+    if told := other_than_text(path, file.peek(LONGEST)[:LONGEST], packed):
+        file.close()
+        raise BadRecords(told)
+    return file
+
+
+def _open_zstd(path: Path, _: str) -> Any:
+    return pa.CompressedInputStream(open(path, "rb"), "zstd")
 
 
 def bare_name(path: Path) -> str:
@@ -110,7 +128,9 @@ def check_there(path: Path, argument: str | None = None) -> None:
 
 
 def damaged(path: Path, error: Exception, kind: str = "") -> BadRecords:
-    """Return the error for a file that cannot be read, or not as a file of this kind."""
+    """Return the error for a file that cannot be read, or not as a file of this kind; one that says what it is stays."""
+    if isinstance(error, BadRecords):
+        return error
     said = " ".join(str(error).replace(str(path.absolute()), path.name).split()).rstrip(".") or type(error).__name__
     # Arrow may quote a record at length.
     said = said if len(said) < 100 else f"{said[:95]}..."

@@ -57,9 +57,7 @@ class Category(Modelled):
         for value in values:
             if type(value) is not kind or (kind is str and not is_text(value)) or (kind is int and abs(value) > _LARGEST):
                 self.refuse("values", value, f"only {_KINDS[kind]}, as the first one is; put texts in quotes")
-        if len(set(values)) != len(values):
-            twice = next(value for value, count in Counter(values).items() if count > 1)
-            self.refuse("values", twice, "each value once")
+        self.refuse_twice("values", values)
         object.__setattr__(self, "values", values)
         if self.words is not None:
             self._check_words(kind)

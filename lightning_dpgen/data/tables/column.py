@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +32,19 @@ class BadSchema(ValueError):
         super().__init__(": ".join(part for part in (place, named, told, problem) if part is not None))
 
 
+class BadParts(BadSchema):
+    """Parts of a list or a mapping that make no sense, as the message says of the first.
+
+    Attributes:
+        whole: the key of the schema that they are declared under.
+        parts: what is wrong with each, by its place in a list or its key in a mapping.
+    """
+
+    def __init__(self, parts: dict[Any, str], key: str) -> None:
+        super().__init__(next(iter(parts.values())), key=key)
+        self.whole, self.parts = key, parts
+
+
 @dataclass(frozen=True, kw_only=True)
 class Column(ABC):
     """A column, and all that may be declared of any; BadSchema is raised if that makes no sense."""
@@ -56,6 +70,12 @@ class Column(ABC):
     def refuse(self, key: str, value: Any, expected: str) -> None:
         """Raise BadSchema for what is declared under a key."""
         raise BadSchema(f"{shortened(value)}: expected {expected}", self.name, key)
+
+    def refuse_twice(self, key: str, values: Iterable[Any]) -> None:
+        """Raise BadSchema for the first of the values under a key that is there twice."""
+        for value, count in Counter(values).items():
+            if count > 1:
+                self.refuse(key, value, f"each value once, and it is there {'twice' if count == 2 else f'{count} times'}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +115,9 @@ class Modelled(Column):
         if isinstance(texts, list | tuple):
             # Most people write a code such as -9 without quotes.
             texts = tuple(str(text) if type(text) is int else text for text in texts)
-        if not isinstance(texts, tuple) or not all(map(is_text, texts)) or len(set(texts)) != len(texts) or not texts:
+        if not isinstance(texts, tuple) or not all(map(is_text, texts)) or not texts:
             self.refuse("missing_values", self.missing_values, "a list of different texts, such as ['', '?']")
+        self.refuse_twice("missing_values", texts)
         object.__setattr__(self, "missing_values", texts)
         if texts != ("",) and not self.missing:
             raise BadSchema("has a meaning only with missing: true", self.name, "missing_values")

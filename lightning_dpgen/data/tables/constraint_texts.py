@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning_dpgen.data.conditions import EQUAL, cut_outside, is_in_quotes, parse_condition, quoted_name, unquoted
 from lightning_dpgen.data.tables.categories import Category
-from lightning_dpgen.data.tables.column import BadSchema, Modelled, is_text, shortened
+from lightning_dpgen.data.tables.column import BadParts, BadSchema, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.constraints import (
     Allowed,
     Comparison,
@@ -55,7 +55,8 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled], 
         key: the key of the schema, for messages.
 
     Raises:
-        BadSchema: for anything that is none, or constraints of which two determine one column, or in a circle.
+        BadParts: for all that are none.
+        BadSchema: for anything else than a list, or constraints of which two determine one column, or in a circle.
 
     Example:
         >>> columns = {name: Numeric(name=name, type="integer", low=0, high=9) for name in ("a", "b", "c")}
@@ -67,14 +68,16 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled], 
         raise BadSchema(f"{shortened(declared)}: expected a list of at most {most} constraints", key=key)
     if sum(len(str(one)) for one in declared) > MOST_LETTERS:
         raise BadSchema(f"expected constraints of at most {MOST_LETTERS:,} characters in all", key=key)
-    found, pattern = [], _pattern(columns) if declared else None
-    for one in declared:
+    found, wrong, pattern = list[Constraint](), dict[int, str](), _pattern(columns) if declared else None
+    for place, one in enumerate(declared):
         try:
             found.append(_parsed(one, columns, pattern))
         except BadSchema:
             raise
         except ValueError as error:
-            raise BadSchema(f"{shortened(one)}: {error}", key=key) from None
+            wrong[place] = f"{shortened(one)}: {error}"
+    if wrong:
+        raise BadParts(wrong, key)
     derived: dict[str, Constraint] = {}
     for constraint in found:
         if constraint.derives is not None and derived.setdefault(constraint.derives, constraint) is not constraint:

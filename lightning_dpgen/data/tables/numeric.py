@@ -448,8 +448,9 @@ class Numeric(Modelled):
                 self.refuse("edges", list(self.edges), "increasing values between low and high, where bins begin")
             if self.bins is not None or self.transform != "linear":
                 raise BadSchema("expected either edges, or bins and their transform", self.name, "edges")
-        if len(set(self.special)) != len(self.special) or len(self.special) > _MOST_SPECIAL:
-            self.refuse("special", list(self.special), f"at most {_MOST_SPECIAL} different values")
+        if len(self.special) > _MOST_SPECIAL:
+            self.refuse("special", list(self.special), f"at most {_MOST_SPECIAL} values")
+        self.refuse_twice("special", self.special)
         if not self.scaled and not self.undecided:
             try:
                 self._bins.count  # noqa: B018

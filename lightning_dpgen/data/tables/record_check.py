@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ from lightning_dpgen.data.tables.localized import read_in_form
 from lightning_dpgen.data.tables.numeric import ABOVE, BELOW
 from lightning_dpgen.data.tables.reading import COMMENTED, Table, check_rows, with_person, without_person
 from lightning_dpgen.data.tables.schema import TableSchema, listed
+from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.data.tables.sources import written_source
+from lightning_dpgen.privacy.plain_text import say_count
 
 # The largest share of a column that may be moved, by default.
 MAX_MOVED = 0.05
@@ -82,8 +85,8 @@ class TableCheck:
 
     @property
     def passes(self) -> bool:
-        """True where nothing is refused, and no more is moved than may be."""
-        return not self.refused and not self.above
+        """True where there are records, none is refused, and no more is moved than may be."""
+        return self.rows > 0 and not self.refused and not self.above
 
     @property
     def refused(self) -> list[Finding]:
@@ -100,7 +103,7 @@ class TableCheck:
         return [(name, share) for name, share in moved.items() if share > self.max_moved]
 
     def __str__(self) -> str:
-        said = [f"{self.rows:,} records (private, stays here)"]
+        said = [f"{say_count(self.rows, 'record')} (private, stays here)"]
         said += [f"{COMMENTED}: {self.commented:,}"] * bool(self.commented)
         for one in self.findings[:_MOST_PRINTED]:
             to = "refused" if one.becomes is None else one.becomes if one.becomes == one.what else f"becomes {one.becomes}"
@@ -114,16 +117,17 @@ class TableCheck:
         if len(self.findings) > _MOST_PRINTED:
             columns = len({one.column for one in self.findings})
             rest = len(self.findings) - _MOST_PRINTED
-            said.append(f"and {rest:,} findings more; {columns:,} columns and constraints have one")
+            said.append(f"and {say_count(rest, 'finding')} more; {columns:,} columns and constraints have one")
         said += [f"found privately, so what is moved is not known yet: {listed(list(self.unknown))}"] * bool(self.unknown)
-        return "\n".join(said + ["nothing would be refused or moved"] * (not self.findings))
+        nothing = "nothing would be refused or moved" if self.rows else "a training would be refused: it needs a record"
+        return "\n".join(said + [nothing] * (not self.findings))
 
     __repr__ = __str__
 
 
 def check_table(
     source: Table,
-    schema: TableSchema,
+    schema: TableSchema | Mapping[str, Any] | str | Path,
     *,
     outside: str = REFUSE,
     person: str | None = None,
@@ -132,20 +136,19 @@ def check_table(
     """Return all that a schema would refuse or move of the records of a table. Private; nothing is spent or written.
 
     Args:
-        source, schema, outside, person: as for a training. Columns of which something is found privately are only read:
+        source, schema, outside, person: as for `fit`. Columns of which something is found privately are only read:
             what they are clamped to is not known yet.
         max_moved: the largest share of a column, or of a constraint's records, that may be moved.
 
     Raises:
         MissingData: if there is no such file.
         BadRecords: if it is no such table: it is damaged, or has other columns.
-        ValueError: for another `outside`.
+        ValueError: for another `outside`, or a schema that makes no sense.
 
     Example:
         >>> import pandas as pd
-        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
-        >>> schema = parse_schema("columns: {city: {type: category, values: [Oslo, Rome], missing: true, outside: clamp}}")
-        >>> found = check_table(pd.DataFrame({"city": ["Oslo", "ROME", "ROME", "Bonn"]}), schema)
+        >>> city = {"type": "category", "values": ["Oslo", "Rome"], "missing": True, "outside": "clamp"}
+        >>> found = check_table(pd.DataFrame({"city": ["Oslo", "ROME", "ROME", "Bonn"]}), {"columns": {"city": city}})
         >>> print(found)
         4 records (private, stays here)
         'city': not listed: 3 (75.0%), becomes missing: 'ROME' (2), 'Bonn' (1)
@@ -155,6 +158,7 @@ def check_table(
         False
     """
     check_outside(outside)
+    schema = schema_of(schema)
     rows = written_source(source, schema)
     check_rows(rows, schema, person)
     look = _Look(schema, person)

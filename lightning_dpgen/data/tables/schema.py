@@ -18,7 +18,7 @@ from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.categories import Category
-from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, is_text, shortened
+from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.column_types import holds, named_types
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.numeric import Numeric
@@ -513,16 +513,18 @@ class TableSchema:
         if not isinstance(self.types, Mapping) or not all(isinstance(name, str) for name in self.types.values()):
             raise BadSchema(f"{shortened(self.types)}: expected a type for each of some columns", key="types")
         columns = {column.name: column for column in self.recorded} if self.types else {}
+        wrong = {}
         for name, own in self.types.items():
             if name not in columns:
                 near = suggest(name, columns)
-                raise BadSchema(f"{shortened(name)}: expected the name of a column that is modelled{near}", key="types")
-            if not holds(own, columns[name]):
-                raise BadSchema(
+                wrong[name] = f"{shortened(name)}: expected the name of a column that is modelled{near}"
+            elif not holds(own, columns[name]):
+                wrong[name] = (
                     f"column {shortened(name)}: {shortened(own)}: expected a type of pandas or Arrow that holds all "
-                    "values which the schema allows, as in types: {age: int8, sex: category}",
-                    key="types",
+                    "values which the schema allows, as in types: {age: int8, sex: category}"
                 )
+        if wrong:
+            raise BadParts(wrong, "types")
 
     def _check_label(self) -> None:
         found = [column for column in self.modelled if column.name == self.label]

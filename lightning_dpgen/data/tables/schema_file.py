@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lightning_dpgen.data.files.text import check_there
-from lightning_dpgen.data.tables.column import BadSchema, shortened
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, shortened
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.relative import DISTANCE, RELATIVE_TO
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, FOUND
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.nearest_word import nearest
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.strict_json import read_json
@@ -22,6 +25,10 @@ from lightning_dpgen.privacy.strict_json import read_json
 UNFILLED = ("???", "TODO")
 # The words of PyYAML for text behind a closing quote.
 _BEHIND_QUOTE = "expected <block end>, but found '<scalar>'"
+# A place to fill in, behind a sign and not in a comment.
+_BETWEEN_BRACES = re.compile(r"(?m)(?<=[:,\[{ \t])\?\?\?(?=[\s,\]}]|$)")
+# The words of a problem, and the problem of a key that is misspelt.
+_WORD, _MEANT = re.compile(r"\w+"), re.compile(r"unknown here: did you mean '(\w+)'\?")
 _LARGEST_FILE = 16 * 2**20
 # By YAML 1.2, where `no` is no boolean and 12:30 no number.
 _SCALARS = {
@@ -112,6 +119,33 @@ def read_schema(path: str | Path) -> TableSchema:
     return parse_schema(_text(Path(path)), str(path))
 
 
+def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> TableSchema:
+    """Return a schema from itself, from what its file says as a dict, or from the path of that file.
+
+    Raises:
+        BadSchema: if it makes no sense, naming column, key and value.
+        MissingData, OSError: if the file is not there, or cannot be read.
+
+    Example:
+        >>> schema_of({"columns": {"age": {"type": "integer", "low": 0, "high": 99}}}).arrow.names
+        ['age']
+    """
+    if isinstance(description, TableSchema):
+        return description
+    if isinstance(description, str | Path):
+        return read_schema(place_of(description))
+    if not isinstance(description, Mapping):
+        raise BadSchema(
+            f"schema={shortened(description)}: expected a TableSchema, a dict with the keys of a schema file, or the path "
+            "of such a file"
+        )
+    fields = dict(description)
+    columns = fields.pop("columns", None)
+    if not isinstance(columns, Mapping):
+        raise BadSchema(f"{shortened(columns)}: expected a dict from column names to their declarations", key="columns")
+    return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields)
+
+
 def read_leniently(path: str | Path) -> tuple[TableSchema | None, list[BadSchema]]:
     """Read a file as `read_schema` does, and return all that is wrong with it; see `parse_leniently`."""
     check_there(Path(path), "schema")
@@ -171,25 +205,43 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
         hint = f"; did you mean columns in place of {shortened(near)}?" if near else ""
         raise BadSchema(f"{source}: expected columns: with each column's name and what is declared of it{hint}")
     lines, columns, problems = _lines(node), fields.pop("columns"), list[BadSchema]()
+
+    def tell(error: BadSchema, problem: str, part: Any = None) -> None:
+        line = lines.get((error.key, str(part)), lines.get((error.column, error.key), lines.get((error.column, None), 1)))
+        problems.append(BadSchema(problem, error.column, error.key, f"{source}, line {line}"))
+
     try:
         _refuse_unfilled(node, source)
     except BadSchema as error:
         problems.append(error)
-        for key, value in node.value:
-            for name, described in value.value if key.value == "columns" else ():
-                if _unfilled_lines(described):
-                    _leave_out(name.value, columns, fields)
-            if key.value in fields and _unfilled_lines(value):
-                del fields[key.value]
+    blank = _take_unfilled(node, columns, fields)
+    for name in list(columns):
+        columns[name], wrong = _mended(name, columns[name], blank.get(name, set()))
+        for one in wrong:
+            tell(one, one.problem)
+    names = list(columns)
+    for name in names:
+        if columns[name] is None:
+            _leave_out(name, columns, fields)
+    # Keys of the whole table are looked at where too few columns are left for one, too.
+    stand_in: list[Column] = []
     while True:
         try:
-            return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields), problems
+            found = TableSchema.of([column_of(name, one) for name, one in columns.items()] + stand_in, fields)
+            return None if stand_in else found, problems
+        except BadParts as error:
+            declared = fields[error.whole]
+            for part, problem in error.parts.items():
+                tell(error, problem, part if isinstance(declared, Mapping) else declared[part])
+            fields[error.whole] = _without(declared, error.parts)
         except BadSchema as error:
-            if problems and error.key == "columns":
-                # Too few are left.
-                return None, problems
-            line = lines.get((error.column, error.key), lines.get((error.column, None), 1))
-            problems.append(BadSchema(error.problem, error.column, error.key, f"{source}, line {line}"))
+            if problems and error.key == "columns" and not stand_in:
+                misnamed = {problem.column for problem in problems if problem.key == "name"}
+                name = next((name for name in names if name not in misnamed), "column")
+                columns.pop(name, None)
+                stand_in.append(Category(name=name, values=("0", "1")))
+                continue
+            tell(error, error.problem)
             if error.column is not None and error.column in columns:
                 _leave_out(error.column, columns, fields)
             elif error.key in fields:
@@ -198,14 +250,69 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
                 return None, problems
 
 
+def _mended(name: str, described: Any, blank: set[str]) -> tuple[dict[str, Any] | None, list[BadSchema]]:
+    """Return what is declared of a column without the keys that are wrong, or as they are meant, and what is wrong.
+
+    Args:
+        blank: keys that are to be filled in, and are left out already; what misses one of them is not told.
+
+    Returns:
+        None for what is declared where too little of it is left for a column.
+    """
+    problems: list[BadSchema] = []
+    kept, left_out = dict(described) if isinstance(described, dict) else {}, set(blank)
+    while True:
+        try:
+            column_of(name, kept if isinstance(described, dict) else described)
+            return kept, problems
+        except BadSchema as error:
+            is_there = error.key in kept
+            if not left_out or (is_there and left_out.isdisjoint(_WORD.findall(error.problem))):
+                problems.append(error)
+            if not is_there or error.key is None:
+                return None, problems
+            value, meant = kept.pop(error.key), _MEANT.fullmatch(error.problem)
+            if meant is not None and meant[1] not in kept:
+                kept[meant[1]] = value
+            else:
+                left_out.add(error.key)
+
+
+def _take_unfilled(root: yaml.MappingNode, columns: dict[str, Any], fields: dict[str, Any]) -> dict[str, set[str]]:
+    """Take what is to be filled in off the declarations, and return the keys that each column lacks since."""
+    blank: dict[str, set[str]] = {}
+    for key, value in root.value:
+        if key.value in fields and _unfilled_lines(value):
+            del fields[key.value]
+        for name, node in value.value if key.value == "columns" else ():
+            for inner, content in node.value if isinstance(node, yaml.MappingNode) else ():
+                if _unfilled_lines(content):
+                    del columns[name.value][inner.value]
+                    blank.setdefault(name.value, set()).add(inner.value)
+            if not isinstance(node, yaml.MappingNode) and _unfilled_lines(node):
+                columns[name.value] = {}
+                blank[name.value] = {"type"}
+    return blank
+
+
+def _without(declared: Any, parts: Container) -> Any:
+    """Return a mapping without some of its keys, or a list without what stands at some places."""
+    if isinstance(declared, Mapping):
+        return {key: value for key, value in declared.items() if key not in parts}
+    return [value for place, value in enumerate(declared) if place not in parts]
+
+
 def _leave_out(name: str, columns: dict[str, Any], fields: dict[str, Any]) -> None:
     """Leave out a column, and what is said of it elsewhere."""
     del columns[name]
     if fields.get("label") == name:
         del fields["label"]
+    if isinstance(fields.get("types"), dict):
+        fields["types"].pop(name, None)
+    named = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
     for key in (CONSTRAINTS, FOUND):
         if isinstance(fields.get(key), list):
-            fields[key] = [one for one in fields[key] if name not in str(one)]
+            fields[key] = [one for one in fields[key] if not named.search(str(one))]
     for other in columns.values():
         if isinstance(other, dict) and other.get(RELATIVE_TO) == name:
             for key in (RELATIVE_TO, DISTANCE):
@@ -261,9 +368,9 @@ def _parsed(text: str, source: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
         raise BadSchema(f"{source}, {refused}") from None
     except yaml.MarkedYAMLError as error:
         # Between braces ??? is not even YAML.
-        _refuse(
-            {number for number, line in enumerate(text.splitlines(), 1) if UNFILLED[0] in line.partition("#")[0]}, source
-        )
+        filled = _BETWEEN_BRACES.sub(UNFILLED[1], text)
+        if filled != text:
+            return _parsed(filled, source)
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
         told = error.problem or error.context
         behind = "; a text that begins with a quote ends with the next one: put the whole into quotes, or none"
@@ -279,11 +386,14 @@ def _parsed(text: str, source: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
 
 
 def _lines(root: yaml.MappingNode) -> dict[tuple[str | None, str | None], int]:
-    """Return the line of each column and key, as `BadSchema` names them."""
-    found = {}
+    """Return the line of each column and key, as `BadSchema` names them, and of each part of a list or a mapping."""
+    found: dict[tuple[str | None, str | None], int] = {}
     for key, value in root.value:
         found[None, key.value] = key.start_mark.line + 1
         if key.value != "columns":
+            for part in value.value if isinstance(value, yaml.CollectionNode) else ():
+                one = part[0] if isinstance(part, tuple) else part
+                found[key.value, str(one.value)] = one.start_mark.line + 1
             continue
         for name, described in value.value:
             found[name.value, None] = name.start_mark.line + 1
