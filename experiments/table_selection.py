@@ -206,7 +206,7 @@ class SelectedProducts(TableRecipe):
         return self.pairs is not None and self.pairs < len(self.tables["pairs"].tables)
 
     def _distances(self, singles: Measured) -> Distances:
-        label, tables = self.schema.layout.label, self.tables
+        label, tables = self.schema.layout.label if self.by_label else None, self.tables
         counts = zip(tables["singles"].tables, tables["singles"].tables_of(singles.sums), strict=True)
         by_group = {table[-1]: cells.reshape(-1, cells.shape[-1]) for table, cells in counts}
         total = total_of({"singles": tables["singles"]}, {"singles": singles})
@@ -234,7 +234,7 @@ def compared(rows: int, epsilon: float, pairs: int, seed: int) -> list[float]:
     some = np.sort(np.random.default_rng(seed).permutation(len(train))[:rows])
     train = Records(train.schema, train.encoded[some])
     components = Defaults(rows, train.schema.layout, epsilon, DELTA).components
-    recipe = SelectedProducts(train.schema, components, rows, seed=seed, pairs=pairs)
+    recipe = SelectedProducts(train.schema, components, rows, seed=seed, by_label=True, pairs=pairs)
     account = Account(make_plan(recipe.specs(1.0), epsilon=epsilon, delta=DELTA))
     mixture = recipe.measure(train, torch.zeros(rows, dtype=torch.int64), account)
     made = mixture.sample(rows, torch.Generator().manual_seed(seed))

@@ -61,8 +61,12 @@ class Forest:
         """
         shares = tables.shares()
         estimates = estimate_pairs(tables, shares, seed)
-        strong = {pair: own.information for pair, own in estimates.items() if own.information > _STRONG}
-        edges = [pair for pair in strongest_tree(len(layout.groups), strong) if not set(pair) & set(alone)]
+        strong = {
+            pair: own.information
+            for pair, own in estimates.items()
+            if own.information > _STRONG and not set(pair) & set(alone)
+        }
+        edges = strongest_tree(len(layout.groups), strong)
         return cls(layout, shares, estimates, _rooted(_bounded(edges, layout.groups), len(layout.groups)))
 
     @cached_property
@@ -249,7 +253,14 @@ class _Fit:
         # Without noise all tables weigh alike.
         self.of_pairs = (total / max(tables.pair_deviation, 1.0)) ** 2
         self.of_singles = (total / max(tables.single_deviation, 1.0)) ** 2
-        self.within = [(self.spans[one], self.spans[other]) for tree in forest.trees for one in tree for other in tree]
+        # Blocks of the target that are no matter of components alone: those within a tree, and what was not measured.
+        self.measured = set(tables.pairs)
+        tree = {group: place for place, groups in enumerate(forest.trees) for group in groups}
+        self.within = [
+            (self.spans[one], self.spans[other])
+            for one, other in itertools.product(range(len(self.spans)), repeat=2)
+            if tree[one] == tree[other] or (min(one, other), max(one, other)) not in self.measured
+        ]
         # Where tables are by label, that is no group of theirs.
         self.known = torch.ones(width)
         if self.label is not None:
@@ -339,6 +350,8 @@ class _Fit:
                 found, down = self._along(tree, by_label, shared, factors, shares)
                 divergence = divergence - down
                 for (first, second), made in found.items():
+                    if (min(first, second), max(first, second)) not in self.measured:
+                        continue
                     target = self.target[:, self.spans[first], self.spans[second]]
                     error = error + self.of_pairs * (made - target).square().sum()
             every = torch.cat([shares[group] for group in range(len(self.spans))], dim=1)

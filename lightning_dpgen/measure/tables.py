@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
@@ -140,15 +139,16 @@ class TableRecipe(Recipe):
         pairs = [(*label, *pair) for pair in itertools.combinations(groups, 2)]
         return tables | ({"pairs": Marginals(layout, pairs)} if pairs else {})
 
-    def _noisy(self, measured: Mapping[str, Measured]) -> NoisyTables:
+    def _measured(self, state: State) -> tuple[dict[str, Marginals], Mapping[str, Measured]]:
+        """Return the tables that were measured, and what was found."""
+        return self.tables, state[TABLES][0]
+
+    def _noisy(self, tables: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> NoisyTables:
         """Return what was found of each group, and of each two."""
-        tables, by_label = self.tables, int(self.by_label)
-        counts: dict[str, dict[tuple[int, ...], np.ndarray]] = {"pairs": {}}
+        by_label, counts = int(self.by_label), {"singles": {}, "pairs": {}}
         for name, own in measured.items():
-            of_groups = zip(tables[name].tables, tables[name].tables_of(own.sums), strict=True)
-            counts[name] = {
-                groups[by_label:]: table.numpy() if by_label else table.numpy()[None] for groups, table in of_groups
-            }
+            for groups, table in zip(tables[name].tables, tables[name].tables_of(own.sums), strict=True):
+                counts[name][groups[by_label:]] = table.numpy() if by_label else table.numpy()[None]
         return NoisyTables(
             singles={group: table for (group,), table in counts["singles"].items()},
             pairs=counts["pairs"],
@@ -159,9 +159,9 @@ class TableRecipe(Recipe):
         )
 
     def _fitted(self, state: State) -> tuple[Mixture, LabelRegression | None]:
-        measured = state[TABLES][0]
+        tables, measured = self._measured(state)
         if self._last.get("to") != [id(own) for own in measured.values()]:
-            layout, noisy = self.schema.layout, self._noisy(measured)
+            layout, noisy = self.schema.layout, self._noisy(tables, measured)
             rules = find_rules(layout, noisy)
             broken = broken_pairs(self.schema, rules)
             # A label that is drawn given all other groups, or that tells tables apart, follows from none of them.

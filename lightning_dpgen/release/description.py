@@ -21,15 +21,16 @@ PROJECTION = "projection"
 PLAIN_WEIGHTS = "weights"
 # The key that is true where the label given all other numbers was bought: drawn so in tables, a classifier elsewhere.
 LABELLED = "labelled"
-# The models that are fitted to measured statistics, by the kind of the records.
+# The models that are fitted to measured statistics, by the kind of the records; tables of an earlier planner, too.
 MEASURED = {
-    "table": "product_mixture",
-    "baskets": "product_mixture",
-    "images": "gaussian_mixture",
-    "series": "series_mixture",
+    "table": ("forest_mixture", "product_mixture"),
+    "baskets": ("product_mixture",),
+    "images": ("gaussian_mixture",),
+    "series": ("series_mixture",),
 }
+MEASURED_KINDS = {kind for kinds in MEASURED.values() for kind in kinds}
 # Models without an encoder, in words.
-_NO_ENCODER = dict.fromkeys(MEASURED.values(), "measured statistics") | {
+_NO_ENCODER = dict.fromkeys(MEASURED_KINDS, "measured statistics") | {
     "rbm_mixture": "Boltzmann machines",
     "wgan_mixture": "generators",
     PROJECTION: "projected rows",

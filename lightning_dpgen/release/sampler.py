@@ -55,8 +55,8 @@ from lightning_dpgen.release.rejection import Drawn, draw_all, draw_fitting, sho
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 from lightning_dpgen.release.written_series import written_series
 
-MEASURED = (StackedForests, StackedGaussians, SeriesGaussians, StackedProducts)
-NETWORKS = {network.kind: network for network in (*TRAINED.values(), *MEASURED)}
+_MEASURED = (StackedForests, StackedGaussians, SeriesGaussians, StackedProducts)
+NETWORKS = {network.kind: network for network in (*TRAINED.values(), *_MEASURED)}
 _LARGEST = 2**24
 _SEEDS = 2**63
 # Settings of networks that are neither sizes nor true or false, and the types that they have.

@@ -23,7 +23,7 @@ from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.croissant import write_croissant
 from lightning_dpgen.release.described import described, kept_constraints
-from lightning_dpgen.release.description import MEASURED
+from lightning_dpgen.release.description import MEASURED_KINDS
 from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
 from lightning_dpgen.release.files import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
@@ -111,7 +111,7 @@ class SyntheticContent:
             size=size_category(self.rows),
             tasks=tasks(schema),
             figure=self.figure,
-            measured=self.mixture.network.kind in MEASURED.values(),
+            measured=self.mixture.network.kind in MEASURED_KINDS,
             classified=_label(schema) if isinstance(self.mixture.network, LabelledNetwork) else None,
         )
 

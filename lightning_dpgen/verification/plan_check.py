@@ -23,7 +23,7 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.reference import read_reference
 from lightning_dpgen.privacy.rounding import round_down
 from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.release.description import LABELLED, MEASURED, PLAIN_WEIGHTS, PROJECTION
+from lightning_dpgen.release.description import LABELLED, MEASURED, MEASURED_KINDS, PLAIN_WEIGHTS, PROJECTION
 from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.run_names import in_words, names_of_a_run
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
@@ -67,7 +67,7 @@ def follows_from_settings(certificate: Mapping[str, Any], model: Mapping[str, An
 
 def _is_mixture(kind: Any) -> bool:
     """Return whether this package writes a model of this kind, or of a class of a user, into a release."""
-    kinds = {*MEASURED.values(), *(trained.kind for trained in TRAINED.values())}
+    kinds = MEASURED_KINDS | {trained.kind for trained in TRAINED.values()}
     return isinstance(kind, str) and (kind in kinds or ":" in kind)
 
 
@@ -196,7 +196,7 @@ def _of_model(settings: Settings, model: Mapping[str, Any]) -> Iterator[str]:
     elif settings.trained:
         fits = kind == TRAINED[spec.name].kind
     else:
-        fits = kind == MEASURED[schema.kind]
+        fits = kind in MEASURED[schema.kind]
     if not fits:
         yield f"declared.model: a model of {spec.title!r} is declared, and one of kind {kind!r} is released"
     if settings.trained and model.get("k") != settings.split.k:

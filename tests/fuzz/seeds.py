@@ -22,6 +22,8 @@ from PIL import Image
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.labelled import LabelledNetwork
@@ -49,6 +51,7 @@ from lightning_dpgen.release.weights import WeightsContent
 from .targets import TABLE
 
 PICTURES = ImageSchema(4, 4, levels=16, classes=3)
+CHOICES = parse_schema("columns: {a: {type: boolean}, b: {type: category, values: [x, y, z]}}")
 
 
 def write_seeds(corpus: Path) -> None:
@@ -82,6 +85,7 @@ def _bundles(folder: Path) -> dict[str, bytes]:
         "gaussians_of_series": SeriesGaussians(series, 2, size=3, lead=2, pieces=2),
         "products": StackedProducts(items, 2),
         "labelled": LabelledNetwork(StackedProducts(TABLE, 2)),
+        "forests": StackedForests(CHOICES, 2, [-1, 0]),
     }
     made = {}
     for name, network in networks.items():

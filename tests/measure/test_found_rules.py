@@ -48,7 +48,7 @@ def measured(encoded, deviation, seed):
 
 def rules_of(encoded, deviation, seed):
     recipe, found = measured(encoded, deviation, seed)
-    return set(find_rules(SCHEMA.layout, recipe._noisy(found)))
+    return set(find_rules(SCHEMA.layout, recipe._noisy(recipe.tables, found)))
 
 
 def test_rules_that_hold_are_found():

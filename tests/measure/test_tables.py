@@ -82,7 +82,8 @@ def exact_shares(mixture):
 
 
 @pytest.mark.parametrize("label", [None, "b"])
-def test_without_noise_the_tables_come_back(label):
+def test_without_noise_the_tables_come_back(label, fits_of):
+    fits_of(300)
     records = some_records(20_000, label)
     recipe, mixture, _ = measured(records, math.inf, k=12, by_label=label is not None)
     crossed = 4 + 6 if label is None else 3 + 3
@@ -114,8 +115,9 @@ def test_noise_is_weighed_and_not_fitted(fits_of):
     assert np.mean([distance(mixture, records, (group,)) for group in range(4)]) < 0.04
 
 
-def test_columns_that_follow_from_each_other_hang_on_trees_and_others_do_not():
+def test_columns_that_follow_from_each_other_hang_on_trees_and_others_do_not(fits_of):
     """What a mixture of few components could not say: two columns of forty values, each of which follows from the other."""
+    fits_of(150)
     random = np.random.default_rng(0)
     a, kind = random.integers(0, 40, 8000), random.permutation(40)
     b = np.where(random.random(8000) < 0.9, kind[a], random.integers(0, 40, 8000))
@@ -129,19 +131,20 @@ def test_columns_that_follow_from_each_other_hang_on_trees_and_others_do_not():
     assert (kind[drawn[:, 0]] == drawn[:, 1]).mean() == pytest.approx((kind[a] == b).mean(), abs=0.05)
 
 
-def test_more_records_than_noise_hold_components_together(monkeypatch):
+def test_more_records_than_noise_hold_components_together(monkeypatch, fits_of):
     """Kinds that chance alone makes are not repeated where hardly any noise hides them: all rows are as likely as any."""
     random = np.random.default_rng(0)
     drawn, every = random.integers(0, 4, (4000, 6)), np.array(list(itertools.product(range(4), repeat=6)))
     drawn, every = (Encoded(np.zeros((len(own), 0), np.float32), own.astype(np.uint8)) for own in (drawn, every))
     columns = {name: {"type": "category", "values": [f"{name}{i}" for i in range(4)]} for name in "abcdef"}
     schema, pairs = schema_of({"columns": columns}), list(itertools.combinations(range(6), 2))
+    fits_of(200)
     far = {}
     for weights in (forest_fit._TOGETHER, (forest_fit._USUAL,)):
         monkeypatch.setattr(forest_fit, "_TOGETHER", weights)
         _, mixture, _ = measured(Records(schema, drawn), 16.0, k=30)
         far[len(weights)] = np.mean([distance(mixture, Records(schema, every), pair) for pair in pairs])
-    assert far[6] < 0.85 * far[1]
+    assert far[max(far)] < 0.85 * far[1]
 
 
 def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(short_fits):
