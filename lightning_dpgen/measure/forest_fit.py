@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -20,15 +20,16 @@ from lightning_dpgen.models.forests import forest_order
 _STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, _MOST_CELLS = 8, 200_000
-# The fewest and the most steps of a fit, so that all steps are about so many products of two numbers; the largest step.
-_FEWEST, _MOST, _PRODUCTS, _LR = 300, 1000, 3e9, 0.1
+# Steps of a fit, the largest step, and the memory of squared gradients: with that of .999 three times as many steps were
+# as near.
+STEPS, _LR, _BETAS = 300, 0.2, (0.9, 0.9)
 # The logarithm of the factor by which a component prefers a row that it begins with, and its deviation by chance.
 _BEGIN, _SPREAD = 2.0, 0.1
 # Weights of the relative entropy that holds components to what all have in common, beside squared errors in deviations of
 # the noise; and the one to begin with.
 _TOGETHER, _USUAL = (3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0), 10.0
-# One of them is chosen by fits of so many of all steps, to tables with so many deviations more.
-_TRIAL, _PART = 0.4, 0.7
+# One of them is chosen by fits of so many of all steps.
+_TRIAL = 0.4
 # The weight of the share of records that have a pair of choices that there is not, in records and deviations of the noise.
 # At ten times as much nothing else would be fitted, at a tenth other columns would move when they are left out.
 _HELD = 100.0
@@ -155,10 +156,11 @@ class ForestFit:
 def fit_forest(
     forest: Forest,
     tables: NoisyTables,
+    split: Callable[[bool], tuple[NoisyTables, NoisyTables]],
     k: int,
     seed: int,
     *,
-    steps: int | None = None,
+    steps: int = STEPS,
     free: Collection[int] = (),
     broken: Tensor | None = None,
 ) -> ForestFit:
@@ -169,60 +171,41 @@ def fit_forest(
     components are held together is chosen by short fits to a part of noise and chance, judged by the rest.
 
     Args:
-        steps: how many; None for as many as the sizes let be cheap.
+        split: gives the tables with their noise split in two (`measure.splitting`), and the chance of a sample, too, where
+            that is asked for.
         free: groups that are not held.
         broken: pairs of choices (width, width) that no record has, 1 there and else 0: their share is held down, so that
             leaving such records out moves little else.
     """
-    if steps is None:
-        products = k * tables.labels * forest.layout.width**2
-        steps = round(min(max(_PRODUCTS / products, _FEWEST), _MOST))
     held_down = None
     if broken is not None:
         held_down = (broken + broken.T) * (_HELD * tables.total / max(tables.pair_deviation, 1.0) / 4.0)
-    seen, held_out = _split(tables, seed)
 
-    def distance(together: float) -> float:
-        short = _Fit(forest, seen, k, seed, together, free, held_down).descended(max(round(_TRIAL * steps), 1))
-        return _Fit(forest, held_out, k, seed, together, free, None).distance(short)
+    def distances(chance: bool) -> Callable[[float], float]:
+        """Return how far fits to one part are from the other, by their weight; parts of noise, and perhaps of chance."""
+        seen, held_out = split(chance)
 
-    together = _lowest(distance)
+        @functools.cache
+        def distance(together: float) -> float:
+            short = _Fit(forest, seen, k, seed, together, free, held_down).descended(max(round(_TRIAL * steps), 1))
+            return _Fit(forest, held_out, k, seed, together, free, None).distance(short)
+
+        return distance
+
+    # Columns that follow from each other share their chance, which is split in each cell alone: where components may be
+    # told apart more, noise alone is judged.
+    together = _lowest(distances(True), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
+    if together == _USUAL and tables.pair_deviation:
+        together = _lowest(distances(False), _TOGETHER[_TOGETHER.index(_USUAL) :])
     return _Fit(forest, tables, k, seed, together, free, held_down).descended(steps)
 
 
-def _lowest(distance: Callable[[float], float]) -> float:
-    """Return the weight from the usual one on, upwards or else downwards, after which the distance grows."""
-    far = {_USUAL: distance(_USUAL)}
-    place = _TOGETHER.index(_USUAL)
-    for others in (_TOGETHER[place - 1 :: -1] if place else (), _TOGETHER[place + 1 :]):
-        best = _USUAL
-        for weight in others:
-            far[weight] = distance(weight)
-            if not far[weight] < far[best]:
-                break
-            best = weight
-        if best != _USUAL:
-            return best
-    return _USUAL
-
-
-def _split(tables: NoisyTables, seed: int) -> tuple[NoisyTables, NoisyTables]:
-    """Split the noise of tables, and the chance of a sample, as `measure.splitting.split_noise` does."""
-    random = np.random.default_rng((seed, 1))
-    parts: tuple[dict, dict] = ({}, {})
-    for key, counts in itertools.chain(tables.singles.items(), tables.pairs.items()):
-        deviation = tables.single_deviation if isinstance(key, int) else tables.pair_deviation
-        shares = np.clip(counts / tables.total, 0.0, 1.0)
-        drawn = np.sqrt(deviation**2 + tables.total * shares * (1.0 - shares)) * random.standard_normal(counts.shape)
-        parts[0][key], parts[1][key] = counts + _PART * drawn, counts - drawn / _PART
-    made = []
-    for part, more in zip(parts, (_PART, 1.0 / _PART), strict=True):
-        factor = math.hypot(1.0, more)
-        made.append(replace(
-            tables, singles={key: part[key] for key in tables.singles}, pairs={key: part[key] for key in tables.pairs},
-            single_deviation=factor * tables.single_deviation, pair_deviation=factor * tables.pair_deviation,
-        ))  # fmt: skip
-    return made[0], made[1]
+def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> float:
+    """Return the weight before the first from which the distance grows."""
+    for weight, after in itertools.pairwise(weights):
+        if not distance(after) < distance(weight):
+            return weight
+    return weights[-1]
 
 
 class _Fit:
@@ -294,7 +277,7 @@ class _Fit:
         }
         mixing = torch.zeros(self.k, requires_grad=True)
         parameters = [tilts, mixing, alone, *(own.requires_grad_() for own in logits.values())]
-        optimizer = torch.optim.Adam(parameters, lr=_LR, fused=True)
+        optimizer = torch.optim.Adam(parameters, lr=_LR, betas=_BETAS, fused=True)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
         for _ in range(steps):
             optimizer.zero_grad()

@@ -17,6 +17,7 @@ from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_r
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
 from lightning_dpgen.measure.pair_tables import NoisyTables
 from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.splitting import split_noise
 from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.whole_shares import mixed_shares, whole_shares
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
@@ -32,6 +33,8 @@ TABLES = "tables"
 _RIDGE, _LEAST = 140.0, 2e-4
 # Counts are by the label where a cell holds so many records more than its noise has deviations.
 _WORTH = 0.7
+# The weight of components is chosen by noise that is split off, so many of its deviations.
+_PART = 0.7
 # Columns determine the label where they leave so little of the doubt about it, as the mixture says.
 _DOUBT = 0.1
 
@@ -168,7 +171,15 @@ class TableRecipe(Recipe):
             alone = {layout.label} if self.label_share or self.by_label else set()
             forest = Forest.of(layout, noisy, self.seed, alone)
             held_down = broken if broken.any() else None
-            fit = fit_forest(forest, noisy, self.k, self.seed, free={layout.label}, broken=held_down)
+
+            def split(chance: bool) -> tuple[NoisyTables, NoisyTables]:
+                # Records are a sample of those that might have been: a count has about the variance of a binomial one.
+                shares = {name: (own.sums / noisy.total).clamp(0.0, 1.0) for name, own in measured.items()}
+                variances = {name: noisy.total * share * (1.0 - share) for name, share in shares.items()}
+                seen, held_out = split_noise(measured, _PART, self.seed, variances if chance else None)
+                return tuple(replace(self._noisy(tables, part), total=noisy.total) for part in (seen, held_out))
+
+            fit = fit_forest(forest, noisy, split, self.k, self.seed, free={layout.label}, broken=held_down)
             network = StackedForests(with_rules(self.schema, rules), self.k, forest.parents)
             network.tilts.copy_(fit.tilts)
             for table, shares in zip(network.tables, fit.tables, strict=True):

@@ -163,7 +163,8 @@ def some_records(n, choices=3, seed=0):
 
 
 def recipe(records, **settings):
-    return TableRecipe(records.schema, n=len(records), **({"k": 8, "label_share": 0.3} | settings))
+    # At these strengths the program tells labels apart in each table (`pays_by_label`).
+    return TableRecipe(records.schema, n=len(records), **({"k": 8, "label_share": 0.3, "by_label": True} | settings))
 
 
 def measured(records, epsilon, **settings):
@@ -191,8 +192,7 @@ def given(mixture, records):
 @pytest.mark.parametrize("choices", [2, 3])
 def test_without_noise_the_label_follows_its_logits(choices):
     records, true = some_records(20_000, choices)
-    # So much is certain that the program tells the label apart in each table.
-    _, mixture, _ = measured(records, math.inf, by_label=True)
+    _, mixture, _ = measured(records, math.inf)
     assert np.abs(given(mixture, records) - true).mean() < 0.02
     drawn = mixture.sample(20_000, torch.Generator().manual_seed(0)).codes
     shares = [np.bincount(codes[:, 4], minlength=choices) / 20_000 for codes in (drawn, records.encoded.codes)]
@@ -248,7 +248,7 @@ def test_a_label_that_columns_determine_is_left_to_the_mixture(monkeypatch):
     a, b = random.integers(0, 2, (2, 4000))
     codes = np.stack([a, b, *random.integers(0, 4, (2, 4000)), a ^ b], axis=1).astype(np.uint8)
     records = Records(schema(2), Encoded(np.zeros((4000, 0), np.float32), codes))
-    own, mixture, kept = measured(records, 5.0, by_label=True)
+    own, mixture, kept = measured(records, 5.0)
     told = mixture.network.label_shares(records.encoded, mixture.weights).argmax(dim=1).numpy()
     assert (told == a ^ b).mean() > 0.95
     drawn = mixture.sample(4000, torch.Generator().manual_seed(0)).codes
@@ -261,7 +261,7 @@ def test_a_label_that_columns_determine_is_left_to_the_mixture(monkeypatch):
         copy = pickle.loads(pickle.dumps(statistic))
         assert torch.equal(sums(copy, codes[:50]), sums(statistic, codes[:50]))
     monkeypatch.setattr(tables, "_DOUBT", 0.0)
-    start = recipe(records, by_label=True).fitted({**kept[-1], LABELS: ()}).network
+    start = recipe(records).fitted({**kept[-1], LABELS: ()}).network
     assert float(start.label_closeness) != 1.0
 
 
