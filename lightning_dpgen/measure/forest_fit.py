@@ -54,21 +54,21 @@ class Forest:
     parents: tuple[int, ...]
 
     @classmethod
-    def of(cls, layout: Layout, tables: NoisyTables, seed: int, alone: Collection[int] = ()) -> Forest:
+    def of(cls, layout: Layout, tables: NoisyTables, seed: int, leaf: int | None = None) -> Forest:
         """Find the forest that noisy tables show.
 
         Args:
-            alone: groups that are in no tree.
+            leaf: a group from which no other one may follow; None for none.
         """
-        shares = tables.shares()
+        shares, sizes = tables.shares(), layout.groups
         estimates = estimate_pairs(tables, shares, seed)
-        strong = {
-            pair: own.information
-            for pair, own in estimates.items()
-            if own.information > _STRONG and not set(pair) & set(alone)
-        }
-        edges = strongest_tree(len(layout.groups), strong)
-        return cls(layout, shares, estimates, _rooted(_bounded(edges, layout.groups), len(layout.groups)))
+        strong = {pair: own.information for pair, own in estimates.items() if own.information > _STRONG}
+        edges = _bounded(strongest_tree(len(sizes), {pair: strong[pair] for pair in strong if leaf not in pair}), sizes)
+        for pair in sorted((pair for pair in strong if leaf in pair), key=lambda pair: -strong[pair]):
+            if len(joined := _bounded([*edges, pair], sizes)) > len(edges):
+                edges = joined
+                break
+        return cls(layout, shares, estimates, _rooted(edges, len(sizes), leaf))
 
     @cached_property
     def order(self) -> list[int]:
@@ -119,14 +119,14 @@ def _bounded(edges: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[tup
     return kept
 
 
-def _rooted(edges: Sequence[tuple[int, int]], groups: int) -> tuple[int, ...]:
+def _rooted(edges: Sequence[tuple[int, int]], groups: int, leaf: int | None = None) -> tuple[int, ...]:
     """Return the parent of each group; a tree hangs on the group of most neighbours, so that it is shallow."""
     beside: dict[int, list[int]] = {group: [] for group in range(groups)}
     for first, second in edges:
         beside[first].append(second)
         beside[second].append(first)
     parents = [-2] * groups
-    for root in sorted(beside, key=lambda group: (-len(beside[group]), group)):
+    for root in sorted(beside, key=lambda group: (group == leaf, -len(beside[group]), group)):
         if parents[root] != -2:
             continue
         parents[root], waiting = -1, [root]

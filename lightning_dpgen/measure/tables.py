@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
@@ -167,9 +168,8 @@ class TableRecipe(Recipe):
             layout, noisy = self.schema.layout, self._noisy(tables, measured)
             rules = find_rules(layout, noisy)
             broken = broken_pairs(self.schema, rules)
-            # A label that is drawn given all other groups, or that tells tables apart, follows from none of them.
-            alone = {layout.label} if self.label_share or self.by_label else set()
-            forest = Forest.of(layout, noisy, self.seed, alone)
+            # From a label that is drawn last, given all other groups, none of them follows.
+            forest = Forest.of(layout, noisy, self.seed, layout.label if self.label_share else None)
             held_down = broken if broken.any() else None
 
             def split(chance: bool) -> tuple[NoisyTables, NoisyTables]:
@@ -229,11 +229,12 @@ def _made_up(mixture: Mixture, seed: int) -> MadeUp:
     The shares of labels given the other columns are known, and so are those of all records. Where the columns determine
     the label, what the mixture says of it is kept: a regression could not say it.
     """
-    layout, weights = mixture.network.schema.layout, mixture.weights.double()
+    layout, network = mixture.network.schema.layout, mixture.network
     made = made_up(mixture, seed, follow=True)
-    level, labels = weights.clamp(min=1e-30).log(), mixture.network.component_shares(layout.label)
-    before = _OfColumns(layout, mixture.network.log_evidence, level, labels)
-    found, shares = before.shares(made.records), weights @ labels.clamp(min=LEAST)
+    level, parent = mixture.weights.double().clamp(min=1e-30).log(), network.parents[layout.label]
+    before = _OfColumns(layout, network.log_evidence, level, network.label_table, parent)
+    found = before.shares(made.records)
+    shares = found.mean(dim=0).clamp(min=LEAST)
     determined = _doubt(found) <= _DOUBT * _doubt(shares[None])
     return replace(made, given=found, shares=shares, before=before if determined else None)
 
@@ -246,17 +247,24 @@ class _OfColumns:
         layout: the records' layout.
         rows: (features, k) how probable components make each choice (`StackedForests.log_evidence`).
         level: (k,) logarithms of the components' weights.
-        labels: (k, labels) the shares of labels in components.
+        labels: (choices of the parent, k, labels) the shares of labels in components (`StackedForests.label_table`).
+        parent: the group from which the label follows, or -1.
     """
 
     layout: Layout
     rows: Tensor
     level: Tensor
     labels: Tensor
+    parent: int
 
     def shares(self, records: Encoded) -> Tensor:
         """Return the shares (B, labels) of records."""
-        return mixed_shares(whole_shares(added_up(records, self.layout, self.rows) + self.level), self.labels)
+        probable = whole_shares(added_up(records, self.layout, self.rows) + self.level)
+        shares = torch.zeros(len(records), self.labels.shape[2], dtype=torch.float64)
+        for row, labels in enumerate(self.labels):
+            own = torch.from_numpy(records.codes[:, self.parent] == row) if self.parent >= 0 else slice(None)
+            shares[own] = mixed_shares(probable[own], labels)
+        return shares
 
     def __call__(self, records: Encoded) -> Tensor:
         """Return the same, none of them 0."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.models.networks import check_sizes
@@ -91,28 +93,32 @@ class StackedForests(nn.Module):
 
     @property
     def log_evidence(self) -> Tensor:
-        """Return rows (width, k), float64: those of a record's choices add up to how probable each component makes it.
+        """Return rows (width, k), float64: those of a record's choices, but for its label, tell which component made it.
 
-        The sum is the logarithm of the probability less what all components have in common. The rows of a group without
-        parent and children, such as a label, may be left out: that is the sum for the other groups.
+        They add up to the logarithm of the probability of all other groups less what components have in common. The label
+        has to be a group without children.
         """
         layout, tilts = self.schema.layout, self.tilts.double().clamp(min=_LEAST)
         rows = tilts.log().T.clone()
         for group, (span, parent) in enumerate(zip(layout.spans, self.parents, strict=True)):
-            sums = (tilts[:, span] @ self.tables[group].double().T).clamp(min=_LEAST).log().T
-            rows[span if parent < 0 else layout.spans[parent]] -= sums
+            if group != layout.label:
+                sums = (tilts[:, span] @ self.tables[group].double().T).clamp(min=_LEAST).log().T
+                rows[span if parent < 0 else layout.spans[parent]] -= sums
         return rows
 
-    def component_shares(self, group: int) -> Tensor:
-        """Return the shares (k, choices) of a group without a parent, in float64.
+    @property
+    def label_table(self) -> Tensor:
+        """Return the shares (choices of the label's parent, k, labels) of labels, in float64; one row without a parent."""
+        label = self.schema.layout.label
+        tilts = self.tilts[:, self.schema.layout.spans[label]].double()
+        shares = self.tables[label].double()[:, None] * tilts
+        return shares / shares.sum(dim=2, keepdim=True).clamp(min=_LEAST)
 
-        Raises:
-            ValueError: for a group that has one.
-        """
-        if self.parents[group] >= 0:
-            raise ValueError(f"group {group}: expected one without a parent, and it has {self.parents[group]}")
-        shares = self.tables[group].double() * self.tilts[:, self.schema.layout.spans[group]].double()
-        return shares / shares.sum(dim=1, keepdim=True)
+    def label_rows(self, records: Encoded) -> Tensor:
+        """Return the row (B,) of `label_table` of each record, int64."""
+        parent = self.parents[self.schema.layout.label]
+        codes = records.codes[:, parent] if parent >= 0 else np.zeros(len(records))
+        return torch.from_numpy(codes.astype(np.int64))
 
 
 def forest_order(parents: Sequence[int], groups: int) -> list[int]:

@@ -49,6 +49,8 @@ class LabelledNetwork(nn.Module):
 
     def __init__(self, network: GenerativeNetwork) -> None:
         features = self._features_of(network.schema)
+        if isinstance(network, StackedForests) and network.schema.layout.label in network.parents:
+            raise ValueError("parents: expected a label from which no other group follows, since it is drawn last")
         super().__init__()
         self.network: Any = network
         self.kind, self.schema, self.k = network.kind, network.schema, network.k
@@ -104,10 +106,11 @@ class LabelledNetwork(nn.Module):
         if not closeness or not isinstance(self.network, StackedProducts | StackedForests):
             return torch.softmax(logits, dim=1)
         likely = added_up(records, layout, self.network.log_evidence) + weights.double().clamp(min=1e-30).log()
-        own = closeness * self.network.component_shares(layout.label).clamp(min=LEAST).log()
+        own = closeness * self.network.label_table.clamp(min=LEAST).log()
+        rows = self.network.label_rows(records)
         shares = torch.zeros_like(logits)
-        for probable, followed in zip(torch.softmax(likely, dim=1).T, own, strict=True):
-            shares += probable[:, None] * torch.softmax(logits + followed, dim=1)
+        for probable, followed in zip(torch.softmax(likely, dim=1).T, own.transpose(0, 1), strict=True):
+            shares += probable[:, None] * torch.softmax(logits + followed[rows], dim=1)
         return shares
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.models.networks import check_sizes
@@ -52,6 +53,11 @@ class StackedProducts(nn.Module):
         """Return rows (width, k), float64, the logarithms of shares of choices: see `StackedForests.log_evidence`."""
         return self.means.double().clamp(min=1e-9).log().T
 
-    def component_shares(self, group: int) -> Tensor:
-        """Return the shares (k, choices) of a group, in float64."""
-        return self.means[:, self.schema.layout.spans[group]].double()
+    @property
+    def label_table(self) -> Tensor:
+        """Return the shares (1, k, labels) of labels, in float64."""
+        return self.means[None, :, self.schema.layout.labels].double()
+
+    def label_rows(self, records: Encoded) -> Tensor:
+        """Return 0 (B,) for each record, int64: components alone tell of its label."""
+        return torch.zeros(len(records), dtype=torch.int64)

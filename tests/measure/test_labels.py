@@ -178,7 +178,7 @@ def measured(records, epsilon, **settings):
 
 def shares_of_labels(network):
     """Return the logarithms (k, labels) of the shares of labels in components."""
-    return network.network.component_shares(network.schema.layout.label).clamp(min=LEAST).log()
+    return network.network.label_table[0].clamp(min=LEAST).log()
 
 
 def given(mixture, records):

@@ -117,6 +117,6 @@ def test_what_is_no_forest_is_refused(parents):
     assert forest_order([-1, 0, 1], 3) == [0, 1, 2]
 
 
-def test_a_group_with_a_parent_has_no_shares_of_its_own():
-    with pytest.raises(ValueError, match="group 0: expected one without a parent, and it has 3"):
-        forests(FORESTS["two"]).component_shares(0)
+def test_no_group_follows_from_a_label_that_is_drawn_last():
+    with pytest.raises(ValueError, match="expected a label from which no other group follows"):
+        LabelledNetwork(StackedForests(SCHEMA, 2, [-1, -1, -1, 4, -1]))
