@@ -110,8 +110,8 @@ def declared_unit(declared: Mapping[str, Any]) -> str | None:
     try:
         kind = variants(RunSpec, "data")[declared["data"]]
         return default_unit(source_of(parse(kind, _data(declared), within="data")))
-    # The check of the plan tells the mistake in settings of strangers.
     except Exception:
+        # Settings of strangers may end anywhere here, and the check of the plan refuses them with the reason.
         return None
 
 

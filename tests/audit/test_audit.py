@@ -66,7 +66,7 @@ BROKEN = {
         {"rule.scope.sensitivity(bounds) * (reach": "rule.scope.sensitivity(bounds) / 2 * (reach"}, MODELS["rbm"],
         {"the same, of a record far beyond the bound"}),
     "noise half as large in what is measured alone": (Workload.measure, {
-        "sensitivity=bound / unit)": "sensitivity=bound / unit / 2)"}, MODELS["measured"], {"means", "squares"}),
+        "sensitivity=bound)": "sensitivity=bound / 2)"}, MODELS["measured"], {"means", "squares"}),
     "a missing clip": (privatize.clipped_weights, {FACTORS: "factors = lambda norms, bound: torch.ones_like(norms)"},
                        MODELS["rbm"], {"the same, of a record far beyond the bound"}),
     "seeded noise": (PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(0)"}, MODELS["measured"],

@@ -99,14 +99,15 @@ BROKEN = {
     "a vector that depends on other records": (
         Means.sums, {SHORTENED: f"{SHORTENED} * (-1.0) ** len(component)"}, DIGITS, "means: means", ""),
     "noise that is asked for too small": (
-        mechanisms.rounded_gaussian, {"deviation = multiplier *": "deviation = 0.9 * multiplier *"}, DIGITS,
+        mechanisms.rounded_gaussian, {"sigma = max(sigma,": "sigma = max(0.9 * sigma,"}, DIGITS,
         "means: counts", ""),
     "no noise": (mechanisms.rounded_gaussian, {ROUNDED_NOISE: "pass"}, DIGITS, "the whole run", "was not drawn"),
     "a value beside the noise": (
         Workload.measure, {"Measured(noisy, deviation": "Measured(sums_of[name] + 0.0, deviation"}, DIGITS,
         "the whole run", "more than the noisy values"),
     "noise by the records": (
-        Workload.measure, {"bound = statistics[name].bound": "bound = statistics[name].bound * (1 + len(records) / 99)"},
+        Workload.measure, {
+            "= statistics[name].bound,": "= statistics[name].bound * (1 + len(records) / 99),"},
         DIGITS, "the whole run", "depends on the records"),
     "an access that is not counted": (
         Plan.event.fget, {"return self.composition": "return composed([event for _, event in self.stage_events[:-1]])"},
