@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,8 +16,9 @@ from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimate_pairs, strongest_tree
 from lightning_dpgen.models.forests import forest_order
 
-# Groups hang together in a tree where both have so much mutual information, in nats.
-_STRONG = 0.1
+# Groups hang together in a tree where both have so much mutual information, in nats. Where tables are by label, components
+# can tell weaker ties for each label by itself, which a tree has in common for all of them.
+_STRONG, _STRONG_BY_LABEL = 0.1, 1.0
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, _MOST_CELLS = 8, 200_000
 # Steps of a fit, the largest step, and the memory of squared gradients: with that of .999 three times as many steps were
@@ -62,7 +63,8 @@ class Forest:
         """
         shares, sizes = tables.shares(), layout.groups
         estimates = estimate_pairs(tables, shares, seed)
-        strong = {pair: own.information for pair, own in estimates.items() if own.information > _STRONG}
+        least = _STRONG if tables.label is None else _STRONG_BY_LABEL
+        strong = {pair: own.information for pair, own in estimates.items() if own.information > least}
         edges = _bounded(strongest_tree(len(sizes), {pair: strong[pair] for pair in strong if leaf not in pair}), sizes)
         for pair in sorted((pair for pair in strong if leaf in pair), key=lambda pair: -strong[pair]):
             if len(joined := _bounded([*edges, pair], sizes)) > len(edges):
@@ -279,10 +281,10 @@ class _Fit:
         parameters = [tilts, mixing, alone, *(own.requires_grad_() for own in logits.values())]
         optimizer = torch.optim.Adam(parameters, lr=_LR, betas=_BETAS, fused=True)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
-        for _ in range(steps):
+        for step in range(steps):
             optimizer.zero_grad()
             shared = {group: torch.softmax(own, dim=1) for group, own in logits.items()}
-            error, divergence = self._loss(torch.softmax(mixing, dim=0), self._normed(alone.exp())[0], shared, tilts)
+            error, divergence = self._loss(torch.softmax(mixing, dim=0), self._normed(alone.exp())[0], shared, tilts, step)
             (error + self.together * divergence).backward()
             optimizer.step()
             schedule.step()
@@ -309,7 +311,9 @@ class _Fit:
         sums = values @ self.groups
         return values / (sums @ self.groups.T), sums
 
-    def _loss(self, weights: Tensor, roots: Tensor, shared: Mapping[int, Tensor], tilts: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss(
+        self, weights: Tensor, roots: Tensor, shared: Mapping[int, Tensor], tilts: Tensor, step: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return squared errors, and how far components are from what they have in common.
 
         The latter is the relative entropy of the components' tables to those that they share, summed over them.
@@ -317,6 +321,8 @@ class _Fit:
         Args:
             roots: (width,) the shared tables of groups without a parent; other places are not looked at.
             shared: those of all others.
+            step: tables of groups of a tree that are no neighbours are looked at from one of them, another in each step;
+                None for all of them.
         """
         factors = tilts.exp()
         every, sums = self._normed(roots * factors)
@@ -330,13 +336,13 @@ class _Fit:
             for tree in self.forest.trees:
                 if len(tree) == 1:
                     continue
-                found, down = self._along(tree, by_label, shared, factors, shares)
-                divergence = divergence - down
-                for (first, second), made in found.items():
-                    if (min(first, second), max(first, second)) not in self.measured:
-                        continue
-                    target = self.target[:, self.spans[first], self.spans[second]]
-                    error = error + self.of_pairs * (made - target).square().sum()
+                walk = _Walk(self, tree, shared, factors, shares)
+                divergence = divergence - walk.held
+                sources = tree if step is None else [tree[step % len(tree)]]
+                for pair, made, weight in [*walk.neighbours(by_label), *walk.others(sources, by_label)]:
+                    if pair in self.measured:
+                        target = self.target[:, self.spans[pair[0]], self.spans[pair[1]]]
+                        error = error + weight * self.of_pairs * (made - target).square().sum()
             every = torch.cat([shares[group] for group in range(len(self.spans))], dim=1)
         divergence = divergence + ((every * tilts).sum(dim=0) * self.held).sum()
         single_errors = (by_label.T @ every - self.singles) * self.known
@@ -344,44 +350,82 @@ class _Fit:
         arguments = (self.target, self._made, self.within, self.of_pairs, self.held_down)
         return error + _Across.apply(every, by_label, *arguments), divergence
 
-    def _along(
-        self,
-        tree: Sequence[int],
-        by_label: Tensor,
-        shared: Mapping[int, Tensor],
-        factors: Tensor,
-        shares: dict[int, Tensor],
-    ) -> tuple[dict[tuple[int, int], Tensor], Tensor]:
-        """Return the tables (labels, ...) of each two groups of a tree, and note the shares (k, choices) of its groups.
 
-        ``Q_z = diag(1 / N_z) T diag(u_z)`` is the table of a component, so that a table of neighbours is one product of
-        matrices, and that of others one with the shared table. The second number is the sum of the logarithms of N that
-        records meet, which is a part of the relative entropy.
+class _Walk:
+    """The tables of a tree's groups, in each component.
+
+    A component's table of a group given its parent is ``diag(1 / N_z) T diag(u_z)``, so that of two neighbours is one
+    product of matrices, and a step farther is one with the shared table.
+
+    Attributes:
+        held: the sum of the logarithms of N that records meet, which is a part of the relative entropy.
+    """
+
+    def __init__(
+        self, fit: _Fit, tree: Sequence[int], shared: Mapping[int, Tensor], factors: Tensor, shares: dict[int, Tensor]
+    ) -> None:
+        """Walk down the tree, and note the shares (k, choices) of its groups."""
+        self.tree, self.shared, self.parents = tree, shared, fit.forest.parents
+        self.own = {group: factors[:, fit.spans[group]] for group in tree}
+        # By group: (k, choices of the parent) the sums N, and the parent's shares over them; (k, choices) what is moved on.
+        self.sums: dict[int, Tensor] = {}
+        self.over: dict[int, Tensor] = {}
+        self.moved: dict[int, Tensor] = {}
+        self.held = torch.zeros(())
+        for group in tree[1:]:
+            parent = self.parents[group]
+            self.sums[group] = self.own[group] @ shared[group].T
+            if group not in fit.free:
+                self.held = self.held + (shares[parent] * self.sums[group].log()).sum()
+            self.over[group] = shares[parent] / self.sums[group]
+            self.moved[group] = self.over[group] @ shared[group]
+            shares[group] = self.moved[group] * self.own[group]
+
+    def neighbours(self, by_label: Tensor) -> Iterator[tuple[tuple[int, int], Tensor, float]]:
+        """Yield each group and its parent, lower first, their tables (labels, ...) of all components, and weight 1."""
+        for group in self.tree[1:]:
+            pair, table = (self.parents[group], group), self.shared[group]
+            made = torch.stack([
+                table * ((weights[:, None] * self.over[group]).T @ self.own[group]) for weights in by_label.T
+            ])  # fmt: skip
+            yield (pair, made, 1.0) if pair[0] < pair[1] else (pair[::-1], made.transpose(1, 2), 1.0)
+
+    def others(self, sources: Sequence[int], by_label: Tensor) -> Iterator[tuple[tuple[int, int], Tensor, float]]:
+        """Yield the same of a few groups and those that are no neighbours of theirs.
+
+        They weigh so much that on average over the sources each two groups count once.
+        """
+        weight = len(self.tree) / (2.0 * len(sources))
+        for source in sources:
+            tables: dict[int, Tensor] = {}
+            waiting = [(source, source)]
+            for group, before in waiting:
+                beyond = [
+                    other for other in self.tree
+                    if other != before and (self.parents[other] == group or self.parents[group] == other)
+                ]  # fmt: skip
+                waiting += [(other, group) for other in beyond]
+                if group == source or (before == source and not beyond):
+                    continue
+                tables[group] = self._step(tables.get(before), before, group)
+                if before != source:
+                    made, pair = torch.tensordot(by_label.T, tables[group], dims=1), (source, group)
+                    yield (pair, made, weight) if source < group else (pair[::-1], made.transpose(1, 2), weight)
+
+    def _step(self, table: Tensor | None, before: int, group: int) -> Tensor:
+        """Return the tables (k, choices of the source, choices) of a group from those of its neighbour.
 
         Args:
-            by_label: (k, labels) the weight of each component, with each label.
+            table: those of the neighbour; None where that is the source itself.
         """
-        parents, found, down = self.forest.parents, {}, torch.zeros(())
-        joint: dict[tuple[int, int], Tensor] = {}
-        for place, group in enumerate(tree):
-            own, parent = factors[:, self.spans[group]], parents[group]
-            if parent < 0:
-                continue
-            table = shared[group]
-            sums = own @ table.T
-            if group not in self.free:
-                down = down + (shares[parent] * sums.log()).sum()
-            over = shares[parent] / sums
-            shares[group] = (over @ table) * own
-            found[parent, group] = torch.stack([table * ((weights[:, None] * over).T @ own) for weights in by_label.T])
-            joint[parent, group] = over[:, :, None] * table * own[:, None, :]
-            for other in tree[:place]:
-                if other == parent:
-                    continue
-                before = joint[other, parent] if (other, parent) in joint else joint[parent, other].transpose(1, 2)
-                joint[other, group] = (before / sums[:, None, :]) @ table * own[:, None, :]
-                found[other, group] = torch.tensordot(by_label.T, joint[other, group], dims=1)
-        return found, down
+        if self.parents[group] == before:
+            shared, over, own = self.shared[group], self.sums[group], self.own[group]
+            begin = self.over[group]
+        else:
+            shared, over, own = self.shared[before].T, self.moved[before], self.over[before]
+            begin = self.own[before]
+        table = begin[:, :, None] * shared if table is None else (table / over[:, None, :]) @ shared
+        return table * own[:, None, :]
 
 
 class _Across(torch.autograd.Function):
