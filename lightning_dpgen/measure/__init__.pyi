@@ -5,7 +5,7 @@ from .classifier import ClassifierRecipe as ClassifierRecipe
 from .gaussians import GaussianRecipe as GaussianRecipe
 from .labels import label_workload as label_workload
 from .network_labels import LabelRecipe as LabelRecipe
-from .products import TableRecipe as TableRecipe
+from .tables import TableRecipe as TableRecipe
 from .recipe import MostlyNoise as MostlyNoise
 from .recipe import Recipe as Recipe
 from .series import SeriesRecipe as SeriesRecipe
