@@ -160,7 +160,7 @@ def estimate_pair(
 
 
 def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> dict[tuple[int, int], PairShares]:
-    """Return estimates of the pairs of groups that have to do with each other, as far as the noise shows them.
+    """Return estimates of the pairs of groups that surely have to do with each other, in spite of the noise.
 
     Args:
         shares: of the choices of each group (`NoisyTables.shares`).
