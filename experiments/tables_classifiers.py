@@ -31,7 +31,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.columns import column_of
-from lightning_dpgen.measure.tables import TableRecipe
+from lightning_dpgen.measure.tables import TableRecipe, pays_by_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
@@ -95,7 +95,8 @@ def released(train: Records, epsilon: float, label_share: float | None, seed: in
     n, layout = len(train), train.schema.layout
     chosen = Defaults(n, layout, epsilon if math.isfinite(epsilon) else None, DELTA)
     share = chosen.label_share if label_share is None else label_share
-    recipe = TableRecipe(train.schema, chosen.components, n, seed=seed, label_share=share)
+    by_label = pays_by_label(layout, chosen.strength)
+    recipe = TableRecipe(train.schema, chosen.components, n, seed=seed, label_share=share, by_label=by_label)
     began = time.perf_counter()
     account = Account(make_plan(recipe.specs(1.0), epsilon=epsilon, delta=DELTA))
     mixture = recipe.measure(train, torch.zeros(n, dtype=torch.int64), account)

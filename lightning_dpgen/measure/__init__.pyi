@@ -5,7 +5,6 @@ from .classifier import ClassifierRecipe as ClassifierRecipe
 from .gaussians import GaussianRecipe as GaussianRecipe
 from .labels import label_workload as label_workload
 from .network_labels import LabelRecipe as LabelRecipe
-from .products import TableRecipe as TableRecipe
 from .recipe import MostlyNoise as MostlyNoise
 from .recipe import Recipe as Recipe
 from .series import SeriesRecipe as SeriesRecipe
@@ -16,5 +15,6 @@ from .statistics import MeanEmbeddings as MeanEmbeddings
 from .statistics import Means as Means
 from .statistics import Squares as Squares
 from .statistics import Statistic as Statistic
+from .tables import TableRecipe as TableRecipe
 from .workload import Measured as Measured
 from .workload import Workload as Workload

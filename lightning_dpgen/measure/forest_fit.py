@@ -40,7 +40,7 @@ _LEAST = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """What is public before a fit: which group follows from which, and estimates to begin with.
+    """A forest that noisy tables show, and what a fit begins with: which group follows from which, and estimates; public.
 
     Args:
         layout: of the records.

@@ -319,19 +319,22 @@ class LabelRegression:
         def agreement(closeness: float) -> float:
             return float((self._levelled(weights, closeness)[0] * made).sum(dim=1).mean())
 
-        low, high = 0.0, _CLOSEST
-        if agreement(low) >= wanted:
-            high = low
-        for _ in range(12 if high else 0):
-            middle = (low + high) / 2
-            low, high = (middle, high) if agreement(middle) < wanted else (low, middle)
-        if high > _EXPECTED / 10.0:
-            # Agreement grows less and less, and then falls: beyond its peak noise would tie labels to components alone.
-            high = minimize_scalar(
-                lambda closeness: (agreement(closeness) - wanted) ** 2 / (2.0 * doubt) + closeness / _EXPECTED,
-                bounds=(0.0, high), method="bounded", options={"xatol": 0.02 * high},
-            ).x  # fmt: skip
-        return high
+        if agreement(0.0) >= wanted:
+            return 0.0
+        # Agreement grows less and less, and then falls: beyond its peak noise would tie labels to components alone. Where
+        # that is depends on how plainly components tell of labels, over some orders of magnitude.
+        places = np.array([0.0, *np.geomspace(_CLOSEST / 1000.0, _CLOSEST, 18)])
+        agreed = np.array([agreement(closeness) for closeness in places])
+
+        def doubted(closeness: float | np.ndarray, agreed: float | np.ndarray) -> float | np.ndarray:
+            return (agreed - wanted) ** 2 / (2.0 * doubt) + closeness / _EXPECTED
+
+        best = int(doubted(places, agreed)[: agreed.argmax() + 1].argmin())
+        low, high = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
+        return minimize_scalar(
+            lambda closeness: doubted(closeness, agreement(closeness)),
+            bounds=(low, high), method="bounded", options={"xatol": 0.02 * high},
+        ).x  # fmt: skip
 
     def _levelled(self, weights: Tensor, closeness: float, sharpness: float = 1.0) -> tuple[Tensor, Tensor]:
         """Return the shares (N, labels) of made-up records, and the level (labels,) that keeps those of all of them."""

@@ -160,7 +160,7 @@ def estimate_pair(
 
 
 def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> dict[tuple[int, int], PairShares]:
-    """Return estimates of the pairs of groups that certainly have to do with each other, as far as noise lets that be seen.
+    """Return estimates of the pairs of groups that surely have to do with each other, in spite of the noise.
 
     Args:
         shares: of the choices of each group (`NoisyTables.shares`).

@@ -77,7 +77,7 @@ class StackedForests(nn.Module):
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Generate shares of choices (n, width), for records sorted by component; a group that has children is drawn."""
         component, layout, tables = components(offsets, self.tilts.device), self.schema.layout, self.tables
-        made = torch.empty(len(component), layout.width)
+        made = torch.empty(len(component), layout.width, device=component.device)
         codes: dict[int, Tensor] = {}
         for group in self._order:
             span, parent = layout.spans[group], self.parents[group]
@@ -85,7 +85,7 @@ class StackedForests(nn.Module):
             shares = shares * self.tilts[component, span]
             shares /= shares.sum(dim=1, keepdim=True)
             if group in self.parents:
-                codes[group] = chosen(shares, torch.rand(len(shares), generator=generator))
+                codes[group] = chosen(shares, torch.rand(len(shares), generator=generator).to(shares))
                 # Numbers that are not finite are left for the reader of a release to find.
                 shares = torch.where(shares.isfinite(), F.one_hot(codes[group], layout.groups[group]).to(shares), shares)
             made[:, span] = shares

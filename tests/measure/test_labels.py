@@ -218,27 +218,42 @@ def test_the_label_begins_with_what_the_tables_say_of_it():
 
 
 def test_labels_follow_components_as_far_as_real_ones_can_be_told():
-    """Not at all where real records agree with no weights, and closely where they always do."""
+    """Not at all where real records agree with no weights; as closely as helps where they always do; between, no closer."""
     records, _ = some_records(2000)
     own, mixture, kept = measured(records, 5.0)
+    regression = own._fitted(kept[-1])[1]
+    weights = regression._corrected(kept[-1][LABELS])
+    made = regression._shares(weights)
 
-    def spread(share):
-        agreement = torch.tensor([2000.0 * share], dtype=torch.float64)
-        rounds = [{**found, "agreement": Measured(agreement, 0.0, found["agreement"].run)} for found in kept[-1][LABELS]]
-        network = own.fitted({**kept[-1], LABELS: rounds}).network
-        followed = network.label_closeness * shares_of_labels(network)
-        return float(followed.std(dim=0).max())
+    def closeness(gap):
+        """Return it where real records agree by so much more with weights than made-up ones, as is found without noise."""
+        rounds = []
+        for i, found in enumerate(kept[-1][LABELS]):
+            drawn = regression._shares(regression._corrected(kept[-1][LABELS][:i])).square().sum(dim=1).mean()
+            agreed = torch.tensor([2000.0 * (drawn + gap)], dtype=torch.float64)
+            rounds.append({**found, "agreement": Measured(agreed, 0.0, found["agreement"].run)})
+        return float(own.fitted({**kept[-1], LABELS: rounds}).network.label_closeness)
 
-    assert spread(0.0) < 1e-6 and spread(1.0) > 1.0
+    def agreement(closeness):
+        return float((regression._levelled(weights, closeness)[0] * made).sum(dim=1).mean())
+
+    tried = np.geomspace(1e-3, 8.0, 100)
+    peak = max(tried, key=agreement)
+    gain = agreement(peak) - agreement(0.0)
+    assert gain > 0.01 and closeness(-0.5) == 0.0
+    assert agreement(closeness(0.5)) > agreement(peak) - 0.02 * gain
+    # Beyond the peak it would be as large again, and labels would follow components alone.
+    between = closeness(gain / 2)
+    assert 0.0 < between < peak and agreement(between) == pytest.approx(agreement(0.0) + gain / 2, abs=0.1 * gain)
     drawn = Records(records.schema, mixture.sample(20_000, torch.Generator().manual_seed(0)))
     weights, layout = mixture.network.label_weights.double(), records.schema.layout
-    made, real = (
+    told, real = (
         np.take_along_axis(
             torch.softmax(added_up(part.encoded, layout, weights), dim=1).numpy(), part.encoded.codes[:, 4:].astype(int), 1
         ).mean()
         for part in (drawn, records)
     )
-    assert made == pytest.approx(real, abs=0.03)
+    assert told == pytest.approx(real, abs=0.03)
 
 
 def test_a_label_that_columns_determine_is_left_to_the_mixture(monkeypatch):

@@ -116,7 +116,7 @@ def test_noise_is_weighed_and_not_fitted(fits_of):
 
 
 def test_columns_that_follow_from_each_other_hang_on_trees_and_others_do_not(fits_of):
-    """What a mixture of few components could not say: two columns of forty values, each of which follows from the other."""
+    """A mixture of few components could not say this: two columns of forty values, each of which follows from the other."""
     fits_of(150)
     random = np.random.default_rng(0)
     a, kind = random.integers(0, 40, 8000), random.permutation(40)

@@ -143,7 +143,7 @@ def test_sums_over_blocks_are_those_in_memory(tmp_path):
     for files, name in ((1, "one"), (2, "two"), (8, "eight")):
         _write(tmp_path / name, _frame(), files=files)
     records = Records(CHOICES, read_table(_frame(), CHOICES).encoded)
-    recipe = TableRecipe(CHOICES, k=2, n=90)
+    recipe = TableRecipe(CHOICES, k=2, n=90, by_label=True)
     function = StatisticSums(recipe.tables, label_components)
     expected = {name: table.of_all(records, label_components(records)) for name, table in recipe.tables.items()}
     assert {name: int(sums.sum()) for name, sums in expected.items()} == {"singles": 270, "pairs": 270}

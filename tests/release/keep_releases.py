@@ -2,9 +2,9 @@
 
     python tests/release/keep_releases.py
 
-It writes `kept/format_N/KIND.zip`, N being the number of the format. A folder that is there is left as it is, since a kept
-release is never made again: the software that reads it changes, and the release does not. Archives keep each byte as it
-was written, which a checkout that translates ends of lines does not.
+It writes `kept/format_N/KIND.zip`, N being the number of the format. Archives that are there are left as they are, since a
+kept release is never made again: the software that reads it changes, and the release does not. Archives keep each byte as
+it was written, which a checkout that translates ends of lines does not.
 """
 
 from __future__ import annotations
@@ -37,14 +37,23 @@ columns:
   returned: {type: boolean}
 """
 
+_HOMES = """\
+label: owns
+columns:
+  place: {type: category, values: [0, 1, 2, 3]}
+  town: {type: integer, low: 0, high: 7}
+  owns: {type: boolean}
+"""
+
 
 def keep_releases(kept: Path) -> list[Path]:
-    """Make a release of each kind and write all of them as archives into `kept`, a folder that is not there yet."""
+    """Make a release of each kind of which `kept` holds none, and write all of them as archives into it."""
     packed = {}
     for kind, make in KINDS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            packed[kept / f"{kind}.zip"] = _packed(make(Path(folder)))
-    kept.mkdir(parents=True)
+        if not (kept / f"{kind}.zip").exists():
+            with tempfile.TemporaryDirectory() as folder:
+                packed[kept / f"{kind}.zip"] = _packed(make(Path(folder)))
+    kept.mkdir(parents=True, exist_ok=True)
     for path, content in packed.items():
         path.write_bytes(content)
     return list(packed)
@@ -70,6 +79,19 @@ def _persons(folder: Path) -> Path:
     (folder / "orders.schema.yaml").write_text(_SCHEMA)
     table = ["data=table", f"data.path={folder}/orders.csv", f"data.schema={folder}/orders.schema.yaml", "data.n=600"]
     return _run(folder, "train", *table, "data.person=customer", "data.max_rows=3", "model=measured", "rows=20")
+
+
+def _trees(folder: Path) -> Path:
+    """Make a table of which columns follow from each other, with a label that is drawn last."""
+    random, n = np.random.default_rng(1), 4000
+    place = random.integers(0, 4, n)
+    town = np.where(random.random(n) < 0.9, 2 * place + random.integers(0, 2, n), random.integers(0, 8, n))
+    pd.DataFrame({"place": place, "town": town, "owns": (town > 3) ^ (random.random(n) < 0.2)}).to_csv(
+        folder / "homes.csv", index=False
+    )
+    (folder / "homes.schema.yaml").write_text(_HOMES)
+    table = ["data=table", f"data.path={folder}/homes.csv", f"data.schema={folder}/homes.schema.yaml", "data.n=4000"]
+    return _run(folder, "train", *table, "model=measured", "rows=20")
 
 
 def _pictures(folder: Path) -> Path:
@@ -122,16 +144,13 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "persons": _persons,
     "pictures": _pictures,
     "projection": _projection,
+    "trees": _trees,
     "weights": _weights,
 }
 
 
 def main() -> int:
-    kept = KEPT / f"format_{FORMAT_VERSION}"
-    if kept.exists():
-        print(f"{kept.name} is kept already, and is left as it is", file=sys.stderr)
-        return 1
-    for path in keep_releases(kept):
+    for path in keep_releases(KEPT / f"format_{FORMAT_VERSION}"):
         print(f"{path.relative_to(KEPT)}: {path.stat().st_size:,} bytes")
     return 0
 

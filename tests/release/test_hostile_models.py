@@ -10,6 +10,9 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.files.arrays import load_arrays
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.rows import read_rows
+from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.vae import StackedVAE
@@ -42,6 +45,54 @@ def test_a_description_that_makes_no_model_is_one_line(tmp_path, changes):
     with pytest.raises(NotARelease) as said:
         load_release(tmp_path)
     assert "\n" not in str(said.value)
+
+
+FORESTS = {
+    "a cycle": {"parents": [1, 0, -1]},
+    "its own parent": {"parents": [0, -1, -1]},
+    "no such group": {"parents": [3, -1, -1]},
+    "one too few": {"parents": [-1, 0]},
+    "another forest": {"parents": [-1, -1, -1]},
+    "no whole numbers": {"parents": [-1, 0.0, -1]},
+    "a long number": {"parents": [-1, 10**30, -1]},
+    "lists": {"parents": [[-1], [0], [-1]]},
+    "no list": {"parents": 0},
+    "no parents": {"parents": None},
+    "a label with a child": {"parents": [-1, 2, -1], "labelled": True},
+    "series": {"schema": ImageSchema(2, 2, levels=1).as_json()},
+}
+
+
+def forests():
+    schema = parse_schema(
+        "{label: c, columns: {a: {type: boolean}, b: {type: category, values: [x, y, z]}, c: {type: boolean}}}"
+    )
+    return Mixture(LabelledNetwork(StackedForests(schema, 2, [-1, 0, -1])), torch.ones(2))
+
+
+@pytest.mark.parametrize("changes", FORESTS.values(), ids=FORESTS)
+def test_parents_that_are_no_forest_of_the_tables_are_one_line(tmp_path, changes):
+    write_model(tmp_path, forests())
+    description = json.loads((tmp_path / MODEL).read_text())
+    assert description["parents"] == [-1, 0, -1] and len(load_release(tmp_path).sample(5, seed=0)) == 5
+    (tmp_path / MODEL).write_text(json.dumps(description | changes))
+    with pytest.raises(NotARelease) as said:
+        load_release(tmp_path)
+    assert "\n" not in str(said.value) and len(str(said.value)) < 400
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e-30, 3e38, torch.nan, torch.inf])
+@pytest.mark.parametrize("name", ["table_0", "table_1", "tilts", "label_weights", "label_closeness"])
+def test_tables_of_any_numbers_make_records_or_are_refused(tmp_path, name, value):
+    mixture = forests()
+    network = mixture.network if name.startswith("label") else mixture.network.network
+    network.get_buffer(name).fill_(value)
+    write_model(tmp_path, mixture)
+    try:
+        release = load_release(tmp_path)
+        assert np.isfinite(release.predict(release.sample(9, seed=0)).filter(like="p_")).all(axis=None)
+    except NotARelease as error:
+        assert "\n" not in str(error) and (value <= 0.0 or value > 1.0 or not np.isfinite(value))
 
 
 def test_one_of_very_many_components_takes_little_memory():

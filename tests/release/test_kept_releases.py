@@ -51,6 +51,11 @@ def test_a_kept_release_is_read_and_drawn_from(kept, tmp_path_factory):
     assert len(rows) == 7
     if kind == "persons":
         assert list(rows) == ["age", "place", "returned"] and rows["age"].between(18, 90).all()
+    elif kind == "trees":
+        assert list(rows) == ["place", "town", "owns"] and max(release.mixture.network.settings["parents"]) >= 0
+        assert release.sample(9, seed=1, where={"town": 3})["town"].eq(3).all()
+        told = release.predict(rows)
+        assert told.columns[0] == "owns" and np.allclose(told.filter(like="p_").sum(axis=1), 1.0)
     else:
         assert np.isfinite(np.asarray(rows[0] if isinstance(rows, tuple) else rows)).all()
     drawn = tmp_path_factory.mktemp("drawn") / "drawn.csv"

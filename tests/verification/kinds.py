@@ -141,7 +141,7 @@ def stated(settings, plan):
     if plan.reference is not None:
         certificate["reference"] = {"after": 1, "replaceable": plan.reference.replaceable}
     spec, schema = settings.spec.model, settings.schema
-    kind = TRAINED[spec.name].kind if settings.trained else MEASURED[schema.kind]
+    kind = TRAINED[spec.name].kind if settings.trained else MEASURED[schema.kind][0]
     model = {"model": kind, "schema": schema.as_json(), "k": settings.split.k}
     model |= {"labelled": True} if spec.label_share else {}
     return json.loads(json.dumps(certificate)), json.loads(json.dumps(model))
