@@ -1,0 +1,138 @@
+"""Columns that the others predict best among real records, and how well synthetic ones teach that. Private."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.metrics import r2_score, roc_auc_score
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import Modelled
+from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.metrics.features import MOST_CATEGORIES
+from lightning_dpgen.metrics.named_pairs import levels
+from lightning_dpgen.metrics.numeric_summaries import ordinary
+
+# Columns that are chosen, among so many, each by a tree of so many records and as many for its test; the least gain.
+CHOSEN, _AMONG, _TREE_ROWS, _LEAST = 3, 200, 1_000, 0.05
+# Records that boosting learns from, and is tested on, at most; its rounds; those that a test needs, and of rarer values.
+ROWS, _ROUNDS, _FEW, _RARE = 10_000, 50, 30, 10
+AUC, ACCURACY, R2 = "AUC", "accuracy", "R2"
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A column that the others are to predict.
+
+    Args:
+        column: a category, its rarer values together and a missing one a value, or numbers where they are ordinary ones.
+        real: records that decide which values of a category are rare, and whether it has two.
+        apart: the names of columns that are not looked at.
+    """
+
+    column: Modelled
+    real: TableValues
+    apart: frozenset[str]
+
+    @property
+    def measure(self) -> str:
+        """AUC of a category of two values, accuracy of more, R2 of numbers."""
+        if not isinstance(self.column, Category):
+            return R2
+        return AUC if len(np.unique(self.answers(self.real))) == 2 else ACCURACY
+
+    def answers(self, values: TableValues) -> np.ndarray:
+        """Return what is to be predicted (n,) float64; NaN where a number is missing or special."""
+        name = self.column.name
+        if not isinstance(self.column, Category):
+            return ordinary(values)[:, [column.name for column in values.of_numbers].index(name)]
+        return levels(self.column, [self.real.column(name), values.column(name)], None)[0][1].astype(np.float64)
+
+    def features(self, values: TableValues) -> tuple[np.ndarray, list[bool]]:
+        """Return the columns that are looked at (n, columns), NaN where a number is missing, and mark the categories."""
+        kept = [c for c in values.schema.recorded if c.name != self.column.name and c.name not in self.apart]
+        columns = [np.zeros((len(values), 0)), *(values.column(c.name)[:, None] for c in kept)]
+        return np.hstack(columns), [isinstance(c, Category) and c.present < MOST_CATEGORIES for c in kept]
+
+    def score(
+        self, train: TableValues, test: TableValues, seed: int, *, boosted: bool = True
+    ) -> tuple[float, float] | None:
+        """Return how well a learner predicts the column, and one answer for all; None where too few records tell.
+
+        Args:
+            train: the records that it learns from.
+            test: those that it is asked for.
+            seed: of the learner.
+            boosted: whether that is gradient boosting; a tree otherwise.
+        """
+        (x, few), y, answers, measure = self.features(train), self.answers(train), self.answers(test), self.measure
+        learned, tested = ~np.isnan(y), ~np.isnan(answers)
+        x, y, asked, answers = x[learned], y[learned], self.features(test)[0][tested], answers[tested]
+        different, counts = np.unique(answers, return_counts=True)
+        if min(len(y), len(answers)) < _FEW or not x.shape[1] or len(answers) - counts.max() < _RARE:
+            return None
+        positive = float(np.unique(self.answers(self.real))[-1])
+        if measure == R2:
+            kind = HistGradientBoostingRegressor if boosted else DecisionTreeRegressor
+        else:
+            kind = HistGradientBoostingClassifier if boosted else DecisionTreeClassifier
+        how = {"max_iter": _ROUNDS, "early_stopping": False, "categorical_features": few}
+        model = kind(**(how if boosted else {"max_depth": 6, "min_samples_leaf": 10}), random_state=seed)
+        if (y == y[0]).all():
+            told = np.full(len(answers), y[0])
+        elif measure == AUC:
+            model.fit(x, y)
+            told = model.predict_proba(asked)[:, model.classes_ == positive].sum(axis=1)
+        else:
+            told = model.fit(x, y).predict(asked)
+        if measure == AUC:
+            return float(roc_auc_score(answers == positive, told)), 0.5
+        if measure == R2:
+            return float(r2_score(answers, told)), 0.0
+        return float((told == answers).mean()), float(counts.max() / len(answers))
+
+
+def choose_targets(real: TableValues, apart: dict[str, Iterable[str]], seed: int) -> list[Target]:
+    """Return the columns that others predict best among real records, `CHOSEN` at most.
+
+    A tree learns each from 1,000 records and is tested on as many others. Its gain is the part of what one answer for all
+    leaves, (score - that of one answer) / (1 - that of one answer), where the score is the AUC of a category of two values,
+    the accuracy of one of more, R2 of numbers. Columns with less than 5 % are left out, as is the label.
+
+    Args:
+        real: records in random order.
+        apart: for each column, those that are not to be looked at: they determine it, or a constraint ties them to it.
+        seed: of the trees, and of the choice of columns where there are more than 200.
+    """
+    half = min(_TREE_ROWS, len(real) // 2)
+    train, test = real[:half], real[half : 2 * half]
+    columns = [column for column in real.schema.recorded if column.name != real.schema.label]
+    gains = []
+    for place in np.sort(np.random.default_rng(seed).permutation(len(columns))[:_AMONG]):
+        column = columns[place]
+        target = Target(column, real, frozenset(apart.get(column.name, ())))
+        if (scored := target.score(train, test, seed, boosted=False)) is not None:
+            gains.append(((scored[0] - scored[1]) / (1.0 - scored[1]), target))
+    best = sorted((gain for gain in gains if gain[0] >= _LEAST), key=lambda gain: -gain[0])
+    return [target for _, target in best[:CHOSEN]]
+
+
+def boosted_scores(targets: list[Target], train: TableValues, test: TableValues, seed: int) -> dict[str, float]:
+    """Return the score of gradient boosting for each target, and of one answer for all of a category of many values.
+
+    Args:
+        train: the records that it learns from, `ROWS` at most.
+        test: real ones, as many at most.
+    """
+    found = {}
+    for target in targets:
+        if (scored := target.score(train[:ROWS], test[:ROWS], seed)) is not None:
+            name, measure = target.column.name, target.measure
+            found[f"{name} by gradient boosting, {measure}"] = scored[0]
+            if measure == ACCURACY:
+                found[f"{name}, commonest value, accuracy"] = scored[1]
+    return found
