@@ -132,7 +132,7 @@ def listing_table(listing: Listing) -> str:
     """Return the first rows of a listing below its title. Private.
 
     Example:
-        >>> print(listing_table(Listing("worst", ("column", "share", "rows"), [("age", 0.25, 1200)])))
+        >>> print(listing_table(Listing("worst", "", ("column", "share", "rows"), [("age", 0.25, 1200)])))
         worst:
         column  share   rows
         ------  ------  -----

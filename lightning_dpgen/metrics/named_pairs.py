@@ -53,12 +53,11 @@ def worst_pairs(real: TableValues, compared: Sequence[TableValues], bins: dict[s
         seed: of the choice of pairs, where there are more than `MOST_PAIRS`.
     """
     columns = real.schema.recorded
-    found = [levels(c, [side.column(c.name) for side in (real, *compared)], bins.get(c.name)) for c in columns]
-    names, sizes = [named for _, named in found], np.array([len(named) for _, named in found])
     pairs = choose_pairs(np.ones(len(columns), np.int64), MOST_PAIRS, MOST_PAIRS, seed)
-    rows = max(1, _COUNTED // len(pairs))
-    kind = np.uint8 if sizes.max() <= 256 else np.uint16
-    sides = [np.stack([codes[place][:rows].astype(kind) for codes, _ in found]) for place in range(1 + len(compared))]
+    parts = [side[: max(1, _COUNTED // len(pairs))] for side in (real, *compared)]
+    found = [levels(c, [side.column(c.name) for side in parts], bins.get(c.name)) for c in columns]
+    names, sizes = [named for _, named in found], np.array([len(named) for _, named in found])
+    sides = [np.stack([codes[place].astype(np.uint8) for codes, _ in found]) for place in range(len(parts))]
 
     def shares(pair: np.ndarray) -> list[np.ndarray]:
         return [count_pairs(side, sizes, pair[None]) / side.shape[1] for side in sides]
@@ -77,7 +76,12 @@ def worst_pairs(real: TableValues, compared: Sequence[TableValues], bins: dict[s
         listed.append((*cells, float(own[cell]), float(made[cell]), *distances[place].tolist()))
     head = ("column", "value", "other column", "other value", "share, real", "share, synthetic", "distance")
     head += ("distance of real ones",) * (len(compared) > 1)
-    return Listing("pairs of columns that differ most, and where", head, listed)
+    note = (
+        "The total variation distance of the real half and as many synthetic records, and the pair of values whose shares "
+        "differ most. Pairs are in the order of that distance less the one of the other real half, since pairs of many "
+        "values differ by chance. Numbers are in tenths of the real column, and rare categories count together."
+    )
+    return Listing("pairs of columns that differ most, and where", note, head, listed)
 
 
 def missing_together(real: TableValues, compared: Sequence[TableValues]) -> tuple[list[dict[str, float]], Listing | None]:
@@ -107,7 +111,12 @@ def missing_together(real: TableValues, compared: Sequence[TableValues]) -> tupl
         for at in np.argsort(-np.abs(phi - made_phi), kind="stable")[:LISTED]
     ]
     head = ("column", "other column", "both missing, real", "both missing, synthetic", "phi, real", "phi, synthetic")
-    return scores, Listing("columns that are missing together", head, listed)
+    note = (
+        "The share of records that lack both, and the correlation (phi) of lacking the one and the other, which is 0 where "
+        "one says nothing of the other; those whose correlations differ most. Columns that fewer than "
+        f"{FEW} of the real half lack are left out."
+    )
+    return scores, Listing("columns that are missing together", note, head, listed)
 
 
 def _absent(values: TableValues, column: Modelled) -> np.ndarray:

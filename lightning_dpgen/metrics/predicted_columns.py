@@ -15,10 +15,9 @@ from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.features import MOST_CATEGORIES
 from lightning_dpgen.metrics.named_pairs import levels
-from lightning_dpgen.metrics.numeric_summaries import ordinary
 
-# Columns that are chosen, among so many, each by a tree of so many records and as many for its test; the least gain.
-CHOSEN, _AMONG, _TREE_ROWS, _LEAST = 3, 200, 1_000, 0.05
+# Columns that are chosen, and looked at; records of a tree, and of its test; the least gain of a column that is chosen.
+CHOSEN, _COLUMNS, _TREE_ROWS, _LEAST = 3, 100, 1_000, 0.05
 # Records that boosting learns from, and is tested on, at most; its rounds; those that a test needs, and of rarer values.
 ROWS, _ROUNDS, _FEW, _RARE = 10_000, 50, 30, 10
 AUC, ACCURACY, R2 = "AUC", "accuracy", "R2"
@@ -30,13 +29,13 @@ class Target:
 
     Args:
         column: a category, its rarer values together and a missing one a value, or numbers where they are ordinary ones.
+        others: the columns that are looked at.
         real: records that decide which values of a category are rare, and whether it has two.
-        apart: the names of columns that are not looked at.
     """
 
     column: Modelled
+    others: list[Modelled]
     real: TableValues
-    apart: frozenset[str]
 
     @property
     def measure(self) -> str:
@@ -47,16 +46,15 @@ class Target:
 
     def answers(self, values: TableValues) -> np.ndarray:
         """Return what is to be predicted (n,) float64; NaN where a number is missing or special."""
-        name = self.column.name
+        found = values.column(self.column.name)
         if not isinstance(self.column, Category):
-            return ordinary(values)[:, [column.name for column in values.of_numbers].index(name)]
-        return levels(self.column, [self.real.column(name), values.column(name)], None)[0][1].astype(np.float64)
+            return np.where(np.isin(found, self.column.special_ticks), np.nan, found)
+        return levels(self.column, [self.real.column(self.column.name), found], None)[0][1].astype(np.float64)
 
     def features(self, values: TableValues) -> tuple[np.ndarray, list[bool]]:
         """Return the columns that are looked at (n, columns), NaN where a number is missing, and mark the categories."""
-        kept = [c for c in values.schema.recorded if c.name != self.column.name and c.name not in self.apart]
-        columns = [np.zeros((len(values), 0)), *(values.column(c.name)[:, None] for c in kept)]
-        return np.hstack(columns), [isinstance(c, Category) and c.present < MOST_CATEGORIES for c in kept]
+        columns = [np.zeros((len(values), 0)), *(values.column(c.name)[:, None] for c in self.others)]
+        return np.hstack(columns), [isinstance(c, Category) and c.present < MOST_CATEGORIES for c in self.others]
 
     def score(
         self, train: TableValues, test: TableValues, seed: int, *, boosted: bool = True
@@ -72,7 +70,7 @@ class Target:
         (x, few), y, answers, measure = self.features(train), self.answers(train), self.answers(test), self.measure
         learned, tested = ~np.isnan(y), ~np.isnan(answers)
         x, y, asked, answers = x[learned], y[learned], self.features(test)[0][tested], answers[tested]
-        different, counts = np.unique(answers, return_counts=True)
+        counts = np.unique(answers, return_counts=True)[1]
         if min(len(y), len(answers)) < _FEW or not x.shape[1] or len(answers) - counts.max() < _RARE:
             return None
         positive = float(np.unique(self.answers(self.real))[-1])
@@ -106,15 +104,18 @@ def choose_targets(real: TableValues, apart: dict[str, Iterable[str]], seed: int
     Args:
         real: records in random order.
         apart: for each column, those that are not to be looked at: they determine it, or a constraint ties them to it.
-        seed: of the trees, and of the choice of columns where there are more than 200.
+        seed: of the trees, and of the 100 columns that are looked at where there are more.
     """
     half = min(_TREE_ROWS, len(real) // 2)
     train, test = real[:half], real[half : 2 * half]
-    columns = [column for column in real.schema.recorded if column.name != real.schema.label]
+    order = np.random.default_rng(seed).permutation(len(real.schema.recorded))
+    columns = [real.schema.recorded[place] for place in np.sort(order[:_COLUMNS])]
     gains = []
-    for place in np.sort(np.random.default_rng(seed).permutation(len(columns))[:_AMONG]):
-        column = columns[place]
-        target = Target(column, real, frozenset(apart.get(column.name, ())))
+    for column in columns:
+        if column.name == real.schema.label:
+            continue
+        away = {column.name, *apart.get(column.name, ())}
+        target = Target(column, [other for other in columns if other.name not in away], real)
         if (scored := target.score(train, test, seed, boosted=False)) is not None:
             gains.append(((scored[0] - scored[1]) / (1.0 - scored[1]), target))
     best = sorted((gain for gain in gains if gain[0] >= _LEAST), key=lambda gain: -gain[0])

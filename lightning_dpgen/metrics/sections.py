@@ -91,11 +91,14 @@ class Listing:
     """A small table of what differs most, by names, the worst first. Private.
 
     Args:
+        title: its subject.
+        note: a sentence on what its rows are, and on their order.
         head: the names of its columns.
         rows: texts, counts and shares, one for each of `head`.
     """
 
     title: str
+    note: str
     head: tuple[str, ...]
     rows: list[tuple[str | int | float, ...]]
 
