@@ -244,9 +244,9 @@ def _dependencies(found: list[Dependency]) -> list[Listing]:
     head = ("column", "determines", "broken, real", "broken, synthetic", "rows", "of rows with a known value")
     listed = [(own.column, own.determined, own.real, own.synthetic, own.broken, own.judged) for own in found[:LISTED]]
     note = (
-        "Columns whose value says that of another one in 99 % of the real records or more, by no chance; a missing value is "
-        "a value. A synthetic record breaks it if it has another value than most real records with its value of the first "
-        "column. Those that synthetic records break most often."
+        "Columns whose value says that of another one in 99 % of the real records or more, by no chance; a missing value "
+        "is a value. A synthetic record breaks it if it has another value than most real records with its value of the "
+        "first column. Those that synthetic records break most often."
     )
     return [Listing("columns that determine others", note, head, listed)] if listed else []
 

@@ -15,6 +15,7 @@ from lightning_dpgen.metrics import table_evaluation as tables
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.metrics.numeric_summaries import FIGURES, Summary
 from lightning_dpgen.metrics.sections import Interval
+from lightning_dpgen.metrics.train_on_synthetic import CLASSIFIERS
 from lightning_dpgen.privacy.folders import owner_only
 from lightning_dpgen.release import private_plots as plots
 from lightning_dpgen.release.report import environment
@@ -73,9 +74,9 @@ _WHAT_OF_TABLES = {
     tables.GROUPS: "The same distances of columns within the groups of one column, as many records of each side. Lower is "
     "better.",
     parts.TRAINING: "Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same "
-    "learned from as many real records. Trees see values, and no bins. Gradient boosting also learns the three columns that "
-    "trees predict best among some real records (of two values by AUC, of more by accuracy, of numbers by R2), without the "
-    "columns that determine them or that a constraint ties to them. Higher is better.",
+    "learned from as many real records. Trees see values, and no bins. Gradient boosting also learns three other columns: "
+    "those that trees predict best among some real records (of two values by AUC, of more by accuracy, of numbers by R2). "
+    "It does not see the columns that determine them, or that a constraint ties to them. Higher is better.",
     parts.TRANSPORT: "How far records have to be moved to become the real ones, along random directions; a number is its "
     "place in the declared range, a category is written as 0 and 1. Lower is better.",
     tables.CLOSEST: "A diagnostic of copying, and no evidence of privacy: the distance of a record to the closest one that "
@@ -187,7 +188,7 @@ def _glance(evaluation: Evaluation) -> list[tuple[float, float | None, str]]:
     trained = {
         name: value
         for name, value in evaluation.scores.get(parts.TRAINING, {}).items()
-        if name.endswith("accuracy") and not name.startswith("commonest")
+        if name in {f"{classifier}, accuracy" for classifier in CLASSIFIERS}
     }
     if trained:
         best = max(trained, key=trained.__getitem__)
