@@ -103,7 +103,7 @@ def choose_targets(real: TableValues, apart: dict[str, Iterable[str]], seed: int
 
     Args:
         real: records in random order.
-        apart: for each column, those that are not to be looked at: they determine it, or a constraint ties them to it.
+        apart: for each column, those that are not to be looked at: one determines the other, or a constraint ties both.
         seed: of the trees, and of the 100 columns that are looked at where there are more.
     """
     half = min(_TREE_ROWS, len(real) // 2)

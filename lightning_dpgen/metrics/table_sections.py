@@ -230,14 +230,14 @@ def rows_section(sides: TableSides) -> Section:
 
 
 def _told(broken: dict[str, tuple[float, float]]) -> list[str]:
-    """Return the constraints that synthetic rows break, in words, or that they break none of them."""
+    """Return the constraints that synthetic rows break most, in words, or one line that they break none."""
     worst = sorted(((made, real, text) for text, (made, real) in broken.items() if made), reverse=True)
     told = [
         f"{text} is broken by {made:.2%} of the synthetic rows, and by {real:.2%} of the real ones"
         for made, real, text in worst
     ]
     many = f"all {len(broken)} constraints are" if len(broken) > 1 else "the one constraint is"
-    return told or [f"{many} kept by every synthetic row"] * bool(broken)
+    return told[:LISTED] or [f"{many} kept by every synthetic row"] * bool(broken)
 
 
 def _dependencies(found: list[Dependency]) -> list[Listing]:
@@ -307,11 +307,10 @@ def training_section(sides: TableSides) -> Section | str:
     if sides.scaled[test] is None:
         return "there are too few real records to put some aside for the test"
     found, apart = [{}, {}], defaultdict(set)
-    for tied in sides.real.schema.rules.tied:
+    determined = [{own.column, own.determined} for own in sides.dependencies]
+    for tied in [*sides.real.schema.rules.tied, *determined]:
         for name in tied:
             apart[name] |= tied
-    for own in sides.dependencies:
-        apart[own.determined].add(own.column)
     targets = choose_targets(sides.real, apart, sides.seed)
     for scores, side in zip(found, ("synthetic", "real"), strict=True):
         if sides.layout.label is not None:

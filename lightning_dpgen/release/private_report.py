@@ -76,7 +76,7 @@ _WHAT_OF_TABLES = {
     parts.TRAINING: "Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same "
     "learned from as many real records. Trees see values, and no bins. Gradient boosting also learns three other columns: "
     "those that trees predict best among some real records (of two values by AUC, of more by accuracy, of numbers by R2). "
-    "It does not see the columns that determine them, or that a constraint ties to them. Higher is better.",
+    "It does not see columns of which one determines the other, or that a constraint ties to them. Higher is better.",
     parts.TRANSPORT: "How far records have to be moved to become the real ones, along random directions; a number is its "
     "place in the declared range, a category is written as 0 and 1. Lower is better.",
     tables.CLOSEST: "A diagnostic of copying, and no evidence of privacy: the distance of a record to the closest one that "
