@@ -59,7 +59,7 @@ class Target:
     def score(
         self, train: TableValues, test: TableValues, seed: int, *, boosted: bool = True
     ) -> tuple[float, float] | None:
-        """Return how well a learner predicts the column, and one answer for all; None where too few records tell.
+        """Return how well a learner predicts the column, and one answer for all; None where too few of `test` tell.
 
         Args:
             train: the records that it learns from.
@@ -70,25 +70,26 @@ class Target:
         (x, few), y, answers, measure = self.features(train), self.answers(train), self.answers(test), self.measure
         learned, tested = ~np.isnan(y), ~np.isnan(answers)
         x, y, asked, answers = x[learned], y[learned], self.features(test)[0][tested], answers[tested]
+        if measure == AUC:
+            positive = self.answers(self.real).max()
+            y, answers = (y == positive).astype(float), (answers == positive).astype(float)
         counts = np.unique(answers, return_counts=True)[1]
-        if min(len(y), len(answers)) < _FEW or not x.shape[1] or len(answers) - counts.max() < _RARE:
+        if len(answers) < _FEW or not x.shape[1] or len(answers) - counts.max() < _RARE:
             return None
-        positive = float(np.unique(self.answers(self.real))[-1])
         if measure == R2:
             kind = HistGradientBoostingRegressor if boosted else DecisionTreeRegressor
         else:
             kind = HistGradientBoostingClassifier if boosted else DecisionTreeClassifier
         how = {"max_iter": _ROUNDS, "early_stopping": False, "categorical_features": few}
         model = kind(**(how if boosted else {"max_depth": 6, "min_samples_leaf": 10}), random_state=seed)
-        if (y == y[0]).all():
-            told = np.full(len(answers), y[0])
-        elif measure == AUC:
-            model.fit(x, y)
-            told = model.predict_proba(asked)[:, model.classes_ == positive].sum(axis=1)
+        if len(y) < _FEW or (y == y[0]).all():
+            # Nothing can be learned: one answer for all.
+            told = np.full(len(answers), np.median(y) if len(y) else answers.mean())
         else:
-            told = model.fit(x, y).predict(asked)
+            model.fit(x, y)
+            told = model.predict_proba(asked)[:, 1] if measure == AUC else model.predict(asked)
         if measure == AUC:
-            return float(roc_auc_score(answers == positive, told)), 0.5
+            return float(roc_auc_score(answers, told)), 0.5
         if measure == R2:
             return float(r2_score(answers, told)), 0.0
         return float((told == answers).mean()), float(counts.max() / len(answers))

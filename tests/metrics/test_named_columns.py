@@ -227,8 +227,16 @@ def test_columns_are_chosen_by_their_own_predictability_and_scored_as_sklearn_do
 
 
 def test_what_the_training_lacks_is_an_answer_of_chance():
+    """All owners are alike; no wealth is there; and towns that are missing are no value of a column of two."""
     own = sides(frame(0), frame(1).assign(owner=True), frame(2))
     assert tables.training_section(own).scores["owner by gradient boosting, AUC"] == 0.5
+    wealth = next(target for target in choose_targets(own.real, {}, 0) if target.column.name == "wealth")
+    poor = values(frame(1).assign(wealth=None))
+    assert wealth.score(poor, own.held_out, 0) == pytest.approx((0.0, 0.0), abs=1e-9)
+    two = values(frame(0).assign(town=np.where(frame(0)["owner"], "t0", "t1")))
+    lacking = values(frame(2).assign(town=np.where(frame(2)["owner"], None, "t1")))
+    target = predicted_columns.Target(SCHEMA.recorded[0], SCHEMA.recorded[2:], two)
+    assert target.measure == "AUC" and target.score(two, lacking, 0) is None
 
 
 def test_a_table_of_many_columns_is_predicted_by_a_choice_of_them(monkeypatch):
