@@ -14,6 +14,7 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.metrics.numeric_summaries import FIGURES
 from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
+from lightning_dpgen.metrics.sections import Listing
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import BANNER, REAL_ROWS, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.sampler import load_release
@@ -24,8 +25,8 @@ from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 _LONGEST_NAME, _LONGEST_LINE = 60, 400
-# Columns of numbers that are summed up, and the letters of their names.
-_COLUMNS, _LETTERS = 12, 24
+# Columns of numbers that are summed up, rows of a listing, and the letters of their names.
+_COLUMNS, _LISTED, _LETTERS = 12, 5, 24
 
 
 def run(arguments: argparse.Namespace, certificate: dict[str, Any], source: Source, aside: Source | None) -> int:
@@ -69,8 +70,12 @@ def run(arguments: argparse.Namespace, certificate: dict[str, Any], source: Sour
         print(f"worst column: {printable(worst[0], _LONGEST_NAME)}, distance {worst[1]:.4f}")
     for text in evaluation.out_of_order:
         print(f"order of dates: {printable(text, _LONGEST_LINE)}")
+    for text in evaluation.rules:
+        print(f"rules: {printable(text, _LONGEST_LINE)}")
     if evaluation.summaries:
         print(f"\n{summary_table(evaluation)}\n")
+    for listing in evaluation.listings:
+        print(f"{listing_table(listing)}\n")
     print(table(evaluation))
     whose = "" if evaluation.kind == "table" else "held-out records, "
     print(f"real records in the place of synthetic ones: {whose}{evaluation.held_out}")
@@ -108,19 +113,40 @@ def summary_table(evaluation: Evaluation) -> str:
 
     Example:
         >>> from lightning_dpgen.metrics.numeric_summaries import Summary
-        >>> summary = Summary("age", ("41.2", "11.8", "18", "76"), ("40.9", "12.1", "18", "77"))
+        >>> summary = Summary("age", (41.2, 11.8, 17, 18, 18, 76, 80, 95), (40.9, 12.1, 17, 17, 18, 77, 88, 99))
         >>> print(summary_table(Evaluation("table", {}, {}, {}, {}, "", {"columns": [{"summary": summary}]})))
-        column  values     mean  standard deviation  1 % quantile  99 % quantile
-        ------  ---------  ----  ------------------  ------------  -------------
-        age     real       41.2  11.8                18            76
-                synthetic  40.9  12.1                18            77
+        column  values     mean  standard deviation  least  0.1 %  1 %  99 %  99.9 %  largest
+        ------  ---------  ----  ------------------  -----  -----  ---  ----  ------  -------
+        age     real       41.2  11.8                17     18     18   76    80      95
+                synthetic  40.9  12.1                17     17     18   77    88      99
     """
     rows = [("column", "values", *FIGURES)]
     for summary in evaluation.summaries[:_COLUMNS]:
         for name, side in ((printable(summary.name, _LETTERS), "real"), ("", "synthetic")):
-            rows.append((name, side, *(getattr(summary, side) or ("none",) * len(FIGURES))))
+            rows.append((name, side, *(summary.sides[side] or ("none",) * len(FIGURES))))
     more = len(evaluation.summaries) - _COLUMNS
     return aligned(rows) + (f"\nand {more} more columns of numbers, which differ less" if more > 0 else "")
+
+
+def listing_table(listing: Listing) -> str:
+    """Return the first rows of a listing below its title. Private.
+
+    Example:
+        >>> print(listing_table(Listing("worst", "", ("column", "share", "rows"), [("age", 0.25, 1200)])))
+        worst:
+        column  share   rows
+        ------  ------  -----
+        age     0.2500  1,200
+    """
+    rows = [listing.head, *(tuple(map(_cell, row)) for row in listing.rows[:_LISTED])]
+    more = len(listing.rows) - _LISTED
+    return f"{listing.title}:\n{aligned(rows)}" + (f"\nand {more} more on the page" if more > 0 else "")
+
+
+def _cell(value: str | int | float) -> str:
+    if isinstance(value, str):
+        return printable(value, _LETTERS)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
 def _read(

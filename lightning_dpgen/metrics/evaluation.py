@@ -57,6 +57,7 @@ class Evaluation:
         figures: the data of the pictures of the private report.
         intervals: the interval of each score that has one, by section and score; those of a section hold together with
             95 %.
+        listings: what differs most, by name.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class Evaluation:
     held_out: str
     figures: dict[str, Any]
     intervals: dict[str, dict[str, sections.Interval]] = field(default_factory=dict)
+    listings: list[sections.Listing] = field(default_factory=list)
 
     @property
     def worst_column(self) -> tuple[str, float] | None:
@@ -89,13 +91,23 @@ class Evaluation:
         """Pairs of dates of a table whose order differs much from that of real rows, each in words."""
         return self.figures.get("out_of_order", [])
 
+    @property
+    def rules(self) -> list[str]:
+        """The constraints of a table that synthetic rows break, in words, or one line that none is; none without any."""
+        return self.figures.get("rules", [])
+
     def as_json(self) -> dict[str, Any]:
-        """Return all but the figures."""
+        """Return all but what pictures are drawn of."""
         names = ("kind", "scores", "reference", "notes", "rows", "held_out")
         intervals = {
             section: {score: interval.as_json() for score, interval in of.items()} for section, of in self.intervals.items()
         }
-        return {name: getattr(self, name) for name in names} | {"intervals": intervals}
+        return {name: getattr(self, name) for name in names} | {
+            "intervals": intervals,
+            "listings": {listing.title: listing.as_json() for listing in self.listings},
+            "numbers": {summary.name: summary.as_json() for summary in self.summaries},
+            "rules": self.rules,
+        }
 
 
 def evaluate_encoded(
@@ -179,7 +191,7 @@ def run_sections(
     named: Mapping[str, Callable[[float | None], sections.Section | str]],
     seconds: float | None,
     progress: Callable[[str], None] | None,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Any]:
     """Compute sections in a row, each told the seconds that are left, and return the fields of an `Evaluation`.
 
     Args:
@@ -187,7 +199,7 @@ def run_sections(
         seconds: a section that would start later than this is skipped, and noted; None without a limit.
         progress: told the name of each section before it starts.
     """
-    scores, reference, notes, figures, intervals = {}, {}, {}, {}, {}
+    scores, reference, notes, figures, intervals, listings = {}, {}, {}, {}, {}, []
     start = time.monotonic()
     for section, compute in named.items():
         left = None if seconds is None else seconds - (time.monotonic() - start)
@@ -208,7 +220,9 @@ def run_sections(
         if found.intervals:
             intervals[section] = found.intervals
         figures |= found.figures
-    return {"scores": scores, "reference": reference, "notes": notes, "figures": figures, "intervals": intervals}
+        listings += found.listings
+    found = {"scores": scores, "reference": reference, "notes": notes, "figures": figures, "intervals": intervals}
+    return found | {"listings": listings}
 
 
 def _check_arguments(

@@ -13,8 +13,9 @@ from lightning_dpgen.data.tables.datetimes import RESOLUTIONS
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.values import TableValues
 
-# The quantiles of a column that are shown, and between which its spread lies.
+# The quantiles of a column between which its spread lies, and those that are shown, its ends among them.
 _ENDS = (0.01, 0.99)
+_QUANTILES = (0.0, 0.001, *_ENDS, 0.999, 1.0)
 # Columns of dates whose pairs are looked at, and pairs that are told of: those whose shares differ most.
 _DATES, _PAIRS = 12, 6
 # A difference of shares of rows that is told in words: so large, and so many of its standard errors.
@@ -25,21 +26,33 @@ _PERIODS = (("days", 86_400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
 
 @dataclass(frozen=True)
 class Summary:
-    """The mean, the standard deviation and two quantiles of a column, as texts, of real and of synthetic values. Private.
+    """The mean, the deviation, and the tails of a column, of real and of synthetic values. Private.
 
-    Special and missing values are left out. A side without any other value has no texts.
+    Special and missing values are left out. A side without any other value has no figures.
 
     Args:
         name: the column.
-        real, synthetic: a text for each of `FIGURES`, or none.
+        real, synthetic: a number for each of `FIGURES`, or a text of dates; or none.
     """
 
     name: str
-    real: tuple[str, ...]
-    synthetic: tuple[str, ...]
+    real: tuple[float | str, ...]
+    synthetic: tuple[float | str, ...]
+
+    @property
+    def sides(self) -> dict[str, tuple[str, ...]]:
+        """The figures of each side as texts."""
+        sides = {"real": self.real, "synthetic": self.synthetic}
+        return {name: tuple(v if isinstance(v, str) else _number(v) for v in side) for name, side in sides.items()}
+
+    def as_json(self) -> dict[str, dict[str, float | str]]:
+        """Return the figures of each side by their names."""
+        sides = {"real": self.real, "synthetic": self.synthetic}
+        return {name: dict(zip(FIGURES, side, strict=False)) for name, side in sides.items()}
 
 
-FIGURES = ("mean", "standard deviation", "1 % quantile", "99 % quantile")
+# The least and the largest value, and quantiles between them.
+FIGURES = ("mean", "standard deviation", "least", "0.1 %", "1 %", "99 %", "99.9 %", "largest")
 
 
 def ordinary(values: TableValues) -> np.ndarray:
@@ -82,7 +95,7 @@ def summaries(real: TableValues, synthetic: TableValues) -> dict[str, Summary]:
         >>> schema = parse_schema("columns: {day: {type: date, low: 2020-01-01, high: 2020-12-31, bins: 1}}")
         >>> days = [TableValues(schema, 18262.0 + np.arange(n)[:, None], np.zeros((n, 0), int)) for n in (3, 1)]
         >>> summaries(*days)["day"].real
-        ('2020-01-02', '0.8 days', '2020-01-01', '2020-01-03')
+        ('2020-01-02', '0.8 days', '2020-01-01', '2020-01-01', '2020-01-01', '2020-01-03', '2020-01-03', '2020-01-03')
     """
     sides = [ordinary(side).T for side in (real, synthetic)]
     return {
@@ -91,25 +104,25 @@ def summaries(real: TableValues, synthetic: TableValues) -> dict[str, Summary]:
     }
 
 
-def _figures(column: Numeric, numbers: np.ndarray) -> tuple[str, ...]:
+def _figures(column: Numeric, numbers: np.ndarray) -> tuple[float | str, ...]:
     there = numbers[~np.isnan(numbers)]
     if not len(there):
         return ()
     mean, deviation = float(there.mean()), float(there.std())
     # A quantile is a value of the column, so a date is one that is there.
-    low, high = np.quantile(there, _ENDS, method="inverted_cdf").tolist()
-    return _value(column, mean), _length(column, deviation), _value(column, low), _value(column, high)
+    quantiles = np.quantile(there, _QUANTILES, method="inverted_cdf").tolist()
+    return _value(column, mean), _length(column, deviation), *(_value(column, tick) for tick in quantiles)
 
 
-def _value(column: Numeric, tick: float) -> str:
+def _value(column: Numeric, tick: float) -> float | str:
     if column.type in ("integer", "number"):
-        return _number(tick / column.scale.unit)
+        return tick / column.scale.unit
     return str(column.scale.declared(round(tick)))
 
 
-def _length(column: Numeric, ticks: float) -> str:
+def _length(column: Numeric, ticks: float) -> float | str:
     if column.type in ("integer", "number"):
-        return _number(ticks / column.scale.unit)
+        return ticks / column.scale.unit
     seconds = ticks * _seconds(column)
     period, length = next((pair for pair in _PERIODS if seconds >= 2 * pair[1]), _PERIODS[-1])
     if column.type == "date":

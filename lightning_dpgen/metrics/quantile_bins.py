@@ -88,7 +88,7 @@ class QuantileBins:
 
 def _shown(column: Numeric, tick: float) -> str:
     value = column.scale.declared(round(tick) if column.scale.whole else tick)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def quantile_bins(records: TableValues) -> dict[str, QuantileBins]:

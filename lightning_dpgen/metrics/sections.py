@@ -86,6 +86,27 @@ class Interval:
         return {"low": self.low, "high": self.high, "tested": self.tested}
 
 
+@dataclass(frozen=True)
+class Listing:
+    """A small table of what differs most, by names, the worst first. Private.
+
+    Args:
+        title: its subject.
+        note: a sentence on what its rows are, and on their order.
+        head: the names of its columns.
+        rows: texts, counts and shares, one for each of `head`.
+    """
+
+    title: str
+    note: str
+    head: tuple[str, ...]
+    rows: list[tuple[str | int | float, ...]]
+
+    def as_json(self) -> list[dict[str, str | int | float]]:
+        """Return each row by the names of the columns."""
+        return [dict(zip(self.head, row, strict=True)) for row in self.rows]
+
+
 @dataclass(frozen=True, eq=False)
 class Section:
     """Scores by their names, of the synthetic records and of the held-out real ones in their place; private.
@@ -95,6 +116,7 @@ class Section:
         figures: the data of pictures, by their names.
         note: said where scores are of fewer records than there should be, or of others.
         intervals: those of scores that have one.
+        listings: what differs most, by name.
     """
 
     scores: dict[str, float]
@@ -102,6 +124,7 @@ class Section:
     figures: dict[str, Any]
     note: str | None = None
     intervals: dict[str, Interval] = field(default_factory=dict)
+    listings: list[Listing] = field(default_factory=list)
 
 
 def columns_section(sides: Sides) -> Section | str:

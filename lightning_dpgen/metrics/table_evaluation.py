@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -131,7 +132,7 @@ def _halved(given: Mapping[str, TableValues], by: str | None, seed: int) -> tabl
     return tables.TableSides(one, there, synthetic[:size], real, synthetic[:ROWS], held_out, by, shares, seed)
 
 
-def _add_quality(found: dict[str, dict]) -> None:
+def _add_quality(found: dict[str, Any]) -> None:
     """Put the quality, and its parts, before all other sections.
 
     A part that a table cannot have is no part of it: one column has no pairs. A part that time has left out is missed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,13 +19,16 @@ from lightning_dpgen.metrics import sections
 from lightning_dpgen.metrics.attacks import nearness
 from lightning_dpgen.metrics.columns import choose_pairs
 from lightning_dpgen.metrics.correlation import AssociationDistance
+from lightning_dpgen.metrics.dependencies import Dependency, find_dependencies
 from lightning_dpgen.metrics.detection import FOLDS, detection
 from lightning_dpgen.metrics.features import written_out
 from lightning_dpgen.metrics.marginals import MarginalDistance
+from lightning_dpgen.metrics.named_pairs import LISTED, missing_together, worst_pairs
 from lightning_dpgen.metrics.numeric_columns import NumericDistance
 from lightning_dpgen.metrics.numeric_summaries import orders, ordinary, spreads, summaries
+from lightning_dpgen.metrics.predicted_columns import boosted_scores, choose_targets
 from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile_bins
-from lightning_dpgen.metrics.sections import Interval, Section
+from lightning_dpgen.metrics.sections import Interval, Listing, Section
 from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
 from lightning_dpgen.privacy.plain_text import listed
 
@@ -73,6 +77,11 @@ class TableSides:
     def bins(self) -> dict[str, QuantileBins]:
         """Bins at quantiles of all real records."""
         return quantile_bins(self.learned)
+
+    @cached_property
+    def dependencies(self) -> list[Dependency]:
+        """Columns that another one determines in real records, those that synthetic ones break most often first."""
+        return find_dependencies(self.learned, self.made, self.seed)
 
     @cached_property
     def spreads(self) -> np.ndarray:
@@ -172,7 +181,10 @@ def pairs_section(sides: TableSides) -> Section | str:
             scores["rank correlation, mean difference"] = float(differences.mean())
             scores["rank correlation, worst difference"] = float(differences.max())
         found.append(scores)
-    return _section(found, figures)
+    missing, listing = missing_together(sides.real, sides.compared)
+    listings = [worst_pairs(sides.real, sides.compared, sides.bins, sides.seed)] + ([] if listing is None else [listing])
+    found = [scores | more for scores, more in zip(found, missing, strict=True)]
+    return replace(_section(found, figures), listings=listings)
 
 
 def rank_correlations(numbers: np.ndarray, pairs: np.ndarray) -> np.ndarray:
@@ -196,7 +208,7 @@ def rank_correlations(numbers: np.ndarray, pairs: np.ndarray) -> np.ndarray:
 
 
 def rows_section(sides: TableSides) -> Section:
-    """Look at whole rows: repeated ones, copies, values that real ones never have, broken constraints, orders of dates."""
+    """Look at whole rows: repeated ones, copies, values that real ones never have, broken rules, orders of dates."""
     found, in_order = [], orders(sides.learned, sides.made)
     for place, other in enumerate(sides.compared):
         own, real = _row_numbers(other, sides.real)
@@ -210,8 +222,33 @@ def rows_section(sides: TableSides) -> Section:
             scores |= _mean_and_worst("values that never occur in the real column", never)
         scores |= {f"rows that break {name}": shares[place] for name, shares in sides.broken.items()}
         scores |= {order.score: (order.synthetic, order.real)[place] for order in in_order}
+        if depend := {(own.column, own.determined): (own.synthetic, own.real)[place] for own in sides.dependencies}:
+            scores |= _mean_and_worst("rows that break what one column says of another", depend)
         found.append(scores)
-    return _section(found, {"out_of_order": [order.text for order in in_order if order.far]})
+    figures = {"out_of_order": [order.text for order in in_order if order.far], "rules": _told(sides.broken)}
+    return replace(_section(found, figures), listings=_dependencies(sides.dependencies))
+
+
+def _told(broken: dict[str, tuple[float, float]]) -> list[str]:
+    """Return the constraints that synthetic rows break most, in words, or one line that they break none."""
+    worst = sorted(((made, real, text) for text, (made, real) in broken.items() if made), reverse=True)
+    told = [
+        f"{text} is broken by {made:.2%} of the synthetic rows, and by {real:.2%} of the real ones"
+        for made, real, text in worst
+    ]
+    many = f"all {len(broken)} constraints are" if len(broken) > 1 else "the one constraint is"
+    return told[:LISTED] or [f"{many} kept by every synthetic row"] * bool(broken)
+
+
+def _dependencies(found: list[Dependency]) -> list[Listing]:
+    head = ("column", "determines", "broken, real", "broken, synthetic", "rows", "of rows with a known value")
+    listed = [(own.column, own.determined, own.real, own.synthetic, own.broken, own.judged) for own in found[:LISTED]]
+    note = (
+        "Columns whose value says that of another one in 99 % of the real records or more, by no chance; a missing value "
+        "is a value. A synthetic record breaks it if it has another value than most real records with its value of the "
+        "first column. Those that synthetic records break most often."
+    )
+    return [Listing("columns that determine others", note, head, listed)] if listed else []
 
 
 def never_occurring(real: TableValues, other: TableValues) -> dict[str, float]:
@@ -262,17 +299,24 @@ def groups_section(sides: TableSides) -> Section | str:
 
 
 def training_section(sides: TableSides) -> Section | str:
-    """Train on synthetic, test on real ones; beside it the same with as many real ones in their place."""
+    """Train on synthetic, test on real ones; beside it the same with as many real ones in their place.
+
+    Classifiers learn the label, and gradient boosting the columns that real records predict best (`choose_targets`).
+    """
     test = "other" if sides.held_out is None else "held_out"
-    if sides.layout.label is None:
-        return "the records have no label to be learned"
     if sides.scaled[test] is None:
         return "there are too few real records to put some aside for the test"
-    found = [
-        train_on_synthetic(sides.scaled[side], sides.scaled[test], sides.layout, total=False, seed=sides.seed)
-        for side in ("synthetic", "real")
-    ]
-    return _section(found, {})
+    found, apart = [{}, {}], defaultdict(set)
+    determined = [{own.column, own.determined} for own in sides.dependencies]
+    for tied in [*sides.real.schema.rules.tied, *determined]:
+        for name in tied:
+            apart[name] |= tied
+    targets = choose_targets(sides.real, apart, sides.seed)
+    for scores, side in zip(found, ("synthetic", "real"), strict=True):
+        if sides.layout.label is not None:
+            scores |= train_on_synthetic(sides.scaled[side], sides.scaled[test], sides.layout, total=False, seed=sides.seed)
+        scores |= boosted_scores(targets, getattr(sides, side), getattr(sides, test), sides.seed)
+    return _section(found, {}) if found[0] else "the records have no label to be learned, and no column that others predict"
 
 
 def detection_section(sides: TableSides) -> Section | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lightning_dpgen.metrics import table_evaluation as tables
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.metrics.numeric_summaries import FIGURES, Summary
 from lightning_dpgen.metrics.sections import Interval
+from lightning_dpgen.metrics.train_on_synthetic import CLASSIFIERS
 from lightning_dpgen.privacy.folders import owner_only
 from lightning_dpgen.release import private_plots as plots
 from lightning_dpgen.release.report import environment
@@ -64,15 +66,17 @@ _WHAT_OF_TABLES = {
     "larger of the two. Categories: total variation. 0 equal, 1 disjoint. Lower is better.",
     tables.PAIRS: "Total variation of the tables of two columns, Cramer's V in them, and rank correlations of numbers. "
     "Numbers are cut at tenths of the real column, which the model has not seen, and values of many records have a bin of "
-    "their own. Lower is better.",
+    "their own. Missing together: the correlation (phi) of lacking two columns. Lower is better.",
     parts.DETECTION: "Gradient boosting that is asked whether a record is real or synthetic, by its values, "
     "cross-validated on as many of each: AUC 0.5 if it cannot tell, 1 if it always can. Lower is better.",
-    tables.RECORDS: "Shares of rows, and of values. Best is what the real half has. Broken constraints and dates after "
-    "others are of all records; of many pairs of dates, those that differ most.",
+    tables.RECORDS: "Shares of rows, and of values. Best is what the real half has. Broken constraints, dates after others "
+    "and what one column says of another are of all records; of many pairs of dates, those that differ most.",
     tables.GROUPS: "The same distances of columns within the groups of one column, as many records of each side. Lower is "
     "better.",
     parts.TRAINING: "Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same "
-    "learned from as many real records. Trees see values, and no bins. Higher is better.",
+    "learned from as many real records. Trees see values, and no bins. Gradient boosting also learns three other columns: "
+    "those that trees predict best among some real records (of two values by AUC, of more by accuracy, of numbers by R2). "
+    "It does not see columns of which one determines the other, or that a constraint ties to them. Higher is better.",
     parts.TRANSPORT: "How far records have to be moved to become the real ones, along random directions; a number is its "
     "place in the declared range, a category is written as 0 and 1. Lower is better.",
     tables.CLOSEST: "A diagnostic of copying, and no evidence of privacy: the distance of a record to the closest one that "
@@ -133,7 +137,7 @@ def write_private_report(
         OSError: where the page cannot be written.
     """
     page = environment(autoescape=True)
-    page.filters["score"] = _score
+    page.filters |= {"score": _score, "printable": partial(printable, most=_LETTERS)}
     text = page.get_template("private_report.html.jinja").render(
         title=title,
         e=evaluation,
@@ -163,14 +167,14 @@ def _score(value: float | None) -> str:
     """Write three significant digits, or fewer.
 
     Example:
-        >>> _score(0.8571), _score(0.00123), _score(0.0), _score(1234.5), _score(None)
-        ('0.857', '0.0012', '0', '1,234', '')
+        >>> _score(0.8571), _score(0.00123), _score(0.0), _score(1234.5), _score(None), _score(-0.25)
+        ('0.857', '0.0012', '0', '1,234', '', '-0.250')
     """
     if value is None:
         return ""
-    if not value or value >= 100:
+    if not value or abs(value) >= 100:
         return f"{value:,.0f}"
-    return f"{value:.3f}" if value >= 0.01 else f"{value:.4f}"
+    return f"{value:.3f}" if abs(value) >= 0.01 else f"{value:.4f}"
 
 
 def _glance(evaluation: Evaluation) -> list[tuple[float, float | None, str]]:
@@ -184,7 +188,7 @@ def _glance(evaluation: Evaluation) -> list[tuple[float, float | None, str]]:
     trained = {
         name: value
         for name, value in evaluation.scores.get(parts.TRAINING, {}).items()
-        if name.endswith("accuracy") and not name.startswith("commonest")
+        if name in {f"{classifier}, accuracy" for classifier in CLASSIFIERS}
     }
     if trained:
         best = max(trained, key=trained.__getitem__)

@@ -66,6 +66,11 @@ def test_held_out_records_in_a_file_are_read_as_the_others(dpgen, table, tmp_pat
     line = next(line for line in out.splitlines() if "nearest record: accuracy" in line)
     assert re.search(r"nearest record: accuracy, 40 tested +0\.\d{4} \(0\.\d{4} to 0\.\d{4}\)$", line)
     assert told["intervals"]["membership inference"]["nearest record: accuracy"]["tested"] == 40
+    worst = told["listings"]["pairs of columns that differ most, and where"][0]
+    row = f"{worst['column']} +{worst['value']} +{worst['other column']} .* {worst['share, synthetic']:.4f} "
+    assert re.search(row, out.partition("pairs of columns that differ most, and where:")[2])
+    assert set(told["numbers"]["age"]["real"]) >= {"least", "0.1 %", "99.9 %", "largest"} and "99.9 %" in out
+    assert "Pairs of columns that differ most, and where</h2>" in (table / "run/private/report.html").read_text()
     assert "Membership inference</h2>" in (table / "run/private/report.html").read_text()
 
 

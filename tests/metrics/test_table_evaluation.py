@@ -1,6 +1,7 @@
 """The evaluation of a table by its values: equal tables score as real halves do, and one broken column is called bad."""
 
 import functools
+import json
 import math
 from collections import Counter
 
@@ -16,7 +17,7 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics import sdmetrics_report, table_evaluation
 from lightning_dpgen.metrics import table_sections as tables
 from lightning_dpgen.metrics.evaluation import COLUMNS, DETECTION, MEMBERSHIP, TRAINING
-from lightning_dpgen.metrics.numeric_summaries import orders, spreads, summaries
+from lightning_dpgen.metrics.numeric_summaries import FIGURES, orders, spreads, summaries
 from lightning_dpgen.metrics.quantile_bins import QuantileBins
 from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
 from lightning_dpgen.metrics.table_evaluation import (
@@ -206,6 +207,7 @@ def test_odd_tables_are_compared(case):
     made = schema.decode(_encoded(schema, 40, random), random)
     found = evaluate_table(*(TableValues.of(made.slice(start, 20), schema) for start in (0, 20)))
     assert all(math.isfinite(value) for value in numbers(found)) and (TRAINING in found.scores) == ("label" in case)
+    assert json.dumps(found.as_json(), allow_nan=False)
 
 
 def _encoded(schema, n, random):
@@ -357,10 +359,14 @@ def test_summaries_are_in_the_words_of_the_column_and_leave_special_values_out()
     real, made = stays(400, 0, True), stays(400, 2, False)
     found = summaries(real, made)
     pay, start = real.column("pay") / 100, real.column("start")
-    assert found["pay"].real == (f"{pay.mean():,.0f}", f"{pay.std():,.0f}", "10,000", "80,000")
+    assert found["pay"].sides["real"][:2] == (f"{pay.mean():,.0f}", f"{pay.std():,.0f}")
+    tails = np.quantile(pay, [0, 0.001, 0.01, 0.99, 0.999, 1], method="inverted_cdf")
+    assert list(found["pay"].as_json()["real"].values()) == pytest.approx([pay.mean(), pay.std(), *tails])
     day = np.datetime64(round(np.mean(start[start > 0])), "D")
     low, high = (np.datetime64(int(day), "D") for day in np.quantile(start[start > 0], [0.01, 0.99], method="inverted_cdf"))
-    assert found["start"].real == (str(day), f"{start[start > 0].std():.0f} days", str(low), str(high))
-    assert found["born"].synthetic == ("1960-05-05", "0.0 days", "1960-05-05", "1960-05-05")
-    assert found["end"].real[3].startswith("2022-") and found["end"].real[1].endswith(" days")
+    words = dict(zip(FIGURES, found["start"].real, strict=True))
+    assert (words["mean"], words["standard deviation"]) == (str(day), f"{start[start > 0].std():.0f} days")
+    assert (words["1 %"], words["99 %"]) == (str(low), str(high)) and words["least"] <= words["0.1 %"]
+    assert found["born"].synthetic == ("1960-05-05", "0.0 days", *["1960-05-05"] * 6)
+    assert found["end"].real[-1].startswith("2022-") and found["end"].real[1].endswith(" days")
     assert summaries(real[:5], made)["start"].real == ()

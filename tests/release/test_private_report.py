@@ -17,7 +17,7 @@ from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import KINDS, MEMBERSHIP, Evaluation, evaluate_encoded
 from lightning_dpgen.metrics.numeric_summaries import Summary
-from lightning_dpgen.metrics.sections import Interval
+from lightning_dpgen.metrics.sections import Interval, Listing
 from lightning_dpgen.metrics.table_evaluation import evaluate_table
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
@@ -76,20 +76,26 @@ def test_a_table_has_its_page(tmp_path):
 
 
 def test_numbers_are_summed_up_on_the_page_and_dates_out_of_order_told(tmp_path):
-    summaries = [Summary("<b>cost</b>", ("1,134", "2,104", "195", "8,030"), ("4,415", "49,580", "151", "17,201"))]
-    summaries += [Summary("day", ("2021-01-01", "9.5 days", "2020-01-01", "2022-01-01"), ()), None]
+    summaries = [
+        Summary("<b>cost</b>", (1134, 2104, 1, 2, 195, 8030, 9000, 9999), (4415, 49580, 2, 3, 151, 17201, 2e4, 3e4))
+    ]
+    summaries += [Summary("day", ("2021-01-01", "9.5 days", *["2020-01-01"] * 3, *["2022-01-01"] * 3), ()), None]
     columns = [
         {"name": summary.name if summary else "c", "column": place, "group": place, "distance": 0.5 - place / 9,
          "choices": ["a"], "real": np.ones(1), "synthetic": np.ones(1), "summary": summary}
         for place, summary in enumerate(summaries)
     ]  # fmt: skip
-    figures = {"columns": columns, "out_of_order": ["a is after b in 42% of the rows"]}
-    page = page_of(tmp_path, Evaluation("table", {}, {}, {}, {}, "", figures))
+    figures = {"columns": columns, "out_of_order": ["a is after b in 42% of the rows"], "rules": ["a <= b is broken"]}
+    listing = Listing("worst of <all>", "As <u>told</u>.", ("column", "rows", "share"), [("<i>x</i>\x01", 12345, -0.25)])
+    page = page_of(tmp_path, Evaluation("table", {}, {}, {}, {}, "", figures, listings=[listing]))
     check_page(page)
     told = page.partition("<h2>Columns of numbers</h2>")[2].partition("</section>")[0]
-    assert told.count('rowspan="2"') == 2 and "&lt;b&gt;cost" in told and told.count("no value") == 4
+    assert told.count('rowspan="2"') == 2 and "&lt;b&gt;cost" in told and told.count("no value") == 8
     assert told.index("2,104") < told.index("49,580") < told.index("2021-01-01")
     assert '<p class="told"><b>Order of dates:</b> a is after b in 42% of the rows.</p>' in page
+    assert '<p class="told"><b>Rules:</b> a &lt;= b is broken.</p>' in page
+    row = '<td>&lt;i&gt;x&lt;/i&gt;</td><td class="n">12,345</td><td class="n">-0.250</td>'
+    assert row in page.partition("<h2>Worst of &lt;all&gt;</h2>")[2].partition("</section>")[0] and "<u>" not in page
 
 
 NAMES = ("age", "previous", "pay", "job", "y")

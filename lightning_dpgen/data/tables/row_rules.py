@@ -76,6 +76,11 @@ class RowRules:
         return [c.text for c in self._all[:count]], [c.text for c in self._all[count:]]
 
     @property
+    def tied(self) -> list[set[str]]:
+        """The names of the columns of each constraint."""
+        return [set(constraint.columns) for constraint in self._all]
+
+    @property
     def in_order(self) -> list[tuple[Numeric, Numeric]]:
         """Pairs of dates or times of which the second one is declared to be no earlier, and is learned by itself."""
         found = []

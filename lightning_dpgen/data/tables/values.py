@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -82,17 +83,22 @@ class TableValues:
         """The columns of `codes`, in their order."""
         return [column for column in self.schema.recorded if isinstance(column, Category)]
 
+    @cached_property
+    def _places(self) -> dict[str, tuple[str, int]]:
+        """The array of each column, and its place there: a table has thousands."""
+        both = (("numbers", self.of_numbers), ("codes", self.of_codes))
+        return {column.name: (values, place) for values, columns in both for place, column in enumerate(columns)}
+
     def column(self, name: str) -> np.ndarray:
         """Return the numbers, or the codes, of one column (N,).
 
         Raises:
             ValueError: for a column that the schema does not model.
         """
-        for columns, values in ((self.of_numbers, self.numbers), (self.of_codes, self.codes)):
-            names = [column.name for column in columns]
-            if name in names:
-                return values[:, names.index(name)]
-        raise ValueError(f"column {name!r}: expected one of {listed(column.name for column in self.schema.recorded)}")
+        if name not in self._places:
+            raise ValueError(f"column {name!r}: expected one of {listed(column.name for column in self.schema.recorded)}")
+        values, place = self._places[name]
+        return getattr(self, values)[:, place]
 
     def rows(self) -> Rows:
         """Return the values as constraints look at them."""
