@@ -16,9 +16,8 @@ from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimate_pairs, strongest_tree
 from lightning_dpgen.models.forests import forest_order
 
-# Groups hang together in a tree where both have so much mutual information, in nats. Where tables are by label, components
-# can tell weaker ties for each label by itself, which a tree has in common for all of them.
-_STRONG, _STRONG_BY_LABEL = 0.1, 1.0
+# Groups hang together in a tree where both have so much mutual information, in nats.
+_STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, _MOST_CELLS = 8, 200_000
 # Steps of a fit, the largest step, and the memory of squared gradients: with that of .999 three times as many steps were
@@ -63,8 +62,7 @@ class Forest:
         """
         shares, sizes = tables.shares(), layout.groups
         estimates = estimate_pairs(tables, shares, seed)
-        least = _STRONG if tables.label is None else _STRONG_BY_LABEL
-        strong = {pair: own.information for pair, own in estimates.items() if own.information > least}
+        strong = {pair: own.information for pair, own in estimates.items() if own.information > _STRONG}
         edges = _bounded(strongest_tree(len(sizes), {pair: strong[pair] for pair in strong if leaf not in pair}), sizes)
         for pair in sorted((pair for pair in strong if leaf in pair), key=lambda pair: -strong[pair]):
             if len(joined := _bounded([*edges, pair], sizes)) > len(edges):

@@ -32,8 +32,9 @@ from lightning_dpgen.privacy.plan import Plan
 TABLES = "tables"
 # The ridge of the label's regression: so many times the variance of a noisy share, and the least.
 _RIDGE, _LEAST = 140.0, 2e-4
-# Counts are by the label where a cell holds so many records more than its noise has deviations.
-_WORTH = 0.7
+# Counts are by the label where a cell holds so many records more than its noise has deviations, for two labels: each gets
+# the fewer components the more there are. And where they are not more than so many, since each step of a fit takes them all.
+_WORTH, _MOST_BY_LABEL = 0.25, 4_000_000
 # The weight of components is chosen by noise that is split off, so many of its deviations.
 _PART = 0.7
 # Columns determine the label where they leave so little of the doubt about it, as the mixture says.
@@ -196,21 +197,24 @@ class TableRecipe(Recipe):
 def pays_by_label(layout: Layout, strength: float) -> bool:
     """Return whether counts of two groups are worth to be told apart by the label: where its cells outweigh their noise.
 
-    With P pairs a cell holds n P / cells records on average, and its noise is about the root of P over mu.
+    With P pairs and L labels a cell holds n P / (L cells) records on average, and its noise is about the root of P over mu.
 
     Args:
         strength: the declared number of records in units of the noise that the budget buys.
 
     Example:
         >>> layout = Layout(0, groups=(5, 5, 5, 2), label=3)
-        >>> pays_by_label(layout, 50.0), pays_by_label(layout, 500.0)
+        >>> pays_by_label(layout, 10.0), pays_by_label(layout, 500.0)
         (False, True)
     """
     if not takes_label(layout):
         return False
     others = [choices for group, choices in enumerate(layout.groups) if group != layout.label]
     pairs = [one * other for one, other in itertools.combinations(others, 2)]
-    return strength * math.sqrt(len(pairs)) > _WORTH * layout.groups[layout.label] * sum(pairs)
+    labels = layout.groups[layout.label]
+    if labels * sum(pairs) > _MOST_BY_LABEL:
+        return False
+    return strength * math.sqrt(len(pairs)) > _WORTH * labels**1.5 * sum(pairs)
 
 
 def what_to_leave_out(schema: Schema) -> str:
