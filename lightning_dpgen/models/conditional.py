@@ -109,9 +109,7 @@ class ConditionalSampler:
             codes[left] = self._tried(free.expand(n, -1)[left], evidence.expand(n, -1)[left], may[left], others, generator)
         return codes
 
-    def _tried(
-        self, free: Tensor, evidence: Tensor, may: Tensor, others: Tensor, generator: torch.Generator
-    ) -> Tensor:
+    def _tried(self, free: Tensor, evidence: Tensor, may: Tensor, others: Tensor, generator: torch.Generator) -> Tensor:
         """Draw records (n, groups) of allowed labels (n, labels) until all are kept, or have been tried often enough.
 
         Records of one label y are drawn by their chance times ``(share of y / share of another label) ** power``, for the
@@ -210,9 +208,7 @@ class ConditionalSampler:
                 known[parent] = message / peak
         return known, total
 
-    def _draw(
-        self, allowed: Tensor, component: Tensor, generator: torch.Generator, ratio: _Ratio | None = None
-    ) -> Tensor:
+    def _draw(self, allowed: Tensor, component: Tensor, generator: torch.Generator, ratio: _Ratio | None = None) -> Tensor:
         """Draw the choices (n, groups) of records of these components (n,), each after its parent."""
         n, spans = len(component), self._layout.spans
         known, _ = self._upward(allowed, component, ratio)

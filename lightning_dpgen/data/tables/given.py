@@ -1,0 +1,311 @@
+"""Rows of a table of which some cells are given, and the others are to be filled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_dpgen.data.files.blocks import RowSource
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.reading import REFUSE
+from lightning_dpgen.data.tables.arrays import Misfit, plain
+from lightning_dpgen.data.tables.column import Modelled, shortened
+from lightning_dpgen.data.tables.localized import read_in_form
+from lightning_dpgen.data.tables.narrowing import Impossible
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.row_rules import Cells
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.sources import written_source
+from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
+from lightning_dpgen.data.tables.value_set import ValueSet, choices_with
+from lightning_dpgen.privacy.nearest_word import suggest
+from lightning_dpgen.privacy.plain_text import listed
+from lightning_dpgen.sampling.errors import BadRecords
+
+# Problems that one message tells.
+_MOST_TOLD = 5
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GivenRows:
+    """Rows of which some cells are given. Private, where they are of real persons.
+
+    A column that is not there is to be filled, and so is a cell that is empty (null or NaN in tables with types). A value
+    that is one of the column's `missing_values`, and not the empty text, is a missing value that is given.
+
+    Args:
+        schema: the description of whole rows.
+        cells: the given values of columns, by name.
+        source: where the rows stand, for messages.
+        numbers: (n,) of the rows there.
+    """
+
+    schema: TableSchema
+    cells: Cells
+    source: RowSource
+    numbers: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, rows: np.ndarray) -> GivenRows:
+        some = pa.array(rows)
+        cells = {name: (known[rows], values.take(some)) for name, (known, values) in self.cells.items()}
+        return GivenRows(self.schema, cells, self.source, self.numbers[rows])
+
+    @classmethod
+    def read(cls, source: Any, schema: TableSchema) -> GivenRows:
+        """Read rows from what `read_table` takes; columns of the schema may be missing.
+
+        Raises:
+            MissingData: if there is no such file.
+            BadRecords: for a column that the schema has not, and for cells that it does not allow, or that contradict a
+                declared constraint: the first of them, by row and column.
+
+        Example:
+            >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+            >>> schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 10}, ill: {type: boolean}}")
+            >>> given = GivenRows.read(pa.table({"age": ["42", ""]}), schema)
+            >>> given.allowed()[:, :10].sum(axis=1).tolist()
+            [1.0, 10.0]
+        """
+        rows, columns = written_source(source, schema), {column.name: column for column in schema.columns}
+        foreign = [name for name in rows.columns if name not in columns]
+        if foreign:
+            near = suggest(foreign[0], columns)
+            raise BadRecords(
+                f"{rows.where} has {listed(foreign)}, not in the schema: expected some of {listed(columns)}{near}"
+            )
+        names = [name for name in rows.columns if not isinstance(columns[name], Dropped)]
+        parts: dict[str, list[pa.Array]] = {name: [] for name in names}
+        # A column is read even where none is given, so that rows are counted.
+        with closing(rows.blocks(names or rows.columns)) as blocks:
+            batches = [block.rows for block in blocks]
+        for name in names:
+            parts[name] = [_plain(name, batch.column(name), rows.where) for batch in batches]
+        n, problems = sum(batch.num_rows for batch in batches), _Problems(rows)
+        recorded = {column.name: column for column in schema.recorded}
+        cells, places = {}, {}
+        for name in names:
+            values = pa.concat_arrays(_of_one_type(parts[name])) if parts[name] else pa.nulls(0, pa.string())
+            if name in recorded:
+                numbers, absent, known = _read(recorded[name], values, schema, problems)
+                places[name] = numbers, absent
+                cells[name] = known, recorded[name].restored(numbers, absent)
+            else:
+                cells[name] = _read_fake(columns[name], values, problems)
+        problems.tell()
+        given = cls(schema, cells, rows, np.arange(n))
+        for row, name, problem in schema.rules.contradicted(places, {name: cells[name][0] for name in places}):
+            problems.add(row, name, f"{problem}; correct it, or leave one of them empty")
+        problems.tell()
+        given._check_unscaled()
+        return given
+
+    @property
+    def known(self) -> dict[str, np.ndarray]:
+        """The rows (n,) in which the value of a column is given, by its name."""
+        return {name: known for name, (known, _) in self.cells.items()}
+
+    def allowed(self) -> np.ndarray:
+        """Return for each choice of the layout 1 where a row may have it, else 0: (n, width) float32.
+
+        A column that is learned by its distance from another one is told by its choices only where both are given.
+        """
+        layout = self.schema.layout
+        found = np.ones((len(self), layout.width), np.float32)
+        groups = [column for column in self.schema.modelled if column.choices]
+        for column, span in zip(groups, layout.spans, strict=True):
+            rows, values = self._told(column)
+            if len(rows):
+                codes = column.encode(values, True, Counter())[0]
+                found[rows, span] = 0.0
+                found[rows, span.start + codes] = 1.0
+        return found
+
+    def narrowed(self) -> tuple[np.ndarray, dict[int, str]]:
+        """Return `allowed` without what no row has that keeps the declared constraints, and rows that cannot, and why.
+
+        It takes a while for each row, so it is for those that need it.
+        """
+        found, impossible = self.allowed(), {}
+        rules, layout = self.schema.rules, self.schema.layout
+        groups = [column for column in self.schema.modelled if column.choices]
+        places = {
+            name: rules.columns[name].numbers(values, True, Counter())
+            for name, (_, values) in self.cells.items()
+            if name in rules.columns
+        }
+        for row in range(len(self)):
+            wanted = {
+                name: ValueSet((), missing=True) if absent[row] else ValueSet(((numbers[row].item(),) * 2,))
+                for name, (numbers, absent) in places.items()
+                if self.cells[name][0][row]
+            }
+            try:
+                left = rules.left(wanted)
+            except Impossible as error:
+                impossible[row] = f"no row that has what is given keeps the constraint {error}"
+                continue
+            for column, span in zip(groups, layout.spans, strict=True):
+                if column.name in left and column.name not in rules.relatives:
+                    may = choices_with(column, left[column.name])
+                    found[row, [span.start + code for code in range(column.choices) if code not in may]] = 0.0
+        return found, impossible
+
+    def matches(self, values: pa.RecordBatch, encoded: Encoded) -> np.ndarray:
+        """Mark the filled rows (n,) whose given distances from other columns have the choices that were drawn for them."""
+        fits = np.ones(len(self), bool)
+        names = list(self.schema.choices)
+        for name, relative in self.schema.rules.relatives.items():
+            if name not in self.cells or name not in names:
+                continue
+            rows = np.flatnonzero(self.cells[name][0])
+            part = values.take(pa.array(rows))
+            try:
+                apart = relative.distances(part, self.schema.rules.columns[relative.relative_to], True, Counter())
+                codes = relative.apart.encode(apart, True, Counter())[0]
+            except Misfit:
+                codes = np.full(len(rows), -1)
+            fits[rows] &= codes == encoded.codes[rows, names.index(name)]
+        return fits
+
+    def alike(self) -> list[np.ndarray]:
+        """Return the rows that have the same cells, and these with the same values, together."""
+        recorded = {column.name for column in self.schema.recorded}
+        keys = [np.zeros(len(self), np.int64)]
+        for name, (known, values) in self.cells.items():
+            if name in recorded:
+                codes = values.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+                keys.append(np.where(known, codes, -2))
+        found = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)[1].ravel()
+        return [np.flatnonzero(found == which) for which in range(found.max(initial=-1) + 1)]
+
+    def place(self, row: int) -> str:
+        """Return where a row stands."""
+        return f"{self.source.where}, {self.source.place(int(self.numbers[row]))}"
+
+    def refusal(self, problems: Mapping[int, str]) -> BadRecords:
+        """Return the error about rows, each with what is wrong with it."""
+        return _told([f"{self.place(row)}: {problem}" for row, problem in sorted(problems.items())])
+
+    def _told(self, column: Modelled) -> tuple[np.ndarray, pa.Array]:
+        """Return the rows of which the choice of a learned column is known, and what is learned of it there."""
+        if column.name not in self.cells:
+            return np.zeros(0, np.int64), pa.nulls(0, pa.string())
+        known, values = self.cells[column.name]
+        relative = self.schema.rules.relatives.get(column.name)
+        if relative is None:
+            rows = np.flatnonzero(known)
+            return rows, values.take(pa.array(rows))
+        empty = np.zeros(len(self), bool), pa.nulls(len(self), relative.value.arrow)
+        other, starts = self.cells.get(relative.relative_to, empty)
+        rows = np.flatnonzero(known & (other | values.is_null().to_numpy(zero_copy_only=False)))
+        some = {column.name: values.take(pa.array(rows)), relative.relative_to: starts.take(pa.array(rows))}
+        of = self.schema.rules.columns[relative.relative_to]
+        return rows, relative.distances(some, of, True, Counter())
+
+    def _check_unscaled(self) -> None:
+        for column in self.schema.scaled:
+            if column.name in self.cells and self.cells[column.name][0].any():
+                raise BadRecords(
+                    f"column {shortened(column.name)}: is learned without bins (encoding: scaled), so no model can be held "
+                    "to a value of it: leave its cells empty"
+                )
+
+
+class _Problems:
+    """What is wrong with cells, told together."""
+
+    def __init__(self, rows: RowSource) -> None:
+        self._rows, self._found = rows, []
+
+    @property
+    def enough(self) -> bool:
+        """True where no more of them are told."""
+        return len(self._found) > _MOST_TOLD
+
+    def add(self, row: int, name: str, problem: str) -> None:
+        self._found.append((row, f"{self._rows.where}, {self._rows.place(row)}: column {shortened(name)}: {problem}"))
+
+    def tell(self) -> None:
+        """Raise BadRecords if there is any."""
+        if self._found:
+            raise _told([text for _, text in sorted(self._found)])
+
+
+def _told(texts: list[str]) -> BadRecords:
+    """Return the error of some problems in one line, the first of them in full."""
+    if len(texts) == 1:
+        return BadRecords(texts[0])
+    said = "; ".join(f"({place}) {text}" for place, text in enumerate(texts[:_MOST_TOLD], start=1))
+    return BadRecords(said + ("; and more" if len(texts) > _MOST_TOLD else ""))
+
+
+def _plain(name: str, values: pa.Array, where: str) -> pa.Array:
+    try:
+        return plain(values)
+    except Misfit as misfit:
+        raise BadRecords(f"{where}: column {shortened(name)}: {misfit.problem}; {misfit.advice}") from None
+
+
+def _of_one_type(parts: list[pa.Array]) -> list[pa.Array]:
+    """Return the parts of a column, of which those without any value may be of another type."""
+    kinds = [part.type for part in parts if part.null_count < len(part)]
+    return [part if part.type == (kinds or [part.type])[0] else pa.nulls(len(part), kinds[0]) for part in parts]
+
+
+def _filled(values: pa.Array) -> np.ndarray:
+    """Mark the cells (n,) that are not empty."""
+    empty = pc.is_null(values, nan_is_null=True)
+    if pa.types.is_string(values.type):
+        empty = pc.or_(empty, pc.equal(values.fill_null(""), ""))
+    return ~empty.to_numpy(zero_copy_only=False)
+
+
+def _read(
+    column: Modelled, values: pa.Array, schema: TableSchema, problems: _Problems
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the places (n,) of the values of a column, where they are given as missing, and where they are given."""
+    rows = np.flatnonzero(_filled(values))
+    known, absent = np.zeros(len(values), bool), np.ones(len(values), bool)
+    numbers = np.zeros(len(values), np.float64 if isinstance(column, Numeric) and not column.scale.whole else np.int64)
+    missing = column.missing_values if column.missing else ()
+    while len(rows):
+        some = values.take(pa.array(rows))
+        try:
+            if column.name in schema.forms:
+                some = read_in_form(some, schema.forms[column.name], missing)
+            found, none = column.numbers(some, column.clamps(REFUSE), Counter())
+        except Misfit as misfit:
+            row = 0 if misfit.row is None else misfit.row
+            problems.add(int(rows[row]), column.name, f"{misfit.problem}; {misfit.advice}")
+            # A column of another type has nothing that could be read.
+            rows = np.zeros(0, np.int64) if misfit.row is None or problems.enough else np.delete(rows, row)
+            continue
+        numbers[rows], absent[rows], known[rows] = found, none, True
+        break
+    return numbers, absent, known
+
+
+def _read_fake(column: Fake, values: pa.Array, problems: _Problems) -> tuple[np.ndarray, pa.Array]:
+    """Return where values of a column that is made up are given, and these: they are kept, and nothing follows from them."""
+    known = _filled(values)
+    rows = np.flatnonzero(known)
+    try:
+        some = values.take(pa.array(rows)).cast(column.arrow)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        problems.add(
+            int(rows[0]), column.name, f"expected values of type {column.arrow}; correct them, or leave them empty"
+        )
+        return known, pa.nulls(len(values), column.arrow)
+    places = np.full(len(values), -1)
+    places[rows] = np.arange(len(rows))
+    return known, some.take(pa.array(places, mask=places < 0))
