@@ -296,7 +296,7 @@ def _read(
 
 
 def _read_fake(column: Fake, values: pa.Array, problems: _Problems) -> tuple[np.ndarray, pa.Array]:
-    """Return where values of a column that is made up are given, and these: they are kept, and nothing follows from them."""
+    """Return where values of a made-up column are given, and these: they are kept, and nothing follows from them."""
     known = _filled(values)
     rows = np.flatnonzero(known)
     try:
