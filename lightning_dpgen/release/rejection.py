@@ -19,6 +19,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.given import GivenRows
 from lightning_dpgen.data.tables.row_rules import with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.value_set import ValueSet
 from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.nearest_word import suggest
@@ -31,9 +32,9 @@ MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
 FIRST_LOOK = 1_000_000
 # Records that break a constraint are drawn anew so often, and repaired then.
 _ROUNDS = 20
-# Given rows that break a constraint are filled anew so often; after some rounds no choice is drawn with which no row keeps
-# the constraints, and in the last ones rows are repaired.
-_ROUNDS_GIVEN, _NARROWED, _REPAIRED = 40, 4, 3
+# Given rows that break a constraint are filled anew so often. After some rounds no choice is drawn with which no row keeps
+# the constraints, and several records are tried for each row; in the last rounds they are repaired.
+_ROUNDS_GIVEN, _NARROWED, _REPAIRED, _TRIED_EACH = 40, 4, 3, 100
 # Conditions that have the logarithm of a smaller chance are never fulfilled: no share of a model is so small.
 _LEAST_CHANCE = math.log(1e-20)
 # The values of a record that breaks a constraint are drawn again so often, before the record is.
@@ -256,26 +257,34 @@ def draw_given(
     if not is_conditional(mixture.network):
         return _draw_alike(mixture, given, generator, random, bar)
     schema, sampler = mixture.network.schema, ConditionalSampler(mixture.network, mixture.weights)
-    allowed, left = torch.from_numpy(given.allowed()), np.arange(len(given))
-    parts, places = [], []
+    allowed, left, values = torch.from_numpy(given.allowed()), np.arange(len(given)), None
+    parts, places, each = [], [], 1
     for turn in range(_ROUNDS_GIVEN):
         if turn == _NARROWED:
-            narrowed, impossible = given[left].narrowed()
-            if impossible:
-                raise given[left].refusal(impossible)
-            allowed[left] = torch.from_numpy(narrowed)
-        some = given[left]
-        part = Drawn(sampler.draw(allowed[left], len(left), generator))
-        part, kept = _completed(part, some, schema, random, repair=turn >= _ROUNDS_GIVEN - _REPAIRED)
-        parts.append(part[np.flatnonzero(kept)])
-        places.append(left[kept])
-        bar.update(int(kept.sum()))
-        left = left[~kept]
+            narrowed = given[left].narrowed()
+            if narrowed.impossible:
+                raise given[left].refusal(narrowed.impossible)
+            allowed[left] = torch.from_numpy(narrowed.allowed)
+            values = dict(zip(left.tolist(), narrowed.left, strict=True))
+            each = max(1, min(_TRIED_EACH, block_rows(schema.layout) // len(left)))
+        rows = np.repeat(left, each)
+        some = given[rows]
+        part = Drawn(sampler.draw(allowed[rows], len(rows), generator))
+        part, kept = _completed(part, some, schema, random)
+        if turn >= _ROUNDS_GIVEN - _REPAIRED:
+            part, kept = _repaired(part, some, [values[row] for row in rows], schema, random)
+        # The first that fits is the row's own.
+        fine, first = np.unique(rows[kept], return_index=True)
+        parts.append(part[np.flatnonzero(kept)[first]])
+        places.append(fine)
+        bar.update(len(fine))
+        left = np.setdiff1d(left, fine)
         if not len(left):
             break
     if len(left):
-        problem = f"{_ROUNDS_GIVEN} drawn records that have what is given break a constraint: leave more of it empty"
-        raise given.refusal({int(row): problem for row in left})
+        raise given[left].refusal(
+            dict.fromkeys(range(len(left)), "was found no values that keep all constraints: leave more empty")
+        )
     return _joined(parts)[np.argsort(np.concatenate(places))]
 
 
@@ -287,7 +296,7 @@ def _draw_alike(
     step = block_rows(schema.layout)
     for rows in alike:
         first = given[rows[:1]]
-        if impossible := first.narrowed()[1]:
+        if impossible := first.narrowed().impossible:
             raise first.refusal(impossible)
         wanted = Wanted(torch.from_numpy(first.allowed()), given=first)
         said = f"{first.place(0)}: what is given, which a {mixture.network.kind} makes by chance alone"
@@ -302,7 +311,7 @@ def _fitting(part: Drawn, schema: Schema, wanted: Wanted, random: np.random.Gene
         fits &= wanted.allowed[0, span].numpy()[codes[:, group]] > 0.0
     part = part[np.flatnonzero(fits)]
     if wanted.given is not None:
-        part, fits = _completed(part, wanted.given[np.zeros(len(part), np.int64)], schema, random, repair=False)
+        part, fits = _completed(part, wanted.given[np.zeros(len(part), np.int64)], schema, random)
         return part[np.flatnonzero(fits)]
     if not isinstance(schema, TableSchema) or not (schema.rules.restrict or wanted.tests):
         return part
@@ -312,19 +321,25 @@ def _fitting(part: Drawn, schema: Schema, wanted: Wanted, random: np.random.Gene
     return Drawn(part.encoded, values)[np.flatnonzero(fits)]
 
 
-def _completed(
-    part: Drawn, given: GivenRows, schema: TableSchema, random: np.random.Generator, *, repair: bool
-) -> tuple[Drawn, np.ndarray]:
-    """Return records with the given cells in their place, and which (n,) keep the constraints."""
+def _completed(part: Drawn, given: GivenRows, schema: TableSchema, random: np.random.Generator) -> tuple[Drawn, np.ndarray]:
+    """Return records with the given cells in their place, and which (n,) keep the constraints and have what was drawn."""
     values, kept = _valued(part.encoded, schema, random, given)
-    if repair:
-        values, _ = schema.rules.repaired(values)
-        # What was given stays, whatever was repaired.
-        values = pa.record_batch({n: with_cells(n, values.column(n), given.cells) for n in values.schema.names})
-        kept = schema.rules.kept(values, given.known)
-    else:
-        kept &= given.matches(values, part.encoded)
-    return Drawn(part.encoded, values), kept
+    return Drawn(part.encoded, values), kept & given.matches(values, part.encoded)
+
+
+def _repaired(
+    part: Drawn,
+    given: GivenRows,
+    left: Sequence[Mapping[str, ValueSet]],
+    schema: TableSchema,
+    random: np.random.Generator,
+) -> tuple[Drawn, np.ndarray]:
+    """Return records moved to what is left of their cells, and which (n,) keep the constraints then."""
+    values = schema.values(part.encoded, random, given.moved(part.values, left))
+    values, _ = schema.rules.repaired(values)
+    # What was given stays, whatever was repaired.
+    values = pa.record_batch({name: with_cells(name, values.column(name), given.cells) for name in values.schema.names})
+    return Drawn(part.encoded, values), schema.rules.kept(values, given.known)
 
 
 def _valued(

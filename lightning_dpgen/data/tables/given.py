@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.reading import REFUSE
+from lightning_dpgen.data.reading import CLAMP, REFUSE
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.localized import read_in_form
@@ -130,19 +130,12 @@ class GivenRows:
                 found[rows, span.start + codes] = 1.0
         return found
 
-    def narrowed(self) -> tuple[np.ndarray, dict[int, str]]:
-        """Return `allowed` without what no row has that keeps the declared constraints, and rows that cannot, and why.
-
-        It takes a while for each row, so it is for those that need it.
-        """
-        found, impossible = self.allowed(), {}
+    def narrowed(self) -> Narrowed:
+        """Return what the declared constraints leave of the other cells; it takes a while for each row."""
+        found = Narrowed(self.allowed(), [], {})
         rules, layout = self.schema.rules, self.schema.layout
         groups = [column for column in self.schema.modelled if column.choices]
-        places = {
-            name: rules.columns[name].numbers(values, True, Counter())
-            for name, (_, values) in self.cells.items()
-            if name in rules.columns
-        }
+        places = {name: rules.places_of(name, self.cells) for name in self.cells if name in rules.columns}
         for row in range(len(self)):
             wanted = {
                 name: ValueSet((), missing=True) if absent[row] else ValueSet(((numbers[row].item(),) * 2,))
@@ -152,29 +145,49 @@ class GivenRows:
             try:
                 left = rules.left(wanted)
             except Impossible as error:
-                impossible[row] = f"no row that has what is given keeps the constraint {error}"
-                continue
+                found.impossible[row] = f"no row that has what is given keeps the constraint {error}"
+                left = {}
             for column, span in zip(groups, layout.spans, strict=True):
                 if column.name in left and column.name not in rules.relatives:
                     may = choices_with(column, left[column.name])
-                    found[row, [span.start + code for code in range(column.choices) if code not in may]] = 0.0
-        return found, impossible
+                    found.allowed[row, [span.start + code for code in range(column.choices) if code not in may]] = 0.0
+            found.left.append(left)
+        return found
+
+    def moved(self, values: pa.RecordBatch, left: Sequence[Mapping[str, ValueSet]]) -> Cells:
+        """Return the given cells, and of filled rows (n,) those whose values are not left to them, moved to the nearest."""
+        rules, cells = self.schema.rules, dict(self.cells)
+        solved = {part for _, part, _ in rules.solved(self.cells)}
+        for name in {name for own in left for name in own} - solved - rules.derived - set(rules.relatives):
+            column = rules.columns[name]
+            numbers, absent = column.numbers(values.column(name), True, Counter())
+            for row, own in enumerate(left):
+                if name in own and not own[name].holds(numbers[row : row + 1], absent[row : row + 1])[0]:
+                    one = own[name].nearest(numbers[row : row + 1], absent[row : row + 1])
+                    numbers[row], absent[row] = one[0][0], one[1][0]
+            cells[name] = np.ones(len(self), bool), column.restored(numbers, absent)
+        return cells
 
     def matches(self, values: pa.RecordBatch, encoded: Encoded) -> np.ndarray:
-        """Mark the filled rows (n,) whose given distances from other columns have the choices that were drawn for them."""
-        fits = np.ones(len(self), bool)
-        names = list(self.schema.choices)
-        for name, relative in self.schema.rules.relatives.items():
-            if name not in self.cells or name not in names:
-                continue
-            rows = np.flatnonzero(self.cells[name][0])
-            part = values.take(pa.array(rows))
-            try:
-                apart = relative.distances(part, self.schema.rules.columns[relative.relative_to], True, Counter())
-                codes = relative.apart.encode(apart, True, Counter())[0]
-            except Misfit:
-                codes = np.full(len(rows), -1)
-            fits[rows] &= codes == encoded.codes[rows, names.index(name)]
+        """Mark the filled rows (n,) in which what follows from given cells has the choices that were drawn for it.
+
+        So a given distance from a column that is drawn counts as the model says, and so does a given sum, which is missing
+        where a part of it is.
+        """
+        rules, fits, names = self.schema.rules, np.ones(len(self), bool), list(self.schema.choices)
+        follow = [(name, self.cells[name][0]) for name in rules.relatives if name in self.cells]
+        for constraint, part, rows in rules.solved(self.cells):
+            follow.append((part, rows))
+            others = [name for name in constraint.columns if name != constraint.derives]
+            lacks = np.any([_is_null(values.column(name)) for name in others], axis=0)
+            told = [known & _is_null(own) for known, own in (self.cells[name] for name in others if name in self.cells)]
+            fits &= ~rows | np.any([*told, lacks == _is_null(self.cells[constraint.derives][1])], axis=0)
+        follow = [(name, rows) for name, rows in follow if name in names and rows.any()]
+        if follow:
+            codes = self.schema.encode(values, outside=CLAMP).codes
+            for name, rows in follow:
+                group = names.index(name)
+                fits &= ~rows | (codes[:, group] == encoded.codes[:, group])
         return fits
 
     def alike(self) -> list[np.ndarray]:
@@ -207,7 +220,7 @@ class GivenRows:
             return rows, values.take(pa.array(rows))
         empty = np.zeros(len(self), bool), pa.nulls(len(self), relative.value.arrow)
         other, starts = self.cells.get(relative.relative_to, empty)
-        rows = np.flatnonzero(known & (other | values.is_null().to_numpy(zero_copy_only=False)))
+        rows = np.flatnonzero(known & (other | _is_null(values)))
         some = {column.name: values.take(pa.array(rows)), relative.relative_to: starts.take(pa.array(rows))}
         of = self.schema.rules.columns[relative.relative_to]
         return rows, relative.distances(some, of, True, Counter())
@@ -219,6 +232,21 @@ class GivenRows:
                     f"column {shortened(column.name)}: is learned without bins (encoding: scaled), so no model can be held "
                     "to a value of it: leave its cells empty"
                 )
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """What constraints leave of rows of which some cells are given.
+
+    Args:
+        allowed: `GivenRows.allowed` without choices that no row has that keeps the constraints.
+        left: for each row the values that are left of the columns of constraints.
+        impossible: rows for which there are none, and why.
+    """
+
+    allowed: np.ndarray
+    left: list[dict[str, ValueSet]]
+    impossible: dict[int, str]
 
 
 class _Problems:
@@ -260,6 +288,10 @@ def _of_one_type(parts: list[pa.Array]) -> list[pa.Array]:
     """Return the parts of a column, of which those without any value may be of another type."""
     kinds = [part.type for part in parts if part.null_count < len(part)]
     return [part if part.type == (kinds or [part.type])[0] else pa.nulls(len(part), kinds[0]) for part in parts]
+
+
+def _is_null(values: pa.Array) -> np.ndarray:
+    return values.is_null().to_numpy(zero_copy_only=False)
 
 
 def _filled(values: pa.Array) -> np.ndarray:

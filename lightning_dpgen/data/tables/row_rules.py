@@ -245,11 +245,42 @@ class RowRules:
             arrays[name] = with_cells(name, restored, cells)
         if not self.derived:
             return arrays
+        for constraint, part, open_rows in self.solved(cells):
+            rows = self._made(arrays, [name for name in constraint.columns if name not in self.derived])
+            rows |= {name: self.places_of(name, cells) for name in constraint.columns if name in self.derived & set(cells)}
+            constraint.solve(rows, part, open_rows)
+            arrays[part] = self.columns[part].restored(*rows[part])
         known = [name for name in _names(self._declared) if name not in self.derived]
         rows = self._made(arrays, known)
         self._compute(self._declared, rows, count)
         computed = {name: self.columns[name].restored(*rows[name]) for name in self.derived}
         return arrays | {name: with_cells(name, array, cells) for name, array in computed.items()}
+
+    def places_of(self, name: str, cells: Cells) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places (n,) of the given values of a column, and where none is, or where it is missing (n,)."""
+        known, values = cells[name]
+        rows = np.flatnonzero(known)
+        found, none = self.columns[name].numbers(values.take(pa.array(rows)), True, Counter())
+        numbers, absent = np.zeros(len(known), found.dtype), np.ones(len(known), bool)
+        numbers[rows], absent[rows] = found, none
+        return numbers, absent
+
+    def solved(self, cells: Cells) -> list[tuple[Comparison, str, np.ndarray]]:
+        """Return the sums that are given where a part is not: the constraint, that part, and the rows (n,), each once."""
+        found = []
+        for constraint in self._declared:
+            others = self.derived.intersection(constraint.columns) - {constraint.derives} - set(cells)
+            if not isinstance(constraint, Comparison) or constraint.derives not in cells or others:
+                continue
+            left = cells[constraint.derives][0].copy()
+            parts = [column for column, _ in (*constraint.left.parts[1:], *constraint.right.parts)]
+            # What is left of a sum may be no number of few decimals.
+            for column in sorted(parts, key=lambda part: -part.scale.unit if part.scale.whole else -np.inf):
+                known = cells[column.name][0] if column.name in cells else np.zeros(len(left), bool)
+                if column.name not in self.derived and (left & ~known).any():
+                    found.append((constraint, column.name, left & ~known))
+                    left = left & known
+        return found
 
     def kept(self, values: pa.RecordBatch, known: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
         """Mark the synthetic rows (n,) that keep all constraints.
