@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from lightning_dpgen.models.products import StackedProducts
 
 # A choice that never follows counts as so likely: what is given may be what the model never makes.
 _LEAST = 1e-30
+# Numbers of messages that are held at a time.
+_NUMBERS = 1 << 22
 # Records that are tried for each that has a given label, before the best of them is taken.
 TRIES = 200
 
@@ -49,8 +52,8 @@ class ConditionalSampler:
         >>> _ = network.table_1.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
         >>> sampler = ConditionalSampler(network, torch.ones(3))
         >>> ill = torch.tensor([[1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0]])
-        >>> sampler.draw(ill, 2, torch.Generator().manual_seed(0)).codes.tolist()
-        [[1, 1], [0, 0]]
+        >>> sampler.draw(ill, torch.tensor([0, 1, 1]), torch.Generator().manual_seed(0)).codes.tolist()
+        [[1, 1], [0, 0], [0, 0]]
     """
 
     def __init__(self, network: GenerativeNetwork, weights: Tensor) -> None:
@@ -66,11 +69,13 @@ class ConditionalSampler:
         self._factors = (plain.tilts if forest else plain.means).double().clamp(min=_LEAST)
         spans = self._layout.spans
         self._sums = [self._factors[:, span] @ table.T for span, table in zip(spans, self._tables, strict=True)]
-        self._weights = weights.double().log()
-        self._components = torch.nonzero(weights > 0.0).flatten().tolist()
+        self._likely = torch.nonzero(weights > 0.0).flatten()
+        self._weights = weights.double()[self._likely].log()
+        self._alone = [group not in self._parents and self._parents[group] < 0 for group in range(len(groups))]
         if self._labels is not None:
             self._followed = self._labels.label_closeness.double() * plain.label_table.clamp(min=LEAST).log()
 
+    @torch.no_grad()
     def log_chances(self, allowed: Tensor) -> Tensor:
         """Return the logarithms (rows,) of the probability that a record has the allowed choices, but for a label on top.
 
@@ -80,63 +85,83 @@ class ConditionalSampler:
         return self._log_evidence(self._below_label(allowed.double())).logsumexp(dim=1)
 
     @torch.no_grad()
-    def draw(self, allowed: Tensor, n: int, generator: torch.Generator) -> Encoded:
-        """Draw n records, each with choices that it may have.
+    def draw(self, allowed: Tensor, rows: Tensor, generator: torch.Generator) -> Encoded:
+        """Draw records, each with choices that it may have.
 
         Args:
-            allowed: (n, width), or (1, width) for all: 1 where a record may have a choice, else 0.
+            allowed: (conditions, width) for each choice 1 where a record may have it, else 0.
+            rows: (n,) the condition of each record, int64.
         """
         allowed = allowed.double()
-        if self._labels is None:
-            codes = self._draw(allowed, self._component(self._log_evidence(allowed), n, generator), generator)
-        else:
-            codes = self._draw_with_label(allowed, n, generator)
+        free = self._below_label(allowed)
+        evidence = self._log_evidence(free)
+        component = self._component(evidence[rows], generator)
+        codes = self._draw(free[rows], component, generator)
+        if self._labels is not None:
+            self._add_labels(codes, component, allowed, free, evidence, rows, generator)
         return self._encoded(codes)
 
-    def _draw_with_label(self, allowed: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """Draw all other choices, keep them as often as they have an allowed label, and draw that."""
-        free, may = self._below_label(allowed), allowed[:, self._layout.labels].expand(n, -1)
-        evidence = self._log_evidence(free)
-        component = self._component(evidence, n, generator)
-        codes = self._draw(free, component, generator)
-        shares = self._label_shares(codes, component)
-        kept = torch.rand(n, generator=generator, dtype=torch.float64) < (shares * may).sum(dim=1)
-        codes[:, self._layout.label] = chosen(shares * may, torch.rand(n, generator=generator, dtype=torch.float64))
+    def _add_labels(
+        self,
+        codes: Tensor,
+        component: Tensor,
+        allowed: Tensor,
+        free: Tensor,
+        evidence: Tensor,
+        rows: Tensor,
+        generator: torch.Generator,
+    ) -> None:
+        """Draw labels, and in place other records where these have none that is allowed."""
+        may = allowed[rows][:, self._layout.labels]
+        shares = torch.softmax(self._label_logits(codes, component), dim=1)
+        kept = self._uniform(len(rows), generator) < (shares * may).sum(dim=1)
+        codes[:, self._layout.label] = chosen(shares * may, self._uniform(len(rows), generator))
         left = torch.nonzero(~kept).flatten()
         if len(left):
             # The most probable label of what was not kept is the one to compare with.
             others = (shares - may)[left].argmax(dim=1)
-            codes[left] = self._tried(free.expand(n, -1)[left], evidence.expand(n, -1)[left], may[left], others, generator)
-        return codes
+            every = torch.stack([rows[left], others], dim=1)
+            cases, which = torch.unique(every, dim=0, return_inverse=True)
+            condition = cases[:, 0]
+            own = allowed[condition][:, self._layout.labels]
+            codes[left] = self._tried(free[condition], evidence[condition], own, cases[:, 1], which, generator)
 
-    def _tried(self, free: Tensor, evidence: Tensor, may: Tensor, others: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw records (n, groups) of allowed labels (n, labels) until all are kept, or have been tried often enough.
+    def _tried(
+        self, free: Tensor, evidence: Tensor, may: Tensor, others: Tensor, rows: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Draw records (n, groups) of allowed labels until all are kept, or have been tried often enough.
 
         Records of one label y are drawn by their chance times ``(share of y / share of another label) ** power``, for the
         power of 0, 1/2 and 1 for which most are kept: the share of y is at most ``bound`` times that. The power 0 draws
         labels that are probable, and the power 1 those that are rare.
+
+        Args:
+            free, evidence, may, others: of conditions: what all other columns may be, its logarithms by component, the
+                labels (conditions, labels) that are allowed, and one to compare with.
+            rows: (n,) the condition of each record.
         """
-        n, own = len(may), may.argmax(dim=1)
-        single = may.sum(dim=1) == 1.0
-        power, log_bound = torch.zeros(n, dtype=torch.float64), evidence.logsumexp(dim=1)
-        for tried, bound in ((0.5, 0.5), (1.0, 1.0)):
-            rows = torch.nonzero(single).flatten()
-            ratio = _Ratio(self, own[rows], others[rows], torch.full((len(rows),), tried, dtype=torch.float64))
-            tilted = self._log_evidence(ratio.tilted(free[rows]), ratio)
-            cost = tilted.logsumexp(dim=1) + np.log(bound)
-            better = cost < log_bound[rows]
-            rows, cost, tilted = rows[better], cost[better], tilted[better]
-            power[rows], log_bound[rows], evidence = tried, cost, evidence.index_copy(0, rows, tilted)
-        codes = torch.zeros(n, len(self._layout.groups), dtype=torch.int64)
-        totals, left = torch.zeros(n, dtype=torch.float64), torch.arange(n)
+        own, single = may.argmax(dim=1), torch.nonzero(may.sum(dim=1) == 1.0).flatten()
+        power, log_cost = torch.zeros(len(may), dtype=torch.float64), evidence.logsumexp(dim=1)
+        bound = torch.ones_like(power)
+        for tried, least in ((0.5, 0.5), (1.0, 1.0)):
+            ratio = _Ratio(self, own[single], others[single], torch.full((len(single),), tried, dtype=torch.float64))
+            tilted = self._log_evidence(ratio.tilted(free[single]), ratio)
+            cost = tilted.logsumexp(dim=1) + math.log(least)
+            better = cost < log_cost[single]
+            cases = single[better]
+            power[cases], bound[cases], log_cost[cases] = tried, least, cost[better]
+            evidence = evidence.index_copy(0, cases, tilted[better])
+        codes = torch.zeros(len(rows), len(self._layout.groups), dtype=torch.int64)
+        totals, left = torch.zeros(len(rows), dtype=torch.float64), torch.arange(len(rows))
         for _ in range(TRIES):
-            ratio = _Ratio(self, own[left], others[left], power[left])
-            component = self._component(evidence[left], len(left), generator)
-            tries = self._draw(ratio.tilted(free[left]), component, generator, ratio)
+            cases = rows[left]
+            ratio = _Ratio(self, own[cases], others[cases], power[cases])
+            component = self._component(evidence[cases], generator)
+            tries = self._draw(ratio.tilted(free[cases]), component, generator, ratio)
             logits = self._label_logits(tries, component)
-            shares = torch.softmax(logits, dim=1)
-            chance = (shares * may[left]).sum(dim=1) / ratio.of(logits) / torch.where(power[left] == 0.5, 0.5, 1.0)
-            tries[:, self._layout.label] = chosen(shares * may[left], self._uniform(len(left), generator))
+            shares = torch.softmax(logits, dim=1) * may[cases]
+            chance = shares.sum(dim=1) / ratio.of(logits) / bound[cases]
+            tries[:, self._layout.label] = chosen(shares, self._uniform(len(left), generator))
             # What is not kept was drawn less often by its chance, which its weight among the others makes good.
             weight = chance / (1.0 - chance).clamp(min=1e-9)
             totals[left] += weight
@@ -162,40 +187,47 @@ class ConditionalSampler:
         logits = self._labels.label_level.double() + added_up(records, self._layout, self._labels.label_weights.double())
         return logits + self._followed[self._network.label_rows(records), component]
 
-    def _label_shares(self, codes: Tensor, component: Tensor) -> Tensor:
-        return torch.softmax(self._label_logits(codes, component), dim=1)
-
-    def _component(self, evidence: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """Draw a component (n,) by logarithms (n or 1, k)."""
-        return chosen(torch.softmax(evidence, dim=1).expand(n, -1), self._uniform(n, generator))
+    def _component(self, evidence: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw a component (n,) by logarithms (n, likely components)."""
+        return self._likely[chosen(torch.softmax(evidence, dim=1), self._uniform(len(evidence), generator))]
 
     def _log_evidence(self, allowed: Tensor, ratio: _Ratio | None = None) -> Tensor:
-        """Return the logarithms (rows, k) of each component's weight and of its chance of what is allowed."""
-        found = torch.full((len(allowed), len(self._weights)), -torch.inf, dtype=torch.float64)
-        for component in self._components:
-            found[:, component] = self._weights[component] + self._upward(allowed, component, ratio)[1]
-        if not found[:, self._components].isfinite().all():
+        """Return the logarithms (rows, likely components) of each one's weight and of its chance of what is allowed."""
+        found = self._weights.repeat(len(allowed), 1)
+        spans, trees = self._layout.spans, allowed.clone()
+        for group, span in enumerate(spans):
+            if self._alone[group] and not (ratio is not None and group == self._layout.label):
+                shares = self._factors[self._likely, span] * self._tables[group] / self._sums[group][self._likely]
+                found += (allowed[:, span] @ shares.T).log()
+                trees[:, span] = 1.0
+        step = max(1, _NUMBERS // (len(self._weights) * max(self._layout.groups)))
+        for start in range(0, len(allowed), step):
+            rows = slice(start, start + step)
+            found[rows] += self._upward(trees[rows], None, None if ratio is None else ratio[rows])[1]
+        if not found.isfinite().all():
             raise Diverged("mixture: holds numbers that are not finite, or too large: it has no shares of choices")
         return found
 
-    def _upward(self, allowed: Tensor, component: Any, ratio: _Ratio | None) -> tuple[dict[int, Tensor], Tensor]:
-        """Send messages from leaves to roots.
+    def _upward(self, allowed: Tensor, component: Tensor | None, ratio: _Ratio | None) -> tuple[dict[int, Tensor], Tensor]:
+        """Send messages from leaves to roots, for each record's component (n,), or (None) for all likely ones.
 
         Returns:
             For each group of which something is known what its own choices and the groups below it say of each choice,
-            (rows, choices), and the logarithm (rows,) of the chance of all that is allowed.
+            (rows, choices), and the logarithm (rows,) of the chance of all that is allowed. For all components both have
+            these after the rows, (rows, likely, choices).
         """
-        spans, total = self._layout.spans, torch.zeros(1, dtype=torch.float64)
+        every = component is None
+        some, total = (self._likely if every else component), torch.zeros(1, dtype=torch.float64)
         known: dict[int, Tensor] = {}
-        for group in range(len(spans)):
-            if not (allowed[:, spans[group]] == 1.0).all():
-                known[group] = allowed[:, spans[group]]
+        for group, span in enumerate(self._layout.spans):
+            if not (allowed[:, span] == 1.0).all():
+                known[group] = allowed[:, None, span] if every else allowed[:, span]
         for group in reversed(self._order):
             if ratio is not None and group == self._layout.label:
                 message = ratio.message(component)
             elif group in known:
-                factors, table = self._factors[component, spans[group]], self._tables[group]
-                message = (known[group] * factors) @ table.T / self._sums[group][component]
+                factors = self._factors[some, self._layout.spans[group]]
+                message = (known[group] * factors) @ self._tables[group].T / self._sums[group][some]
             else:
                 continue
             parent = self._parents[group]
@@ -242,9 +274,9 @@ class _Ratio:
 
     def __init__(self, sampler: ConditionalSampler, own: Tensor, others: Tensor, power: Tensor) -> None:
         self._sampler, self._own, self._others, self._power = sampler, own, others, power
-        labels: Any = sampler._labels
-        level = labels.label_level.double()
-        self._level = power * (level[own] - level[others])
+
+    def __getitem__(self, rows: slice) -> _Ratio:
+        return _Ratio(self._sampler, self._own[rows], self._others[rows], self._power[rows])
 
     def tilted(self, allowed: Tensor) -> Tensor:
         """Return what is allowed (n, width) times the factors of choices."""
@@ -253,15 +285,17 @@ class _Ratio:
         found[:, label] = 0.0
         return allowed * found.exp()
 
-    def message(self, component: Any) -> Tensor:
-        """Return the factor (n, choices of the label's parent, or 1) of what the component says of labels."""
-        every = torch.arange(len(self._own))
-        followed = self._sampler._followed[:, component]
-        if followed.dim() == 2:
-            difference = followed[:, self._own] - followed[:, self._others]
-        else:
-            difference = followed[:, every, self._own] - followed[:, every, self._others]
-        return (self._power * difference + self._level).exp().T
+    def message(self, component: Tensor | None) -> Tensor:
+        """Return the factor of labels for each choice of the label's parent, (n, choices), or (n, likely, choices)."""
+        sampler = self._sampler
+        level = sampler._labels.label_level.double()
+        if component is None:
+            followed = (sampler._followed[:, sampler._likely] + level).permute(2, 1, 0)
+            difference = followed[self._own] - followed[self._others]
+            return (self._power[:, None, None] * difference).exp()
+        followed = (sampler._followed[:, component] + level).permute(1, 2, 0)
+        every = torch.arange(len(component))
+        return (self._power[:, None] * (followed[every, self._own] - followed[every, self._others])).exp()
 
     def of(self, logits: Tensor) -> Tensor:
         """Return the whole ratio (n,) by the logits (n, labels)."""

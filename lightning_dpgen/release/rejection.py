@@ -174,7 +174,7 @@ def draw_fitting(
             part = Drawn(mixture.sample_independent(step if n else 0, generator))
         else:
             # One of them all may do; where it does not, most of what is drawn may have to be left out.
-            part = Drawn(sampler.draw(wanted.allowed, step if drawn else n, generator))
+            part = Drawn(sampler.draw(wanted.allowed, torch.zeros(step if drawn else n, dtype=torch.int64), generator))
         drawn += len(part)
         part = _fitting(part, schema, wanted, random)
         part = part[np.arange(min(len(part), n - found))]
@@ -269,7 +269,7 @@ def draw_given(
             each = max(1, min(_TRIED_EACH, block_rows(schema.layout) // len(left)))
         rows = np.repeat(left, each)
         some = given[rows]
-        part = Drawn(sampler.draw(allowed[rows], len(rows), generator))
+        part = Drawn(sampler.draw(allowed[left], torch.arange(len(left)).repeat_interleave(each), generator))
         part, kept = _completed(part, some, schema, random)
         if turn >= _ROUNDS_GIVEN - _REPAIRED:
             part, kept = _repaired(part, some, [values[row] for row in rows], schema, random)

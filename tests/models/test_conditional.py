@@ -16,6 +16,7 @@ from tests.models.test_forests import FORESTS, SCHEMA, SIZES, WEIGHTS, agreement
 
 LAYOUT = SCHEMA.layout
 N = 4_000
+SAME = torch.zeros(N, dtype=torch.int64)
 
 
 def products():
@@ -87,7 +88,7 @@ def test_every_subset_of_columns_may_be_given(make):
     generator = torch.Generator().manual_seed(2)
     for known in itertools.product([True, False], repeat=len(SIZES)):
         rows = every[random.choice(len(every), N, p=expected)]
-        drawn = sampler.draw(allowed_of(rows, known), N, generator).codes
+        drawn = sampler.draw(allowed_of(rows, known), torch.arange(N), generator).codes
         assert (drawn == rows)[:, np.array(known)].all()
         if not all(known):
             assert agreement(np.bincount(places(drawn), minlength=len(every)), expected) > 1e-5, known
@@ -104,7 +105,7 @@ def test_each_record_is_drawn_by_its_own_condition(make):
         may = [choices if choices.any() else ~choices for choices in may]
         allowed = torch.from_numpy(np.concatenate(may)).float()[None]
         fits = np.all([choices[every[:, group]] for group, choices in enumerate(may)], axis=0)
-        drawn = sampler.draw(allowed, N, generator).codes
+        drawn = sampler.draw(allowed, SAME, generator).codes
         assert fits[places(drawn)].all()
         seen = np.bincount(places(drawn), minlength=len(every))
         assert agreement(seen, expected * fits / (expected * fits).sum()) > 1e-5
@@ -118,7 +119,7 @@ def test_a_label_that_hardly_ever_is_has_its_own_records():
     expected, every = joint(network)
     assert 1e-5 < expected[every[:, 4] == 2].sum() < 1e-3
     allowed = allowed_of(np.array([[0, 0, 0, 0, 2]]), [False] * 4 + [True])
-    drawn = ConditionalSampler(network, WEIGHTS).draw(allowed, N, torch.Generator().manual_seed(6)).codes
+    drawn = ConditionalSampler(network, WEIGHTS).draw(allowed, SAME, torch.Generator().manual_seed(6)).codes
     fits = (every[:, 4] == 2) * expected
     assert agreement(np.bincount(places(drawn), minlength=len(every)), fits / fits.sum()) > 1e-5
 
@@ -128,7 +129,7 @@ def test_what_the_model_never_makes_is_completed_all_the_same():
     network = forests(FORESTS["a chain"])
     sampler, generator = ConditionalSampler(network, WEIGHTS), torch.Generator().manual_seed(7)
     allowed = allowed_of(np.array([[0, 1, 0, 0, 0]]), [True, True, False, False, False])
-    assert (sampler.draw(allowed, 50, generator).codes[:, :2] == [0, 1]).all()
+    assert (sampler.draw(allowed, SAME, generator).codes[:, :2] == [0, 1]).all()
     assert float(sampler.log_chances(allowed)) < np.log(1e-20)
 
 
@@ -137,7 +138,7 @@ def test_only_components_with_a_weight_count():
     alone, every = ConditionalSampler(network, torch.tensor([0.0, 1.0, 0.0])), chances(network)[1].codes
     expected = chances(network)[0][1] * (every[:, 1] == 1)
     allowed = allowed_of(np.array([[0, 1, 0, 0, 0]]), [False, True, False, False, False])
-    seen = np.bincount(places(alone.draw(allowed, N, torch.Generator().manual_seed(8)).codes), minlength=len(every))
+    seen = np.bincount(places(alone.draw(allowed, SAME, torch.Generator().manual_seed(8)).codes), minlength=len(every))
     assert agreement(seen, expected / expected.sum()) > 1e-5
 
 
@@ -146,7 +147,7 @@ def test_a_network_without_shares_is_refused():
     network.label_weights.fill_(torch.inf)
     allowed = allowed_of(np.array([[0, 1, 0, 0, 2]]), [True] * 2 + [False] * 2 + [True])
     with pytest.raises(Diverged, match="not finite"):
-        ConditionalSampler(network, WEIGHTS).draw(allowed, 200, torch.Generator().manual_seed(9))
+        ConditionalSampler(network, WEIGHTS).draw(allowed, SAME, torch.Generator().manual_seed(9))
 
 
 def test_networks_of_other_kinds_are_not_conditional():

@@ -104,7 +104,7 @@ class GivenRows:
         problems.tell()
         given = cls(schema, cells, rows, np.arange(n))
         for row, name, problem in schema.rules.contradicted(places, {name: cells[name][0] for name in places}):
-            problems.add(row, name, f"{problem}; correct it, or leave one of them empty")
+            problems.add(row, name, f"{problem}; correct one of them, or leave it empty to have it filled")
         problems.tell()
         given._check_unscaled()
         return given
@@ -318,7 +318,8 @@ def _read(
             found, none = column.numbers(some, column.clamps(REFUSE), Counter())
         except Misfit as misfit:
             row = 0 if misfit.row is None else misfit.row
-            problems.add(int(rows[row]), column.name, f"{misfit.problem}; {misfit.advice}")
+            # Other advice is about schemas and records to learn from.
+            problems.add(int(rows[row]), column.name, f"{misfit.problem}; correct it, or leave it empty to have it filled")
             # A column of another type has nothing that could be read.
             rows = np.zeros(0, np.int64) if misfit.row is None or problems.enough else np.delete(rows, row)
             continue
