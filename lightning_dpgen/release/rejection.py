@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +21,8 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.value_set import ValueSet
 from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.release.blocks import block_rows
+from lightning_dpgen.release.description import balanced_group
 
 # A draw is given up after so many records for each that is asked for, or so many in all,
 MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
@@ -32,9 +30,9 @@ MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
 FIRST_LOOK = 1_000_000
 # Records that break a constraint are drawn anew so often, and repaired then.
 _ROUNDS = 20
-# Given rows that break a constraint are filled anew so often. After some rounds no choice is drawn with which no row keeps
-# the constraints, and several records are tried for each row; in the last rounds they are repaired.
-_ROUNDS_GIVEN, _NARROWED, _REPAIRED, _TRIED_EACH = 40, 4, 3, 100
+# Given rows that break a constraint are filled anew so often. After the first rounds no choice is drawn with which no row
+# keeps the constraints, and several records are tried for each row; in the last rounds they are repaired.
+_ROUNDS_GIVEN, _NARROWED, _REPAIRED, _TRIED_EACH = 40, 1, 3, 50
 # Conditions that have the logarithm of a smaller chance are never fulfilled: no share of a model is so small.
 _LEAST_CHANCE = math.log(1e-20)
 # The values of a record that breaks a constraint are drawn again so often, before the record is.
@@ -217,31 +215,6 @@ def draw_balanced(
     return _joined(parts)[random.permutation(n)]
 
 
-def balanced_group(schema: Schema, column: Any) -> tuple[int, int]:
-    """Return the group of a column of which every choice may have an equal share, and how many: but for missing values.
-
-    Raises:
-        ValueError: for any other column.
-
-    Example:
-        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
-        >>> schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 10}, ill: {type: boolean}}")
-        >>> balanced_group(schema, "ill")
-        (1, 2)
-    """
-    names = list(schema.choices)
-    known = [name for name in names if name in schema.arrow.names]
-    relatives = schema.rules.relatives if isinstance(schema, TableSchema) else {}
-    known = [name for name in known if name not in relatives]
-    if column not in known:
-        near = suggest(column, known) if isinstance(column, str) else ""
-        raise ValueError(
-            f"balance={str(column)[:60]}: expected a column that has choices of its own: {listed(known)}{near}"
-        )
-    missing = isinstance(schema, TableSchema) and schema.rules.columns[column].missing
-    return names.index(column), len(schema.choices[column]) - missing
-
-
 def draw_given(
     mixture: Mixture, given: GivenRows, generator: torch.Generator, random: np.random.Generator, bar: tqdm
 ) -> Drawn:
@@ -266,6 +239,7 @@ def draw_given(
                 raise given[left].refusal(narrowed.impossible)
             allowed[left] = torch.from_numpy(narrowed.allowed)
             values = dict(zip(left.tolist(), narrowed.left, strict=True))
+        if turn >= _NARROWED:
             each = max(1, min(_TRIED_EACH, block_rows(schema.layout) // len(left)))
         rows = np.repeat(left, each)
         some = given[rows]

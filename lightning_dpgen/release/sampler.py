@@ -44,6 +44,7 @@ from lightning_dpgen.release.codes import encode_records
 from lightning_dpgen.release.description import (
     LABELLED,
     PROJECTION,
+    balanced_group,
     check_component,
     conditions_on,
     described_schema,
@@ -58,7 +59,6 @@ from lightning_dpgen.release.projected import ProjectedRows, load_projected
 from lightning_dpgen.release.rejection import (
     Drawn,
     Wanted,
-    balanced_group,
     draw_all,
     draw_balanced,
     draw_fitting,
