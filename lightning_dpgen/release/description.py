@@ -167,8 +167,6 @@ def balanced_group(schema: Schema, column: Any) -> tuple[int, int]:
     known = [name for name in known if name not in relatives]
     if column not in known:
         near = suggest(column, known) if isinstance(column, str) else ""
-        raise ValueError(
-            f"balance={str(column)[:60]}: expected a column that has choices of its own: {listed(known)}{near}"
-        )
+        raise ValueError(f"balance={str(column)[:60]}: expected a column with choices of its own: {listed(known)}{near}")
     missing = isinstance(schema, TableSchema) and schema.rules.columns[column].missing
     return names.index(column), len(schema.choices[column]) - missing

@@ -171,8 +171,9 @@ def draw_fitting(
         if sampler is None:
             part = Drawn(mixture.sample_independent(step if n else 0, generator))
         else:
-            # One of them all may do; where it does not, most of what is drawn may have to be left out.
-            part = Drawn(sampler.draw(wanted.allowed, torch.zeros(step if drawn else n, dtype=torch.int64), generator))
+            # As many as are likely to be enough; many more where hardly any of the last ones were.
+            count = min(step, (n - found) * min(10, drawn // max(1, found) + 1) + 10) if drawn else n
+            part = Drawn(sampler.draw(wanted.allowed, torch.zeros(count, dtype=torch.int64), generator))
         drawn += len(part)
         part = _fitting(part, schema, wanted, random)
         part = part[np.arange(min(len(part), n - found))]

@@ -294,7 +294,7 @@ class RowRules:
             return np.ones(values.num_rows, bool)
         if not known:
             return self._kept(self._all, rows)
-        kept = self._kept(self._declared, rows)
+        kept = np.ones(values.num_rows, bool) & self._kept(self._declared, rows)
         for constraint in self._all[len(self._declared) :]:
             given = [known.get(name, np.zeros(len(kept), bool)) for name in constraint.columns]
             kept &= constraint.holds(rows) | np.logical_and.reduce(given)
