@@ -15,7 +15,7 @@ from lightning_dpgen.models.products import StackedProducts
 from tests.models.test_forests import FORESTS, SCHEMA, SIZES, WEIGHTS, agreement, chances, forests
 
 LAYOUT = SCHEMA.layout
-N = 4_000
+N = 2_000
 SAME = torch.zeros(N, dtype=torch.int64)
 
 

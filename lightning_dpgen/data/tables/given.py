@@ -19,7 +19,6 @@ from lightning_dpgen.data.tables.arrays import Misfit, plain
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.localized import read_in_form
 from lightning_dpgen.data.tables.narrowing import Impossible
-from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.row_rules import Cells
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.sources import written_source
@@ -84,26 +83,31 @@ class GivenRows:
                 f"{rows.where} has {listed(foreign)}, not in the schema: expected some of {listed(columns)}{near}"
             )
         names = [name for name in rows.columns if not isinstance(columns[name], Dropped)]
-        parts: dict[str, list[pa.Array]] = {name: [] for name in names}
-        # A column is read even where none is given, so that rows are counted.
-        with closing(rows.blocks(names or rows.columns)) as blocks:
-            batches = [block.rows for block in blocks]
-        for name in names:
-            parts[name] = [_plain(name, batch.column(name), rows.where) for batch in batches]
-        n, problems = sum(batch.num_rows for batch in batches), _Problems(rows)
         recorded = {column.name: column for column in schema.recorded}
-        cells, places = {}, {}
-        for name in names:
-            values = pa.concat_arrays(_of_one_type(parts[name])) if parts[name] else pa.nulls(0, pa.string())
-            if name in recorded:
-                numbers, absent, known = _read(recorded[name], values, schema, problems)
-                places[name] = numbers, absent
-                cells[name] = known, recorded[name].restored(numbers, absent)
-            else:
-                cells[name] = _read_fake(columns[name], values, problems)
+        found: dict[str, list[tuple[np.ndarray, pa.Array]]] = {name: [] for name in names}
+        n, problems = 0, _Problems(rows)
+        # Rows are counted by some column even where none is given.
+        with closing(rows.blocks(names or rows.columns)) as blocks:
+            for block in blocks:
+                problems.before = n
+                for name in names:
+                    values = _plain(name, block.column(name), rows.where)
+                    if name in recorded:
+                        found[name].append(_read(recorded[name], values, schema, problems))
+                    else:
+                        found[name].append(_read_fake(columns[name], values, problems))
+                n += block.rows.num_rows
         problems.tell()
+        cells = {
+            name: (
+                np.concatenate([np.zeros(0, bool), *(known for known, _ in parts)]),
+                pa.concat_arrays([pa.nulls(0, columns[name].arrow), *(values for _, values in parts)]),
+            )
+            for name, parts in found.items()
+        }
         given = cls(schema, cells, rows, np.arange(n))
-        for row, name, problem in schema.rules.contradicted(places, {name: cells[name][0] for name in places}):
+        problems.before = 0
+        for row, name, problem in schema.rules.contradicted(cells):
             problems.add(row, name, f"{problem}; correct one of them, or leave it empty to have it filled")
         problems.tell()
         given._check_unscaled()
@@ -250,10 +254,14 @@ class Narrowed:
 
 
 class _Problems:
-    """What is wrong with cells, told together."""
+    """What is wrong with cells, told together.
+
+    Attributes:
+        before: the number of rows before those that are counted.
+    """
 
     def __init__(self, rows: RowSource) -> None:
-        self._rows, self._found = rows, []
+        self._rows, self._found, self.before = rows, [], 0
 
     @property
     def enough(self) -> bool:
@@ -261,7 +269,8 @@ class _Problems:
         return len(self._found) > _MOST_TOLD
 
     def add(self, row: int, name: str, problem: str) -> None:
-        self._found.append((row, f"{self._rows.where}, {self._rows.place(row)}: column {shortened(name)}: {problem}"))
+        place = f"{self._rows.where}, {self._rows.place(self.before + row)}"
+        self._found.append((self.before + row, f"{place}: column {shortened(name)}: {problem}"))
 
     def tell(self) -> None:
         """Raise BadRecords if there is any."""
@@ -284,12 +293,6 @@ def _plain(name: str, values: pa.Array, where: str) -> pa.Array:
         raise BadRecords(f"{where}: column {shortened(name)}: {misfit.problem}; {misfit.advice}") from None
 
 
-def _of_one_type(parts: list[pa.Array]) -> list[pa.Array]:
-    """Return the parts of a column, of which those without any value may be of another type."""
-    kinds = [part.type for part in parts if part.null_count < len(part)]
-    return [part if part.type == (kinds or [part.type])[0] else pa.nulls(len(part), kinds[0]) for part in parts]
-
-
 def _is_null(values: pa.Array) -> np.ndarray:
     return values.is_null().to_numpy(zero_copy_only=False)
 
@@ -302,20 +305,16 @@ def _filled(values: pa.Array) -> np.ndarray:
     return ~empty.to_numpy(zero_copy_only=False)
 
 
-def _read(
-    column: Modelled, values: pa.Array, schema: TableSchema, problems: _Problems
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the places (n,) of the values of a column, where they are given as missing, and where they are given."""
+def _read(column: Modelled, values: pa.Array, schema: TableSchema, problems: _Problems) -> tuple[np.ndarray, pa.Array]:
+    """Return where values of a column are given (n,), missing ones too, and the values."""
     rows = np.flatnonzero(_filled(values))
-    known, absent = np.zeros(len(values), bool), np.ones(len(values), bool)
-    numbers = np.zeros(len(values), np.float64 if isinstance(column, Numeric) and not column.scale.whole else np.int64)
     missing = column.missing_values if column.missing else ()
     while len(rows):
         some = values.take(pa.array(rows))
         try:
             if column.name in schema.forms:
                 some = read_in_form(some, schema.forms[column.name], missing)
-            found, none = column.numbers(some, column.clamps(REFUSE), Counter())
+            found = column.restored(*column.numbers(some, column.clamps(REFUSE), Counter()))
         except Misfit as misfit:
             row = 0 if misfit.row is None else misfit.row
             # Other advice is about schemas and records to learn from.
@@ -323,22 +322,24 @@ def _read(
             # A column of another type has nothing that could be read.
             rows = np.zeros(0, np.int64) if misfit.row is None or problems.enough else np.delete(rows, row)
             continue
-        numbers[rows], absent[rows], known[rows] = found, none, True
-        break
-    return numbers, absent, known
+        return _at(rows, found, len(values))
+    return _at(rows, pa.nulls(0, column.arrow), len(values))
 
 
 def _read_fake(column: Fake, values: pa.Array, problems: _Problems) -> tuple[np.ndarray, pa.Array]:
     """Return where values of a made-up column are given, and these: they are kept, and nothing follows from them."""
-    known = _filled(values)
-    rows = np.flatnonzero(known)
+    rows = np.flatnonzero(_filled(values))
     try:
         some = values.take(pa.array(rows)).cast(column.arrow)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        problems.add(
-            int(rows[0]), column.name, f"expected values of type {column.arrow}; correct them, or leave them empty"
-        )
-        return known, pa.nulls(len(values), column.arrow)
-    places = np.full(len(values), -1)
+        expected = f"expected values of type {column.arrow}; correct them, or leave them empty"
+        problems.add(int(rows[0]), column.name, expected)
+        return _at(rows[:0], pa.nulls(0, column.arrow), len(values))
+    return _at(rows, some, len(values))
+
+
+def _at(rows: np.ndarray, values: pa.Array, n: int) -> tuple[np.ndarray, pa.Array]:
+    """Return which of n cells are these rows, and the values (n,) with these values there."""
+    places = np.full(n, -1)
     places[rows] = np.arange(len(rows))
-    return known, some.take(pa.array(places, mask=places < 0))
+    return places >= 0, values.take(pa.array(places, mask=places < 0))

@@ -300,16 +300,12 @@ class RowRules:
             kept &= constraint.holds(rows) | np.logical_and.reduce(given)
         return kept
 
-    def contradicted(self, rows: Rows, known: Mapping[str, np.ndarray]) -> Iterator[tuple[int, str, str]]:
-        """Yield each row that breaks a declared constraint by given values alone, one of its columns, and what is wrong.
-
-        Args:
-            rows: the places of values of some columns.
-            known: by column the rows (n,) in which its value is given.
-        """
+    def contradicted(self, cells: Cells) -> Iterator[tuple[int, str, str]]:
+        """Yield each row that breaks a declared constraint by given values alone, one of its columns, and what is wrong."""
+        rows = {name: self.places_of(name, cells) for name in _names(self._declared) if name in cells}
         for constraint in self._declared:
-            if all(name in known for name in constraint.columns):
-                sure = np.logical_and.reduce([known[name] for name in constraint.columns])
+            if all(name in cells for name in constraint.columns):
+                sure = np.logical_and.reduce([cells[name][0] for name in constraint.columns])
                 for row in np.flatnonzero(sure & ~constraint.holds(rows)):
                     yield int(row), constraint.columns[0], self._told(constraint, int(row), rows)
 
