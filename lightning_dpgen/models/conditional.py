@@ -162,7 +162,7 @@ class ConditionalSampler:
             shares = torch.softmax(logits, dim=1) * may[cases]
             chance = shares.sum(dim=1) / ratio.of(logits) / bound[cases]
             tries[:, self._layout.label] = chosen(shares, self._uniform(len(left), generator))
-            # What is not kept was drawn less often by its chance, which its weight among the others makes good.
+            # Records that are not kept were drawn less often by their chance, which their weight makes good.
             weight = chance / (1.0 - chance).clamp(min=1e-9)
             totals[left] += weight
             kept = self._uniform(len(left), generator) < chance

@@ -64,7 +64,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What records of a draw are to have, all of them the same.
+    """The choices and values that all records of a draw are to have.
 
     Args:
         allowed: (1, width) for each choice 1 where a record may have it, else 0.
@@ -312,7 +312,7 @@ def _repaired(
     """Return records moved to what is left of their cells, and which (n,) keep the constraints then."""
     values = schema.values(part.encoded, random, given.moved(part.values, left))
     values, _ = schema.rules.repaired(values)
-    # What was given stays, whatever was repaired.
+    # Given cells stay, whatever was repaired.
     values = pa.record_batch({name: with_cells(name, values.column(name), given.cells) for name in values.schema.names})
     return Drawn(part.encoded, values), schema.rules.kept(values, given.known)
 

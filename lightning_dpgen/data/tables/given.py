@@ -240,7 +240,7 @@ class GivenRows:
 
 @dataclass(frozen=True)
 class Narrowed:
-    """What constraints leave of rows of which some cells are given.
+    """The cells that constraints leave to rows of which some are given.
 
     Args:
         allowed: `GivenRows.allowed` without choices that no row has that keeps the constraints.
@@ -254,7 +254,7 @@ class Narrowed:
 
 
 class _Problems:
-    """What is wrong with cells, told together.
+    """Problems of cells, told together.
 
     Attributes:
         before: the number of rows before those that are counted.

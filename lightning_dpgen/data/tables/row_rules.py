@@ -274,7 +274,7 @@ class RowRules:
                 continue
             left = cells[constraint.derives][0].copy()
             parts = [column for column, _ in (*constraint.left.parts[1:], *constraint.right.parts)]
-            # What is left of a sum may be no number of few decimals.
+            # The rest of a sum may be no number of few decimals.
             for column in sorted(parts, key=lambda part: -part.scale.unit if part.scale.whole else -np.inf):
                 known = cells[column.name][0] if column.name in cells else np.zeros(len(left), bool)
                 if column.name not in self.derived and (left & ~known).any():
