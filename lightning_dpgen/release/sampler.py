@@ -239,7 +239,8 @@ class Release:
         Args:
             rows: a DataFrame, a table or record batch of Arrow, or the path of a file, with some of the schema's columns. A
                 column that is absent is filled, and so is an empty cell (null or NaN). A text that the schema lists under
-                `missing_values`, such as ``?``, is a missing value that is given, and stays.
+                `missing_values`, such as ``?``, is a missing value that is given, and stays; where it lists none but the
+                empty text, the word ``missing`` is.
             seed: seed that makes the draw repeatable; None draws anew each time.
 
         Returns:

@@ -162,6 +162,10 @@ def test_absent_columns_and_empty_cells_are_filled_and_words_for_missing_stay():
     found = release.complete(pd.DataFrame({"b": ["?", "", None, "7.25"], "closed": ["never", "", "true", None]}), seed=1)
     assert found["b"].isna()[0] and found["b"][3] == 7.25 and found["job"][0] == "cook" and found["closed"][2] is True
     assert found["a"].between(0, 9).all() and found["id"].tolist() == [1, 2, 3, 4]
+    # The distance has no text for a missing value of its own, and the total has one.
+    assert release.complete(pd.DataFrame({"out": ["missing"] * 9}), seed=1)["out"].isna().all()
+    with pytest.raises(BadRecords, match="'missing': expected a number"):
+        release.complete(pd.DataFrame({"total": ["missing"]}))
     ids = release.complete(pd.DataFrame({"id": [7, None, 5]}), seed=1)["id"]
     assert ids.tolist() == [7, 2, 5]
     assert list(release.complete(pd.DataFrame({"a": []}), seed=1)) == ["id", *found.columns[1:]]

@@ -16,6 +16,7 @@ from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import CLAMP, REFUSE
 from lightning_dpgen.data.tables.arrays import Misfit, plain
+from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.localized import read_in_form
 from lightning_dpgen.data.tables.narrowing import Impossible
@@ -28,6 +29,8 @@ from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
+# The word for a missing value that is given, where the schema has none of its own.
+_MISSING = "missing"
 # Problems that one message tells.
 _MOST_TOLD = 5
 
@@ -37,7 +40,8 @@ class GivenRows:
     """Rows of which some cells are given. Private, where they are of real persons.
 
     A column that is not there is to be filled, and so is a cell that is empty (null or NaN in tables with types). A value
-    that is one of the column's `missing_values`, and not the empty text, is a missing value that is given.
+    that is one of the column's `missing_values`, and not the empty text, is a missing value that is given; where the schema
+    has no such text, the word ``missing`` is.
 
     Args:
         schema: the description of whole rows.
@@ -225,8 +229,10 @@ class GivenRows:
         empty = np.zeros(len(self), bool), pa.nulls(len(self), relative.value.arrow)
         other, starts = self.cells.get(relative.relative_to, empty)
         rows = np.flatnonzero(known & (other | _is_null(values)))
+        of: Any = self.schema.rules.columns[relative.relative_to]
+        # A missing value has no distance from any other one.
+        starts = pc.if_else(pa.array(other), starts, of.restored(np.array([of.limits[0]]), np.array([False]))[0])
         some = {column.name: values.take(pa.array(rows)), relative.relative_to: starts.take(pa.array(rows))}
-        of = self.schema.rules.columns[relative.relative_to]
         return rows, relative.distances(some, of, True, Counter())
 
     def _check_unscaled(self) -> None:
@@ -311,6 +317,8 @@ def _read(column: Modelled, values: pa.Array, schema: TableSchema, problems: _Pr
     missing = column.missing_values if column.missing else ()
     while len(rows):
         some = values.take(pa.array(rows))
+        if pa.types.is_string(some.type) and _takes_word(column):
+            some = pc.if_else(pc.equal(some, _MISSING), None, some)
         try:
             if column.name in schema.forms:
                 some = read_in_form(some, schema.forms[column.name], missing)
@@ -324,6 +332,12 @@ def _read(column: Modelled, values: pa.Array, schema: TableSchema, problems: _Pr
             continue
         return _at(rows, found, len(values))
     return _at(rows, pa.nulls(0, column.arrow), len(values))
+
+
+def _takes_word(column: Modelled) -> bool:
+    """Tell whether the word for a missing value has no other meaning in a column, and there is no other text for one."""
+    values = column.present_names if isinstance(column, Category) else ()
+    return column.missing and column.missing_values == ("",) and _MISSING not in map(str.lower, values)
 
 
 def _read_fake(column: Fake, values: pa.Array, problems: _Problems) -> tuple[np.ndarray, pa.Array]:
