@@ -92,8 +92,8 @@ def test_rows_that_keep_the_rules_are_completed_from_any_part_of_them(make):
     whole = release.sample(30, seed=2).drop(columns="id").astype(object)
     whole = whole.where(whole.notna(), None)
     kept = pd.DataFrame(random.random(whole.shape) < random.random(len(whole))[:, None], whole.index, whole.columns)
-    # The schema has words for a value that is missing in these columns, and none in others.
-    words = {"b": "?", "total": "?", "closed": "never"}
+    # The schema has words for a value that is missing, or none, for which "missing" stands.
+    words = {"b": "?", "total": "?", "closed": "never", "out": "missing"}
     some = whole.copy()
     for name in whole:
         some[name] = [words.get(name) if value is None else value for value in whole[name]]
