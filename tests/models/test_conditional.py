@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.models import conditional
 from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
 from lightning_dpgen.models.labelled import LabelledNetwork, added_up
 from lightning_dpgen.models.mixture import Diverged
@@ -122,6 +123,25 @@ def test_a_label_that_hardly_ever_is_has_its_own_records():
     drawn = ConditionalSampler(network, WEIGHTS).draw(allowed, SAME, torch.Generator().manual_seed(6)).codes
     fits = (every[:, 4] == 2) * expected
     assert agreement(np.bincount(places(drawn), minlength=len(every)), fits / fits.sum()) > 1e-5
+
+
+def test_records_that_are_tried_often_enough_are_taken_by_their_weight(monkeypatch):
+    """Two of three labels are rare, and most records are taken among 150 tries: nearly exact, and not without weights."""
+    network = labelled(forests(FORESTS["a star"]), 0.0)
+    network.label_weights.mul_(0.5)
+    network.label_level.copy_(torch.tensor([10.0, 0.0, 0.0]))
+    expected, every = joint(network)
+    fits = (every[:, 4] > 0) * expected
+    assert fits.sum() < 2e-3
+    monkeypatch.setattr(conditional, "TRIES", 150)
+    allowed = torch.ones(1, LAYOUT.width)
+    allowed[:, LAYOUT.spans[4].start] = 0.0
+    drawn = ConditionalSampler(network, WEIGHTS).draw(allowed, SAME[:500], torch.Generator().manual_seed(6)).codes
+    assert (drawn[:, 4] > 0).all()
+    assert agreement(np.bincount(places(drawn), minlength=len(every)), fits / fits.sum()) > 1e-4
+    apart = fits.reshape(-1, 3)
+    alike = expected.reshape(-1, 3).sum(axis=1, keepdims=True) * apart / apart.sum(axis=1, keepdims=True).clip(1e-300)
+    assert agreement(np.bincount(places(drawn), minlength=len(every)), alike.ravel() / alike.sum()) < 1e-9
 
 
 def test_what_the_model_never_makes_is_completed_all_the_same():
