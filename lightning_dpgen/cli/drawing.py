@@ -16,19 +16,23 @@ from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.privacy.folders import owner_only, place_of
 from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.database_table import write_to_database
 from lightning_dpgen.release.draw_spec import DrawSpec
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.folder_of_rows import LostProcess, RowsFolder
-from lightning_dpgen.release.mark import NOT_PRIVATE
+from lightning_dpgen.release.mark import NOT_PRIVATE, completed_schema
 from lightning_dpgen.release.picture_folder import write_pictures
 from lightning_dpgen.release.rejection import TooRare
 from lightning_dpgen.release.tables import OF_FOLDERS, csv_text, write_table
 from lightning_dpgen.release.workbook import SHEET, check_sheet
+from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
 
+BANNER = "PRIVATE where the given rows are: the certificate covers the model alone, and none of these rows."
+_MORE = "-n says how many, "
 _GOES_ON = "files that are finished stay, and the same command goes on"
 
 
@@ -36,12 +40,16 @@ def run(arguments: Namespace, place: Place | None) -> int:
     """Draw records to a place, or to the terminal; gives the exit status."""
     where, n, said = tuple(arguments.where), arguments.n, ""
     ending = _ending(place, arguments.format)
-    draw = DrawSpec(arguments.release, n, arguments.seed, where, arguments.component, arguments.form, ending)
-    release = draw.release
+    draw = DrawSpec(
+        arguments.release, n, arguments.seed, where, arguments.component, arguments.form, ending, arguments.balance
+    )
+    release, what = draw.release, "synthetic record"
     try:
-        if place is not None and place.folder and arguments.format is None and isinstance(release.schema, ImageSchema):
+        if arguments.given is not None:
+            n, what = _complete(place, draw, arguments), "completed row"
+        elif place is not None and place.folder and arguments.format is None and isinstance(release.schema, ImageSchema):
             write_pictures(
-                place.path, release.schema, release.encoded(n, arguments.seed, arguments.where), private=release.private
+                place.path, release.schema, release.encoded(n, arguments.seed, where, draw.balance), private=release.private
             )
         elif place is not None and place.folder:
             said = _write_folder(place, draw, arguments)
@@ -61,16 +69,35 @@ def run(arguments: Namespace, place: Place | None) -> int:
         raise UsageError(f"{arguments.release if place is None else f'-o {place}'}: {error}") from None
     if place is None:
         print(
-            f"{say_count(n, 'synthetic record')}; -n says how many, -o FILE.parquet or FILE.csv writes them",
+            f"{say_count(n, what)}; {_MORE if arguments.given is None else ''}-o FILE.parquet or FILE.csv writes them",
             file=sys.stderr,
         )
     else:
-        print(f"{say_count(n, 'synthetic record')} in {place}{said}")
+        print(f"{say_count(n, what)} in {place}{said}")
     if not release.private:
         marked = place is not None and place.path is not None and _holds_mark(place, arguments.format)
         carried = "the metadata of the file says so" if marked else "and CSV has no place to say so: a .parquet file has"
         print(f"{NOT_PRIVATE}: this release protects no one; {carried}", file=sys.stderr)
     return 0
+
+
+def _complete(place: Place | None, draw: DrawSpec, arguments: Namespace) -> int:
+    """Complete given rows and write them for their owner alone; gives their number."""
+    release, escape = draw.release, not arguments.no_escape
+    try:
+        given = release.given_rows(place_of(arguments.given))
+        # Nothing is written before all rows are complete.
+        chunks = list(release.completed(given, arguments.seed))
+    except (BadRecords, TooRare) as error:
+        raise UsageError(f"--given {error}") from None
+    print(BANNER, file=sys.stderr)
+    columns = completed_schema(release.arrow)
+    if place is not None:
+        _write_file(place.path, chunks, columns, release.form, escape=escape, sheet=SHEET, private=True)
+    else:
+        for text in csv_text(chunks, escape=escape, form=release.form):
+            print(text, end="")
+    return len(given)
 
 
 def _write_folder(place: Place, draw: DrawSpec, arguments: Namespace) -> str:
@@ -121,12 +148,21 @@ def _write(place: Place | None, draw: DrawSpec, *, escape: bool, sheet: str) -> 
 
 
 def _write_file(
-    output: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema, form: AsRead, *, escape: bool, sheet: str
+    output: Path,
+    chunks: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    form: AsRead,
+    *,
+    escape: bool,
+    sheet: str,
+    private: bool = False,
 ) -> None:
     # Written beside its place and renamed, so that an interrupted draw leaves no half file under the final name.
     # A name of its own: what stands there, such as a link, may be another user's.
     part = output.with_name(f".{output.stem}.{secrets.token_hex(4)}.part{output.suffix}")
     try:
+        if private:
+            open(part, "xb", opener=owner_only).close()
         write_table(part, chunks, schema, escape=escape, form=form, sheet=sheet)
         os.replace(part, output)
     finally:

@@ -11,15 +11,24 @@ from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.cli.private_table import private_place
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.release.database_table import check_new_table
-from lightning_dpgen.release.description import PROJECTION, check_component, conditions_on, read_description, schema_in
+from lightning_dpgen.release.description import (
+    PROJECTION,
+    balanced_group,
+    check_component,
+    conditions_on,
+    read_description,
+    schema_in,
+)
 from lightning_dpgen.release.files import PROJECTED
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.tables import FORMATS, OF_BASKETS, OF_FOLDERS
@@ -79,6 +88,17 @@ def make_parser() -> Parser:
         help="only records that fulfil it, drawn until there are enough: label=3, job!=cook, 'age>=60', age=60..80, "
         "'job in (cook, vet)', 'job is missing'; may be repeated, and all of them hold then",
     )
+    parser.add_argument(
+        "--balance",
+        metavar="COLUMN",
+        help="as many records of each value of this column, or of each bin of numbers, as of any other one",
+    )
+    parser.add_argument(
+        "--given",
+        metavar="FILE",
+        help="complete the rows of this file, one record for each, in their order: columns that are absent and cells that "
+        "are empty are drawn given all others. What is written is as private as these rows",
+    )
     parser.add_argument("--component", type=whole_number, help="of the mixture, counted from 0: only records of this one")
     parser.add_argument(
         "--no-escape",
@@ -96,7 +116,10 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"--seed {arguments.seed}: expected a number below 2^63")
     if arguments.n is not None and arguments.n > _MOST:
         raise UsageError(f"-n {arguments.n}: expected a number of records up to {_MOST:,}")
-    place = None if arguments.output is None else _place(arguments.output, arguments.table)
+    if arguments.given is not None:
+        place = _place_of_given(arguments)
+    else:
+        place = None if arguments.output is None else _place(arguments.output, arguments.table)
     _check_folder(arguments, place)
     arguments.n = (_SHOWN if place is None else _WRITTEN) if arguments.n is None else arguments.n
     description = read_description(arguments.release)
@@ -109,6 +132,21 @@ def run(argv: Sequence[str]) -> int:
     if schema is not None:
         _check(arguments, place, schema, description.get("k"))
     return imported("drawing").run(arguments, place)
+
+
+def _place_of_given(arguments: Namespace) -> Place | None:
+    """Return where completed rows may be written, which is no release; None for the terminal.
+
+    Raises:
+        UsageError: if they may not, or for arguments that say which records to draw.
+    """
+    of_draws = {"-n": arguments.n, "--where": arguments.where, "--balance": arguments.balance, "--table": arguments.table}
+    of_draws |= {"--form": arguments.form, "--format": arguments.format}
+    if said := [name for name, value in of_draws.items() if value not in (None, [])]:
+        raise UsageError(f"{said[0]}: the rows of --given {arguments.given} say what is drawn: leave one of them out")
+    if arguments.output is None:
+        return None
+    return Place(private_place(arguments.output, arguments.release, "completed rows", OF_FOLDERS))
 
 
 def _check_new(place: Path) -> None:
@@ -152,6 +190,13 @@ def _check(arguments: Namespace, place: Place | None, schema: Schema, components
         )
     if arguments.form is not None and not isinstance(schema, SeriesSchema):
         raise UsageError(f"--form {arguments.form}: applies to series, and this release is of kind {schema.kind}")
+    if arguments.given is not None and not isinstance(schema, TableSchema):
+        raise UsageError(f"--given {arguments.given}: this release is of kind {schema.kind}: expected one of a table")
+    if arguments.balance is not None:
+        try:
+            balanced_group(schema, arguments.balance)
+        except ValueError as error:
+            raise UsageError(f"--{error}") from None
     for word in [*arguments.where, arguments.where]:
         try:
             conditions_on(schema, word)

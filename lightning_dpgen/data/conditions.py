@@ -123,6 +123,18 @@ def conditions_of(where: Where, names: Sequence[str]) -> list[Said]:
     )
 
 
+def in_words(where: Where) -> str:
+    """Return conditions as a message names them.
+
+    Example:
+        >>> in_words({"sex": "F", "job": None}), in_words(["age>=60", "sex=F"])
+        ('where sex=F, job=', 'where age>=60, sex=F')
+    """
+    if isinstance(where, Mapping):
+        return "where " + ", ".join(f"{column}={'' if value is None else value}" for column, value in where.items())
+    return "where " + (where if isinstance(where, str) else ", ".join(where))
+
+
 def label_condition(classes: Sequence[Name], said: Said) -> Condition:
     """Return a condition on the label of records whose other numbers have no names of their own.
 

@@ -12,6 +12,8 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.privacy.nearest_word import suggest
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.release.opened import check_ordinary, read_json_file
 
@@ -145,3 +147,26 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
     if isinstance(schema, TableSchema):
         schema.check_together(every)
     return found
+
+
+def balanced_group(schema: Schema, column: Any) -> tuple[int, int]:
+    """Return the group of a column of which every choice may have an equal share, and how many: but for missing values.
+
+    Raises:
+        ValueError: for any other column.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 10}, ill: {type: boolean}}")
+        >>> balanced_group(schema, "ill")
+        (1, 2)
+    """
+    names = list(schema.choices)
+    known = [name for name in names if name in schema.arrow.names]
+    relatives = schema.rules.relatives if isinstance(schema, TableSchema) else {}
+    known = [name for name in known if name not in relatives]
+    if column not in known:
+        near = suggest(column, known) if isinstance(column, str) else ""
+        raise ValueError(f"balance={str(column)[:60]}: expected a column with choices of its own: {listed(known)}{near}")
+    missing = isinstance(schema, TableSchema) and schema.rules.columns[column].missing
+    return names.index(column), len(schema.choices[column]) - missing

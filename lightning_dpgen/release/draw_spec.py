@@ -33,7 +33,7 @@ class DrawSpec:
 
     Args:
         folder: of the release.
-        n, seed, where: as of `Release.sample`.
+        n, seed, where, balance: as of `Release.sample`.
         component: the only one that is drawn from, or None for all.
         form: of series, ``wide`` or ``long``; None for that in which they were read.
         ending: of the files, on which the form of baskets depends.
@@ -46,6 +46,7 @@ class DrawSpec:
     component: int | None = None
     form: str | None = None
     ending: str = PARQUET
+    balance: str | None = None
 
     @cached_property
     def release(self) -> Release:
@@ -83,7 +84,7 @@ class DrawSpec:
 
     def chunks(self, rows: range | None = None) -> Iterator[pa.RecordBatch]:
         """Draw the records, or some of them (`Release.chunks`), a block at a time."""
-        chunks = self.release.chunks(self.n, self.seed, list(self.where), rows)
+        chunks = self.release.chunks(self.n, self.seed, list(self.where), rows, self.balance)
         return self._written.rows(chunks, 0 if rows is None else rows.start)
 
     def digest(self, **written: bool) -> str:

@@ -1,4 +1,4 @@
-"""The mark of a release that is not private: in the metadata of its files, and as a word in its pictures."""
+"""Marks in the metadata of files, and in pictures: of a release that is not private, and of rows that were given."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ METADATA = {
     "Comment": "not private: made without differential privacy, or with noise that a known seed repeats; it may show "
     "records that it was made from",
 }
+# Metadata of given rows that a model has completed.
+_COMPLETED = {
+    "covered": "false",
+    "Comment": "rows that were handed over, and completed by a released model: the certificate covers the model, and none "
+    "of these rows, which are as private as those that were handed over",
+}
 _PAPER, _INK, _HEIGHT = (176, 0, 32), (255, 255, 255), 26
 
 
@@ -24,6 +30,16 @@ def marked_schema(schema: pa.Schema) -> pa.Schema:
         b'false'
     """
     return schema.with_metadata({**(schema.metadata or {}), **METADATA})
+
+
+def completed_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a file of given rows that are completed.
+
+    Example:
+        >>> completed_schema(pa.schema([("age", pa.int64())])).metadata[b"covered"]
+        b'false'
+    """
+    return schema.with_metadata({**(schema.metadata or {}), **_COMPLETED})
 
 
 def text_chunks() -> PngInfo:

@@ -1,21 +1,28 @@
-"""Synthetic records that fulfil conditions and keep constraints: drawn until enough do, and how long that is tried."""
+"""Synthetic records that fulfil conditions or complete given rows, and keep constraints: how long that is tried."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import torch
 from tqdm import tqdm
 
-from lightning_dpgen.data.conditions import Condition, Where
-from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.conditions import Condition
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.given import GivenRows
+from lightning_dpgen.data.tables.row_rules import with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.value_set import ValueSet
+from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.release.blocks import block_rows
+from lightning_dpgen.release.description import balanced_group
 
 # A draw is given up after so many records for each that is asked for, or so many in all,
 MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
@@ -23,6 +30,11 @@ MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
 FIRST_LOOK = 1_000_000
 # Records that break a constraint are drawn anew so often, and repaired then.
 _ROUNDS = 20
+# Given rows that break a constraint are filled anew so often. After the first rounds no choice is drawn with which no row
+# keeps the constraints, and several records are tried for each row; in the last rounds they are repaired.
+_ROUNDS_GIVEN, _NARROWED, _REPAIRED, _TRIED_EACH = 40, 1, 3, 50
+# Conditions that have the logarithm of a smaller chance are never fulfilled: no share of a model is so small.
+_LEAST_CHANCE = math.log(1e-20)
 # The values of a record that breaks a constraint are drawn again so often, before the record is.
 _VALUES = 10
 
@@ -48,6 +60,42 @@ class Drawn:
 
     def __getitem__(self, rows: np.ndarray) -> Drawn:
         return Drawn(self.encoded[rows], None if self.values is None else self.values.take(pa.array(rows)))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The choices and values that all records of a draw are to have.
+
+    Args:
+        allowed: (1, width) for each choice 1 where a record may have it, else 0.
+        tests: columns of a table, and tests of their values (n,) that give (n,) bool.
+        given: a row of which some cells are given.
+    """
+
+    allowed: torch.Tensor
+    tests: tuple[tuple[str, Callable[[pa.Array], np.ndarray]], ...] = ()
+    given: GivenRows | None = None
+
+    @classmethod
+    def of(cls, layout: Layout, conditions: Mapping[str, Sequence[Condition]]) -> Wanted:
+        """Return what conditions on columns ask for."""
+        allowed, tests = torch.ones(1, layout.width), []
+        for column, several in conditions.items():
+            for condition in several:
+                if condition.group is not None:
+                    span = layout.spans[condition.group]
+                    rest = [span.start + code for code in range(span.stop - span.start) if code not in condition.may]
+                    allowed[:, rest] = 0.0
+                if condition.test is not None:
+                    tests.append((column, condition.test))
+        return cls(allowed, tuple(tests))
+
+    def with_choice(self, span: slice, code: int) -> Wanted:
+        """Return the same, of one choice of the group with this place alone."""
+        allowed = self.allowed.clone()
+        allowed[:, span] = 0.0
+        allowed[:, span.start + code] = 1.0
+        return replace(self, allowed=allowed)
 
 
 def draw_all(mixture: Mixture, n: int, generator: torch.Generator, random: np.random.Generator) -> Drawn:
@@ -91,31 +139,43 @@ def draw_fitting(
     n: int,
     asked: int,
     step: int,
-    where: Where,
-    conditions: Mapping[str, Sequence[Condition]],
+    said: str,
+    wanted: Wanted,
     generator: torch.Generator,
     random: np.random.Generator,
     bar: tqdm,
 ) -> Drawn:
-    """Draw until n records fulfil all conditions, by rejection: each is drawn like all others.
+    """Draw until n records are as wanted: each has the model's conditional distribution.
+
+    Networks that `is_conditional` draw records that have allowed choices. Of others, and of what choices do not tell, those
+    that do not fit are left out.
 
     Args:
         n: those of a block, and `asked` those of all blocks.
         step: the number of records that are drawn at a time.
-        conditions: those of `where`, by column.
+        said, wanted: what is wanted, in words too.
         bar: told how far it is.
 
     Raises:
         TooRare: see `check_rate`.
     """
-    said, schema = _in_words(where), mixture.network.schema
+    schema, sampler = mixture.network.schema, None
+    if is_conditional(mixture.network):
+        sampler = ConditionalSampler(mixture.network, mixture.weights)
+        if float(sampler.log_chances(wanted.allowed)) < _LEAST_CHANCE:
+            raise TooRare(f"{said}: the model makes no such record: ask for what it makes")
     parts, found, drawn = [], 0, 0
     while found < n or not parts:
         # The last block may have few records, of which as many may be drawn as of another.
         check_rate(said, min(asked, step), found, drawn, asked)
-        part = Drawn(mixture.sample_independent(step if n else 0, generator))
+        if sampler is None:
+            part = Drawn(mixture.sample_independent(step if n else 0, generator))
+        else:
+            # As many as are likely to be enough; many more where hardly any of the last ones were.
+            count = min(step, (n - found) * min(10, drawn // max(1, found) + 1) + 10) if drawn else n
+            part = Drawn(sampler.draw(wanted.allowed, torch.zeros(count, dtype=torch.int64), generator))
         drawn += len(part)
-        part = _fitting(part, schema, conditions, random)
+        part = _fitting(part, schema, wanted, random)
         part = part[np.arange(min(len(part), n - found))]
         found += len(part)
         parts.append(part)
@@ -124,38 +184,156 @@ def draw_fitting(
     return _joined(parts)
 
 
-def _fitting(
-    part: Drawn, schema: object, conditions: Mapping[str, Sequence[Condition]], random: np.random.Generator
+def draw_balanced(
+    mixture: Mixture,
+    column: str,
+    first: int,
+    n: int,
+    asked: int,
+    step: int,
+    said: str,
+    wanted: Wanted,
+    generator: torch.Generator,
+    random: np.random.Generator,
+    bar: tqdm,
 ) -> Drawn:
-    """Return the records that fulfil conditions, and keep the constraints of a table."""
-    fits, every = np.ones(len(part), bool), [one for several in conditions.values() for one in several]
-    for condition in every:
-        if condition.group is not None:
-            fits &= np.isin(part.encoded.codes[:, condition.group], list(condition.may))
+    """Draw n records as `draw_fitting` does, of which every choice of a column has an equal share, in random order.
+
+    Args:
+        column: one that `balanced_group` knows.
+        first: the number of records in all blocks before, so that shares of all blocks together are equal, too.
+    """
+    schema = mixture.network.schema
+    group, choices = balanced_group(schema, column)
+    span = schema.layout.spans[group]
+    codes = [code for code in range(choices) if wanted.allowed[0, span.start + code] > 0.0]
+    own, parts = (first + np.arange(n)) % len(codes), []
+    for place, code in enumerate(codes):
+        some = wanted.with_choice(span, code)
+        named = f"{column}={schema.choices[column][code]}{', ' if said else ''}{said}"
+        most = -(-asked // len(codes))
+        parts.append(draw_fitting(mixture, int((own == place).sum()), most, step, named, some, generator, random, bar))
+    return _joined(parts)[random.permutation(n)]
+
+
+def draw_given(
+    mixture: Mixture, given: GivenRows, generator: torch.Generator, random: np.random.Generator, bar: tqdm
+) -> Drawn:
+    """Draw the other cells of given rows, so that all rows keep the declared constraints; they stay in their order.
+
+    Each row has the model's distribution given its cells. Networks that `is_conditional` draw every row by its own. Of
+    others, records are drawn for all rows of the same cells until they have these.
+
+    Raises:
+        BadRecords: naming the rows that the constraints do not allow, or for which nothing was found that keeps them.
+        TooRare: naming a row, if another network makes too few records that have what is given.
+    """
+    if not is_conditional(mixture.network):
+        return _draw_alike(mixture, given, generator, random, bar)
+    schema, sampler = mixture.network.schema, ConditionalSampler(mixture.network, mixture.weights)
+    allowed, left, values = torch.from_numpy(given.allowed()), np.arange(len(given)), None
+    parts, places, each = [], [], 1
+    for turn in range(_ROUNDS_GIVEN):
+        if turn == _NARROWED:
+            narrowed = given[left].narrowed()
+            if narrowed.impossible:
+                raise given[left].refusal(narrowed.impossible)
+            allowed[left] = torch.from_numpy(narrowed.allowed)
+            values = dict(zip(left.tolist(), narrowed.left, strict=True))
+        if turn >= _NARROWED:
+            each = max(1, min(_TRIED_EACH, block_rows(schema.layout) // len(left)))
+        rows = np.repeat(left, each)
+        some = given[rows]
+        part = Drawn(sampler.draw(allowed[left], torch.arange(len(left)).repeat_interleave(each), generator))
+        part, kept = _completed(part, some, schema, random)
+        if turn >= _ROUNDS_GIVEN - _REPAIRED:
+            part, kept = _repaired(part, some, [values[row] for row in rows], schema, random)
+        # The first that fits is the row's own.
+        fine, first = np.unique(rows[kept], return_index=True)
+        parts.append(part[np.flatnonzero(kept)[first]])
+        places.append(fine)
+        bar.update(len(fine))
+        left = np.setdiff1d(left, fine)
+        if not len(left):
+            break
+    if len(left):
+        raise given[left].refusal(
+            dict.fromkeys(range(len(left)), "was found no values that keep all constraints: leave more empty")
+        )
+    return _joined(parts)[np.argsort(np.concatenate(places))]
+
+
+def _draw_alike(
+    mixture: Mixture, given: GivenRows, generator: torch.Generator, random: np.random.Generator, bar: tqdm
+) -> Drawn:
+    """Draw the rows of the same cells together, by rejection."""
+    schema, alike, parts = mixture.network.schema, given.alike(), []
+    step = block_rows(schema.layout)
+    for rows in alike:
+        first = given[rows[:1]]
+        if impossible := first.narrowed().impossible:
+            raise first.refusal(impossible)
+        wanted = Wanted(torch.from_numpy(first.allowed()), given=first)
+        said = f"{first.place(0)}: what is given, which a {mixture.network.kind} makes by chance alone"
+        parts.append(draw_fitting(mixture, len(rows), len(rows), step, said, wanted, generator, random, bar))
+    return _joined(parts)[np.argsort(np.concatenate(alike))]
+
+
+def _fitting(part: Drawn, schema: Schema, wanted: Wanted, random: np.random.Generator) -> Drawn:
+    """Return the records that are as wanted, and keep the constraints of a table."""
+    fits, codes = np.ones(len(part), bool), part.encoded.codes
+    for group, span in enumerate(schema.layout.spans):
+        fits &= wanted.allowed[0, span].numpy()[codes[:, group]] > 0.0
     part = part[np.flatnonzero(fits)]
-    if not isinstance(schema, TableSchema) or not (schema.rules.restrict or any(one.test for one in every)):
+    if wanted.given is not None:
+        part, fits = _completed(part, wanted.given[np.zeros(len(part), np.int64)], schema, random)
+        return part[np.flatnonzero(fits)]
+    if not isinstance(schema, TableSchema) or not (schema.rules.restrict or wanted.tests):
         return part
     values, fits = _valued(part.encoded, schema, random)
-    for column, several in conditions.items():
-        for condition in several:
-            if condition.test is not None:
-                fits &= condition.test(values.column(column))
+    for column, test in wanted.tests:
+        fits &= test(values.column(column))
     return Drawn(part.encoded, values)[np.flatnonzero(fits)]
 
 
-def _valued(encoded: Encoded, schema: TableSchema, random: np.random.Generator) -> tuple[pa.RecordBatch, np.ndarray]:
+def _completed(part: Drawn, given: GivenRows, schema: TableSchema, random: np.random.Generator) -> tuple[Drawn, np.ndarray]:
+    """Return records with the given cells in their place, and which (n,) keep the constraints and have what was drawn."""
+    values, kept = _valued(part.encoded, schema, random, given)
+    return Drawn(part.encoded, values), kept & given.matches(values, part.encoded)
+
+
+def _repaired(
+    part: Drawn,
+    given: GivenRows,
+    left: Sequence[Mapping[str, ValueSet]],
+    schema: TableSchema,
+    random: np.random.Generator,
+) -> tuple[Drawn, np.ndarray]:
+    """Return records moved to what is left of their cells, and which (n,) keep the constraints then."""
+    values = schema.values(part.encoded, random, given.moved(part.values, left))
+    values, _ = schema.rules.repaired(values)
+    # Given cells stay, whatever was repaired.
+    values = pa.record_batch({name: with_cells(name, values.column(name), given.cells) for name in values.schema.names})
+    return Drawn(part.encoded, values), schema.rules.kept(values, given.known)
+
+
+def _valued(
+    encoded: Encoded, schema: TableSchema, random: np.random.Generator, given: GivenRows | None = None
+) -> tuple[pa.RecordBatch, np.ndarray]:
     """Draw the values of records, again where they break a constraint; return them, and which (n,) keep all.
 
     Choices are learned from records that keep the constraints, so they are more to be trusted than values within a bin.
     """
-    values = schema.values(encoded, random)
-    kept = schema.rules.kept(values)
+    cells, known = ({}, None) if given is None else (given.cells, given.known)
+    values = schema.values(encoded, random, cells)
+    kept = schema.rules.kept(values, known)
     for _ in range(_VALUES if schema.rules.restrict else 0):
         again = np.flatnonzero(~kept)
         if not len(again):
             break
-        drawn = schema.values(encoded[again], random)
-        fine = schema.rules.kept(drawn)
+        some = None if given is None else given[again]
+        drawn = schema.values(encoded[again], random, {} if some is None else some.cells)
+        fine = schema.rules.kept(drawn, None if some is None else some.known)
         order = np.arange(len(kept))
         order[again[fine]] = len(kept) + np.flatnonzero(fine)
         values = pa.Table.from_batches([values, drawn]).take(pa.array(order)).combine_chunks().to_batches()[0]
@@ -170,12 +348,6 @@ def _joined(parts: Sequence[Drawn]) -> Drawn:
     table = pa.Table.from_batches([part.values for part in parts]).combine_chunks()
     batches = table.to_batches()
     return Drawn(encoded, batches[0] if batches else parts[0].values)
-
-
-def _in_words(where: Where) -> str:
-    if isinstance(where, Mapping):
-        return "where " + ", ".join(f"{column}={'' if value is None else value}" for column, value in where.items())
-    return "where " + (where if isinstance(where, str) else ", ".join(where))
 
 
 def check_rate(said: str, n: int, found: int, drawn: int, asked: int | None = None) -> None:

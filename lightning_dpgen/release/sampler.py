@@ -17,13 +17,17 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from lightning_dpgen.data.conditions import Where
+from lightning_dpgen.data.conditions import Where, in_words
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.form import SeriesForm
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.given import GivenRows
+from lightning_dpgen.data.tables.reading import Table
+from lightning_dpgen.data.tables.row_rules import with_cells
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.classified import with_label
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.gaussians import StackedGaussians
@@ -40,6 +44,7 @@ from lightning_dpgen.release.codes import encode_records
 from lightning_dpgen.release.description import (
     LABELLED,
     PROJECTION,
+    balanced_group,
     check_component,
     conditions_on,
     described_schema,
@@ -51,7 +56,15 @@ from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.predictions import Unlabelled, predict_labels
 from lightning_dpgen.release.projected import ProjectedRows, load_projected
-from lightning_dpgen.release.rejection import Drawn, draw_all, draw_fitting, shown_progress
+from lightning_dpgen.release.rejection import (
+    Drawn,
+    Wanted,
+    draw_all,
+    draw_balanced,
+    draw_fitting,
+    draw_given,
+    shown_progress,
+)
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 from lightning_dpgen.release.written_series import written_series
 
@@ -93,15 +106,17 @@ class Release:
             (`release.mark`).
 
     Its methods take conditions, as texts such as ``where=["age >= 60", "job in (cook, vet)"]``, or as columns and values:
-    ``where={"sex": "Male", "occupation": None, "age": "30..39"}`` (None is a missing value). Records are drawn until enough
-    fit, so they have exactly the model's conditional distribution, and as they are functions of the model they cost no
-    privacy. All records keep the constraints of the schema.
+    ``where={"sex": "Male", "occupation": None, "age": "30..39"}`` (None is a missing value). Records have exactly the
+    model's conditional distribution: mixtures of products and of forests of choices draw it (`ConditionalSampler`), and of
+    other models records are drawn until enough fit. As they are functions of the model they cost no privacy. All records
+    keep the constraints of the schema.
 
     Example:
         >>> release = load_release(folder)                       # doctest: +SKIP
         >>> pictures = release.sample(100, seed=1)               # doctest: +SKIP
         >>> nines = release.sample(100, where={"label": 9})      # doctest: +SKIP
         >>> alike = release.component(3).sample(100)             # doctest: +SKIP
+        >>> filled = release.complete(frame_with_gaps, seed=1)   # doctest: +SKIP
     """
 
     def __init__(self, mixture: Mixture, *, private: bool = True) -> None:
@@ -182,7 +197,9 @@ class Release:
         """
         return predict_labels(self._mixture, records)
 
-    def sample(self, n: int, seed: int | None = None, where: Where | None = None) -> pd.DataFrame | np.ndarray:
+    def sample(
+        self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None
+    ) -> pd.DataFrame | np.ndarray:
         """Draw n synthetic records: a table, or pictures (n, height, width), whole numbers to ``schema.layout.levels``.
 
         Series have the form and the names of columns of the file that they were learned from, so those of a long one are
@@ -192,6 +209,8 @@ class Release:
             n: number of records, 0 or more.
             seed: seed that makes the draw repeatable; None draws anew each time.
             where: conditions that all records fulfil; None for none.
+            balance: a column of which every choice has an equal share of the records, up to rounding: each value of
+                categories, each bin of numbers, and no missing values; None for the shares of the model.
 
         Raises:
             ValueError: for anything else; for a condition on an unknown column, or one that no record can fulfil.
@@ -199,21 +218,80 @@ class Release:
                 clear.
         """
         if isinstance(self.schema, ImageSchema):
-            return np.concatenate([self.schema.pictures(part.encoded) for _, part, _ in self._drawn(n, seed, where)])
+            return np.concatenate(
+                [self.schema.pictures(part.encoded) for _, part, _ in self._drawn(n, seed, where, balance)]
+            )
         if isinstance(self.schema, SeriesSchema) and self.schema.written != SeriesForm():
             written = written_series(self.schema, self.schema.written)
-            return pa.Table.from_batches(written.rows(self.chunks(n, seed, where), 0), written.columns).to_pandas()
-        return self.form.frame(self._table(n, seed, where))
+            return pa.Table.from_batches(
+                written.rows(self.chunks(n, seed, where, balance=balance), 0), written.columns
+            ).to_pandas()
+        return self.form.frame(self._table(n, seed, where, balance))
 
-    def table(self, n: int, seed: int | None = None, where: Where | None = None) -> pa.Table:
+    def complete(self, rows: Table, seed: int | None = None) -> pd.DataFrame:
+        """Fill the missing columns and empty cells of rows of a table from the model, given their other cells.
+
+        Mixtures of products and of forests of choices draw from exactly the model's conditional distribution
+        (`ConditionalSampler`); of other models records are drawn until one has the cells of the row. Every row keeps the
+        declared constraints. Nothing is spent, and the certificate covers the model alone: rows of real persons that are
+        completed are data of these persons still, and as private as they were.
+
+        Args:
+            rows: a DataFrame, a table or record batch of Arrow, or the path of a file, with some of the schema's columns. A
+                column that is absent is filled, and so is an empty cell (null or NaN). A text that the schema lists under
+                `missing_values`, such as ``?``, is a missing value that is given, and stays; where it lists none but the
+                empty text, the word ``missing`` is.
+            seed: seed that makes the draw repeatable; None draws anew each time.
+
+        Returns:
+            One row for each, in their order and with their index, with all columns. Given values stand as they were given,
+            in the form of the schema, and are not moved within their bins.
+
+        Raises:
+            ValueError: for a release of other records than a table.
+            BadRecords: for columns that the schema has not, and cells that it does not allow or that contradict each other:
+                the first of them, by row and column. Nothing is drawn then.
+            TooRare: for a row that another kind of model makes too rarely.
+
+        Example:
+            >>> older = frame.assign(age=80).drop(columns="income")                         # doctest: +SKIP
+            >>> load_release("runs/mine").complete(older, seed=1)["income"]                 # doctest: +SKIP
+        """
+        drawn = pa.Table.from_batches(self.completed(self.given_rows(rows), seed), self.schema.arrow)
+        frame = self.form.frame(drawn)
+        return frame.set_axis(rows.index) if isinstance(rows, pd.DataFrame) else frame
+
+    def given_rows(self, rows: Table) -> GivenRows:
+        """Read rows of which some cells are given; arguments and errors are those of `complete`."""
+        if not isinstance(self.schema, TableSchema):
+            raise ValueError(
+                f"rows: this release is of kind {self.schema.kind}: expected one of a table, whose rows have cells"
+            )
+        return GivenRows.read(rows, self.schema)
+
+    def completed(self, given: GivenRows, seed: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Complete given rows (`complete`), a block at a time."""
+        _, seed = _checked(len(given), seed)
+        seed = secrets.randbelow(_SEEDS) if seed is None else seed
+        step = block_rows(self.schema.layout)
+        with shown_progress(len(given), hidden=False) as bar:
+            for start in range(0, len(given), step):
+                generator, random = block_streams(seed, start // step)
+                some = given[np.arange(start, min(start + step, len(given)))]
+                values = draw_given(self._mixture, some, generator, random, bar).values
+                whole = self.schema.with_fakes(values, random, start)
+                columns = [with_cells(name, whole.column(name), some.cells) for name in whole.schema.names]
+                yield pa.record_batch(columns, schema=whole.schema)
+
+    def table(self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None) -> pa.Table:
         """Draw the same records as a table of Arrow, with the columns of a Parquet file."""
-        drawn = self._table(n, seed, where)
+        drawn = self._table(n, seed, where, balance)
         columns = self.form.typed_schema(self.arrow)
         return pa.Table.from_batches(map(self.form.typed, drawn.to_batches()), columns.with_metadata(None)).cast(columns)
 
-    def _table(self, n: int, seed: int | None, where: Where | None) -> pa.Table:
+    def _table(self, n: int, seed: int | None, where: Where | None, balance: str | None) -> pa.Table:
         self._check_columns()
-        return pa.Table.from_batches(self.chunks(n, seed, where), self.schema.arrow)
+        return pa.Table.from_batches(self.chunks(n, seed, where, balance=balance), self.schema.arrow)
 
     @cached_property
     def form(self) -> AsRead:
@@ -221,12 +299,17 @@ class Release:
         return AsRead.of(self.schema)
 
     def chunks(
-        self, n: int, seed: int | None = None, where: Where | None = None, rows: range | None = None
+        self,
+        n: int,
+        seed: int | None = None,
+        where: Where | None = None,
+        rows: range | None = None,
+        balance: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Draw the same, a block at a time.
 
         Args:
-            n, seed, where: as of `sample`.
+            n, seed, where, balance: as of `sample`.
             rows: those of the n that are drawn, from the beginning of a block (a multiple of `blocks.LARGEST_BLOCK` is one)
                 to the end of one or of all; None for all. They are the same whether others are drawn or not.
 
@@ -234,15 +317,15 @@ class Release:
             >>> batches = list(release.chunks(10**8, seed=1, rows=range(10**7, 2 * 10**7)))      # doctest: +SKIP
         """
         self._check_columns()
-        for before, part, random in self._drawn(n, seed, where, rows):
+        for before, part, random in self._drawn(n, seed, where, balance, rows):
             if part.values is None:
                 yield self.schema.decode(part.encoded, random, before)
             else:
                 yield self.schema.with_fakes(part.values, random, before)
 
-    def encoded(self, n: int, seed: int | None = None, where: Where | None = None) -> Encoded:
+    def encoded(self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None) -> Encoded:
         """Draw the same records, as they are encoded."""
-        return Encoded.joined([part.encoded for _, part, _ in self._drawn(n, seed, where)])
+        return Encoded.joined([part.encoded for _, part, _ in self._drawn(n, seed, where, balance)])
 
     def _check_columns(self) -> None:
         # Other kinds of records have no more columns than a description has values.
@@ -250,7 +333,7 @@ class Release:
             check_columns(self.schema.layout.units)
 
     def _drawn(
-        self, n: int, seed: int | None, where: Where | None, rows: range | None = None
+        self, n: int, seed: int | None, where: Where | None, balance: str | None, rows: range | None = None
     ) -> Iterator[tuple[int, Drawn, np.random.Generator]]:
         """Yield the number of records before a block, its records, and the generator from which it draws on."""
         n, seed = _checked(n, seed)
@@ -259,16 +342,22 @@ class Release:
         first, stop = (0, n) if rows is None else (rows.start, rows.stop)
         if first % step or not 0 <= first <= stop <= n or (stop % step and stop != n):
             raise ValueError(f"rows={rows}: expected whole blocks of {step:,} among {n:,} records")
-        conditions = conditions_on(self.schema, where) if where else {}
-        with shown_progress(stop - first, hidden=not where) as bar:
+        if balance is not None:
+            balanced_group(self.schema, balance)
+        wanted = Wanted.of(self.schema.layout, conditions_on(self.schema, where) if where else {})
+        said = in_words(where) if where else ""
+        with shown_progress(stop - first, hidden=not where and balance is None) as bar:
             # Without records, the form of them is drawn.
             for start in range(first, max(stop, first + 1), step):
                 generator, random = block_streams(seed, start // step)
-                wanted = min(step, stop - start)
-                if where:
-                    part = draw_fitting(self._mixture, wanted, n, step, where, conditions, generator, random, bar)
+                count = min(step, stop - start)
+                if balance is not None:
+                    others = start, count, n, step, said, wanted, generator, random, bar
+                    part = draw_balanced(self._mixture, balance, *others)
+                elif where:
+                    part = draw_fitting(self._mixture, count, n, step, said, wanted, generator, random, bar)
                 else:
-                    part = draw_all(self._mixture, wanted, generator, random)
+                    part = draw_all(self._mixture, count, generator, random)
                 yield start, part, random
 
     def sample_component(self, component: int, n: int, seed: int) -> Encoded:

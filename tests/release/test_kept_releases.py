@@ -50,6 +50,10 @@ def test_a_kept_release_is_read_and_drawn_from(kept, tmp_path_factory):
     rows = release.sample(7, seed=1)
     assert len(rows) == 7
     if kind == "persons":
+        some = rows.assign(age=["", 40, 50, "", 60, 70, 80]).drop(columns="place")
+        whole = release.complete(some, seed=1)
+        assert list(whole) == list(rows) and whole["age"][[1, 2, 4]].tolist() == [40, 50, 60]
+        assert whole["returned"].tolist() == rows["returned"].tolist() and whole["place"].notna().all()
         assert list(rows) == ["age", "place", "returned"] and rows["age"].between(18, 90).all()
     elif kind == "trees":
         assert list(rows) == ["place", "town", "owns"] and max(release.mixture.network.settings["parents"]) >= 0

@@ -139,6 +139,15 @@ class Comparison(Constraint):
         _move(rows, larger, smaller, 1, strict, self._unit, broken)
         _move(rows, smaller, larger, -1, strict, self._unit, broken & ~self.holds(rows))
 
+    def solve(self, rows: Rows, name: str, where: np.ndarray) -> None:
+        """Change a column within its bounds, in marked rows (n,) that have all columns, so that both sides are equal."""
+        where = where & ~self._absent(rows)
+        for own, other in ((self.left, self.right), (self.right, self.left)):
+            first = [part for part in own.parts if part[0].name == name]
+            if first:
+                rest = tuple(part for part in own.parts if part[0].name != name)
+                _move(rows, Sum((*first, *rest), own.constant), other, 0, False, self._unit, where)
+
     def _compute(self, rows: Rows, where: np.ndarray) -> None:
         """Set the first column to what the others say, in marked rows (n,): missing if one of them is."""
         (column, _), *_ = self.left.parts

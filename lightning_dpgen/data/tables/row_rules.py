@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lightning_dpgen.data.conditions import EQUAL
 from lightning_dpgen.data.reading import REFUSE
@@ -39,6 +40,9 @@ _MOST_TOLD, _MOST_TRIALS, _LONGEST_TOLD = 4, 60, 200
 _MOST_LOOKED_AT = 20_000
 # The pairs of choices that are looked at.
 _MOST_PAIRS = 250_000
+
+# Values of columns that are given: by name the rows (n,) where they are, and the values (n,), anything elsewhere.
+Cells = Mapping[str, tuple[np.ndarray, pa.Array]]
 
 
 class RowRules:
@@ -231,23 +235,97 @@ class RowRules:
             left = left & ~rows_of
         return [one for one in changed if one[2].any()], kept
 
-    def with_computed(self, arrays: Mapping[str, pa.Array], count: int) -> dict[str, pa.Array]:
-        """Return the columns of so many synthetic rows from what was learned: distances are added, others are computed."""
-        arrays = dict(arrays)
+    def with_computed(self, arrays: Mapping[str, pa.Array], count: int, cells: Cells) -> dict[str, pa.Array]:
+        """Return the columns of so many synthetic rows from what was learned: distances are added, others are computed.
+
+        Args:
+            cells: the values of columns that are given, by which others are computed.
+        """
+        arrays = {
+            name: array if name in self.relatives else with_cells(name, array, cells) for name, array in arrays.items()
+        }
         for name, column in self.relatives.items():
             other = column.relative_to
-            arrays[name] = column.restored(arrays[name], arrays[other], self.columns[other])
+            restored = column.restored(arrays[name], arrays[other], self.columns[other])
+            arrays[name] = with_cells(name, restored, cells)
         if not self.derived:
             return arrays
+        for constraint, part, open_rows in self.solved(cells):
+            rows = self._made(arrays, [name for name in constraint.columns if name not in self.derived])
+            rows |= {name: self.places_of(name, cells) for name in constraint.columns if name in self.derived & set(cells)}
+            constraint.solve(rows, part, open_rows)
+            arrays[part] = self.columns[part].restored(*rows[part])
         known = [name for name in _names(self._declared) if name not in self.derived]
         rows = self._made(arrays, known)
         self._compute(self._declared, rows, count)
-        return arrays | {name: self.columns[name].restored(*rows[name]) for name in self.derived}
+        computed = {name: self.columns[name].restored(*rows[name]) for name in self.derived}
+        return arrays | {name: with_cells(name, array, cells) for name, array in computed.items()}
 
-    def kept(self, values: pa.RecordBatch) -> np.ndarray:
-        """Mark the synthetic rows (n,) that keep all constraints."""
+    def places_of(self, name: str, cells: Cells) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places (n,) of the given values of a column, and where none is, or where it is missing (n,)."""
+        known, values = cells[name]
+        rows = np.flatnonzero(known)
+        found, none = self.columns[name].numbers(values.take(pa.array(rows)), True, Counter())
+        numbers, absent = np.zeros(len(known), found.dtype), np.ones(len(known), bool)
+        numbers[rows], absent[rows] = found, none
+        return numbers, absent
+
+    def solved(self, cells: Cells) -> list[tuple[Comparison, str, np.ndarray]]:
+        """Return the sums that are given where a part is not: the constraint, that part, and the rows (n,), each once."""
+        found = []
+        for constraint in self._declared:
+            others = self.derived.intersection(constraint.columns) - {constraint.derives} - set(cells)
+            if not isinstance(constraint, Comparison) or constraint.derives not in cells or others:
+                continue
+            left = cells[constraint.derives][0].copy()
+            parts = [column for column, _ in (*constraint.left.parts[1:], *constraint.right.parts)]
+            # The rest of a sum may be no number of few decimals.
+            for column in sorted(parts, key=lambda part: -part.scale.unit if part.scale.whole else -np.inf):
+                known = cells[column.name][0] if column.name in cells else np.zeros(len(left), bool)
+                if column.name not in self.derived and (left & ~known).any():
+                    found.append((constraint, column.name, left & ~known))
+                    left = left & known
+        return found
+
+    def kept(self, values: pa.RecordBatch, known: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
+        """Mark the synthetic rows (n,) that keep all constraints.
+
+        Args:
+            known: by column the rows (n,) in which its value was given. A constraint that noisy tables have shown, and was
+                never declared, is not asked of what was given.
+        """
         rows = self._made(values, _names(self._all))
-        return self._kept(self._all, rows) if rows else np.ones(values.num_rows, bool)
+        if not rows:
+            return np.ones(values.num_rows, bool)
+        if not known:
+            return self._kept(self._all, rows)
+        kept = np.ones(values.num_rows, bool) & self._kept(self._declared, rows)
+        for constraint in self._all[len(self._declared) :]:
+            given = [known.get(name, np.zeros(len(kept), bool)) for name in constraint.columns]
+            kept &= constraint.holds(rows) | np.logical_and.reduce(given)
+        return kept
+
+    def contradicted(self, cells: Cells) -> Iterator[tuple[int, str, str]]:
+        """Yield each row that breaks a declared constraint by given values alone, one of its columns, and what is wrong."""
+        rows = {name: self.places_of(name, cells) for name in _names(self._declared) if name in cells}
+        for constraint in self._declared:
+            if all(name in cells for name in constraint.columns):
+                sure = np.logical_and.reduce([cells[name][0] for name in constraint.columns])
+                for row in np.flatnonzero(sure & ~constraint.holds(rows)):
+                    yield int(row), constraint.columns[0], self._told(constraint, int(row), rows)
+
+    def left(self, values: Mapping[str, ValueSet]) -> dict[str, ValueSet]:
+        """Return the values that columns may have in rows that keep the declared constraints: a superset of them.
+
+        Args:
+            values: of some columns, what they may have.
+
+        Raises:
+            Impossible: for values with which no row keeps a constraint, which it names.
+        """
+        every = {name: all_values(self.columns[name]) for name in _names(self._declared)}
+        every |= {name: own for name, own in values.items() if name in every}
+        return narrowed(self._declared, self.columns, every)
 
     def repaired(self, values: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray]:
         """Return synthetic rows with those repaired that break a constraint, and which (n,) keep all then."""
@@ -347,10 +425,25 @@ class RowRules:
         one = {name: (numbers[row : row + 1], absent[row : row + 1]) for name, (numbers, absent) in rows.items()}
         broken = [constraint for constraint in self._declared if not constraint.holds(one)[0]]
         found = next(constraint for constraint in broken if not self.repairs(constraint, outside))
-        values = {name: self.columns[name].restored(*one[name])[0].as_py() for name in found.columns}
-        said = listed(f"{name}={'' if value is None else value}" for name, value in values.items())
         advice = "correct it or the constraint in the schema, or let outside=clamp repair it or leave it out"
-        return BadValue(found.columns[0], row, f"breaks the constraint {found.text[:_LONGEST_TOLD]} with {said}; {advice}")
+        return BadValue(found.columns[0], row, f"{self._told(found, row, rows)}; {advice}")
+
+    def _told(self, constraint: Constraint, row: int, rows: Rows) -> str:
+        """Return in words that a row breaks a constraint, and with which values."""
+        one = {name: tuple(part[row : row + 1] for part in rows[name]) for name in constraint.columns}
+        values = {name: self.columns[name].restored(*places)[0].as_py() for name, places in one.items()}
+        said = listed(f"{name}={'' if value is None else value}" for name, value in values.items())
+        return f"breaks the constraint {constraint.text[:_LONGEST_TOLD]} with {said}"
+
+
+def with_cells(name: str, values: pa.Array, cells: Cells) -> pa.Array:
+    """Return the values (n,) of a column with those that are given in their place.
+
+    Example:
+        >>> with_cells("age", pa.array([1, 2]), {"age": (np.array([False, True]), pa.array([None, 7]))}).to_pylist()
+        [1, 7]
+    """
+    return pc.if_else(pa.array(cells[name][0]), cells[name][1], values) if name in cells else values
 
 
 def _names(constraints: Sequence[Constraint]) -> list[str]:

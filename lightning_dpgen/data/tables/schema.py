@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,13 +25,14 @@ from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.relative import RELATIVE_TO, Relative, ticks_of
-from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, RowRules
+from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, Cells, RowRules
 from lightning_dpgen.data.tables.unmodelled import Fake
-from lightning_dpgen.data.tables.value_set import value_set, without_special
+from lightning_dpgen.data.tables.value_set import choices_with, value_set
 from lightning_dpgen.data.tables.written_form import NEEDED, QUOTES, NumberForm, WrittenForm, problem_of_signs
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
 
+_NO_CELLS: Cells = MappingProxyType({})
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20
 _MOST_LABELS = 1000
@@ -332,8 +334,11 @@ class TableSchema:
         ]
         return pa.record_batch(arrays, schema=self.arrow)
 
-    def values(self, encoded: Encoded, random: np.random.Generator) -> pa.RecordBatch:
+    def values(self, encoded: Encoded, random: np.random.Generator, cells: Cells = _NO_CELLS) -> pa.RecordBatch:
         """Return the recorded columns of records: values of a bin are drawn by its density, and some follow from others.
+
+        Args:
+            cells: values that are given, of the choices in `encoded`: they are written as they are.
 
         Raises:
             ValueError: if there are choices, or numbers of columns, that the layout does not have.
@@ -351,7 +356,7 @@ class TableSchema:
             arrays[column.name] = column.decode(chosen, units[:, unit] if column.scaled else None, random)
             group += bool(column.choices)
             unit += column.scaled
-        arrays = self.rules.with_computed(arrays, rows)
+        arrays = self.rules.with_computed(arrays, rows, cells)
         return pa.record_batch({column.name: arrays[column.name] for column in self.recorded})
 
     def condition(self, said: Said) -> Condition:
@@ -379,12 +384,9 @@ class TableSchema:
 
         if said.column not in self._groups or relative:
             return Condition(None, frozenset(), frozenset(), holds)
-        absent = {column.present} if wanted.missing else set()
-        # No special value belongs to a bin.
-        bare = without_special(column, wanted)
-        may = {code for code, (low, high) in enumerate(column.ranges) if (bare if low < high else wanted).meets(low, high)}
-        may |= absent
-        sure = {code for code, ends in enumerate(column.ranges) if wanted.covers(*ends)} | absent
+        may = choices_with(column, wanted)
+        sure = {code for code, ends in enumerate(column.ranges) if wanted.covers(*ends)}
+        sure |= {column.present} if wanted.missing else set()
         return Condition(self._groups.index(said.column), frozenset(may), frozenset(sure), None if may == sure else holds)
 
     def check_together(self, conditions: Sequence[Said]) -> None:

@@ -115,6 +115,14 @@ def all_values(column: Modelled) -> ValueSet:
     return ValueSet(tuple(sorted([(low, high), *special])), column.missing)
 
 
+def choices_with(column: Modelled, values: ValueSet) -> set[int]:
+    """Return the choices of a column, missing among them, some value of which belongs to a set."""
+    # No special value belongs to a bin.
+    bare = without_special(column, values)
+    may = {code for code, (low, high) in enumerate(column.ranges) if (bare if low < high else values).meets(low, high)}
+    return may | ({column.present} if values.missing else set())
+
+
 def without_special(column: Modelled, values: ValueSet) -> ValueSet:
     """Return values of a column without its special ones."""
     if not isinstance(column, Numeric) or not column.special or not values.intervals:

@@ -1,0 +1,301 @@
+"""Rows of which some cells are given: these stay, the others are the model's given them, and every row keeps the rules."""
+
+import stat
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from lightning_dpgen import BadRecords, load_release
+from lightning_dpgen.api import schema_of
+from lightning_dpgen.cli.main import main
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.labelled import LabelledNetwork
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.release import rejection
+from lightning_dpgen.release.rejection import TooRare
+from lightning_dpgen.release.sampler import Release, write_model
+from lightning_dpgen.release.tables import write_table
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
+from random_tables import records, schemas
+
+RULES = schema_of({
+    "label": "job",
+    "constraints": [
+        "total = a + b", "begin <= end", "closed is missing if and only if job = cook", "job = vet if a = 0",
+    ],
+    "columns": {
+        "id": {"type": "fake", "fake": "row_number"},
+        "begin": {"type": "date", "low": "2020-01-01", "high": "2020-12-31", "bins": 4},
+        "end": {"type": "date", "low": "2020-01-01", "high": "2021-12-31", "bins": 4},
+        "out": {"type": "date", "low": "2020-01-01", "high": "2021-06-30", "relative_to": "begin", "distance": [0, 90],
+                "bins": 3, "missing": True},
+        "a": {"type": "integer", "low": 0, "high": 9, "bins": 10},
+        "b": {"type": "number", "low": 0, "high": 99, "decimals": 2, "bins": 5, "missing": True, "missing_values": ["?"]},
+        "total": {"type": "number", "low": 0, "high": 300, "decimals": 2, "missing": True, "missing_values": ["?"]},
+        "closed": {"type": "boolean", "missing": True, "missing_values": ["", "never"]},
+        "job": {"type": "category", "values": ["cook", "vet", "clerk"]},
+    },
+})  # fmt: skip
+
+
+def forest(schema, parents, k=2, seed=0):
+    network, random = StackedForests(schema, k, parents), torch.Generator().manual_seed(seed)
+    for table in network.tables:
+        table.exponential_(generator=random)
+    network.tilts.exponential_(generator=random)
+    return network
+
+
+def release_of(network):
+    return Release(Mixture(network, torch.full((network.k,), 1.0 / network.k)))
+
+
+def labelled(network):
+    found = LabelledNetwork(network)
+    found.label_weights.normal_(generator=torch.Generator().manual_seed(1))
+    found.label_closeness.fill_(0.5)
+    return found
+
+
+def shares(schema, k=2, seed=0):
+    network, random = StackedProducts(schema, k), np.random.default_rng(seed)
+    parts = [random.random((k, schema.layout.units)), *(random.dirichlet(np.ones(g), k) for g in schema.layout.groups)]
+    network.means = torch.from_numpy(np.concatenate(parts, axis=1)).float()
+    return network
+
+
+TREES = [-1, 0, 0, 4, -1, 3, -1]
+MODELS = {
+    "forest": lambda: forest(RULES, TREES),
+    "products": lambda: shares(RULES),
+    "label on top": lambda: labelled(forest(RULES, TREES)),
+}
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_rows_that_keep_the_rules_are_completed_from_any_part_of_them(make):
+    """Given cells stand as they were, in their rows and order, whatever was left out; and every row keeps the rules."""
+    release, random = release_of(make()), np.random.default_rng(3)
+    whole = release.sample(30, seed=2).drop(columns="id").astype(object)
+    whole = whole.where(whole.notna(), None)
+    kept = pd.DataFrame(random.random(whole.shape) < random.random(len(whole))[:, None], whole.index, whole.columns)
+    # The schema has words for a value that is missing, or none, for which "missing" stands.
+    words = {"b": "?", "total": "?", "closed": "never", "out": "missing"}
+    some = whole.copy()
+    for name in whole:
+        some[name] = [words.get(name) if value is None else value for value in whole[name]]
+        some[name] = some[name].where(kept[name], None)
+    some.index = [f"row {i}" for i in range(len(some))]
+    found = release.complete(some, seed=5)
+    assert list(found) == ["id", *whole] and found.index.equals(some.index)
+    for name in whole:
+        for was, now, told in zip(whole[name], found[name], some[name], strict=True):
+            assert pd.isna(told) or was == now or (was is None and pd.isna(now))
+    rows = pa.RecordBatch.from_pandas(found, preserve_index=False)
+    assert RULES.rules.kept(rows).all()
+    assert found.equals(release.complete(some, seed=5)) and not found.equals(release.complete(some, seed=6))
+
+
+@settings(max_examples=12)
+@given(schema=schemas(), seed=st.integers(0, 2**31))
+def test_rows_of_any_schema_are_read_as_they_are_written(schema, seed, tmp_path_factory):
+    """Files of given rows have the form of the schema, with empty fields; unknown cells are filled."""
+    assume(not schema.layout.units)
+    rows, random = records(schema, seed, 9), np.random.default_rng(seed)
+    known = random.random((len(schema.columns), 9)) < 0.5
+    cells = [
+        pa.array([value if there else None for value, there in zip(column.to_pylist(), here, strict=True)], column.type)
+        for column, here in zip(rows.columns, known, strict=True)
+    ]
+    release, path = release_of(shares(schema)), tmp_path_factory.mktemp("given") / "rows.csv"
+    write_table(path, [pa.record_batch(cells, schema=schema.arrow)], schema.arrow, form=release.form)
+    found = pa.Table.from_batches(release.completed(release.given_rows(path), 1))
+    assert len(found) == 9
+    for column, name in zip(cells, schema.arrow.names, strict=True):
+        for told, now in zip(column.to_pylist(), found.column(name).to_pylist(), strict=True):
+            assert told is None or told == now
+    assert len(schema.encode(found.combine_chunks().to_batches()[0])) == 9
+
+
+@pytest.mark.parametrize("network", [shares, lambda schema: forest(schema, [-1, 0, -1])], ids=["products", "forest"])
+def test_a_sum_or_a_distance_that_is_given_tells_of_its_parts(network):
+    """By enumeration, since all bins have one value. Chi squared: a false alarm in 1 of 10,000 for each of two."""
+    schema = schema_of({
+        "constraints": ["total = a + b"],
+        "columns": {
+            "a": {"type": "integer", "low": 0, "high": 3, "bins": 4},
+            "b": {"type": "integer", "low": 0, "high": 3, "bins": 4},
+            "total": {"type": "integer", "low": 0, "high": 6},
+            "late": {"type": "integer", "low": 0, "high": 9, "relative_to": "a", "distance": [0, 3], "bins": 4},
+        },
+    })  # fmt: skip
+    release = release_of(network(schema))
+    plain = release.mixture.sample_independent(100_000, torch.Generator().manual_seed(0)).codes
+    joint = np.bincount(np.ravel_multi_index(plain.T.astype(int), (4, 4, 4)), minlength=64).reshape(4, 4, 4) / len(plain)
+    a, b, late = np.indices((4, 4, 4))
+    for cells, fits in (({"total": 4}, a + b == 4), ({"late": 3, "total": 3}, (a + late == 3) & (a + b == 3))):
+        found = release.complete(pd.DataFrame([cells] * 3_000), seed=1)
+        assert (found["total"] == found["a"] + found["b"]).all()
+        seen = np.zeros((4, 4, 4))
+        np.add.at(seen, (found["a"], found["b"], found["late"] - found["a"]), 1)
+        expected = joint * fits
+        likely = expected > 0.0
+        assert not seen[~likely].any()
+        assert chisquare(seen[likely], expected[likely] / expected.sum() * seen.sum()).pvalue > 1e-4
+
+
+def test_absent_columns_and_empty_cells_are_filled_and_words_for_missing_stay():
+    release = release_of(forest(RULES, TREES))
+    found = release.complete(pd.DataFrame({"b": ["?", "", None, "7.25"], "closed": ["never", "", "true", None]}), seed=1)
+    assert found["b"].isna()[0] and found["b"][3] == 7.25 and found["job"][0] == "cook" and found["closed"][2] is True
+    assert found["a"].between(0, 9).all() and found["id"].tolist() == [1, 2, 3, 4]
+    # The distance has no text for a missing value of its own, and the total has one.
+    assert release.complete(pd.DataFrame({"out": ["missing"] * 9}), seed=1)["out"].isna().all()
+    with pytest.raises(BadRecords, match="'missing': expected a number"):
+        release.complete(pd.DataFrame({"total": ["missing"]}))
+    ids = release.complete(pd.DataFrame({"id": [7, None, 5]}), seed=1)["id"]
+    assert ids.tolist() == [7, 2, 5]
+    assert list(release.complete(pd.DataFrame({"a": []}), seed=1)) == ["id", *found.columns[1:]]
+
+
+BAD = {
+    "a value that is none": ({"a": ["3", "12", "x"]}, r"\(1\).*row 1.*'a': '12' is above high, 9.*\(2\).*row 2.*'a': 'x'"),
+    "more than a few": ({"job": list("abcdefgh")}, r"^\(1\).*\(5\) [^(]*row 4 [^)]*\)[^(]*and more$"),
+    "another column": ({"jobs": ["vet"]}, r"jobs, not in the schema.*did you mean job\?$"),
+    "a rule": ({"begin": ["2020-02-01"] * 2, "end": ["2020-03-01", "2020-01-01"]}, r"row 1.*begin <= end with begin=2020"),
+    "no total": ({"total": ["3", "4"], "a": [0, 1], "b": [3.0, 9.0]}, r"row 1.*breaks the constraint total = a \+ b"),
+    "a rule of what is to be filled": ({"begin": ["", "2020-12-31"], "end": ["", "2020-01-01"]}, r"row 1.*begin <= end"),
+    "no distance": ({"out": ["2021-06-01"], "end": ["2020-01-01"]}, r"row 0.*no row that has what is given keeps"),
+    "no column of the table": (np.zeros(3), "expected"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "said"), BAD.values(), ids=BAD)
+def test_rows_that_cannot_be_are_told_by_row_and_column(rows, said):
+    release = release_of(forest(RULES, TREES))
+    with pytest.raises(BadRecords, match=said) as error:
+        release.complete(pd.DataFrame(rows) if isinstance(rows, dict) else rows)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_records_without_columns_and_scaled_numbers_cannot_be_given():
+    pictures = release_of(shares(ImageSchema(2, 2, levels=1, classes=2)))
+    with pytest.raises(ValueError, match="kind images: expected one of a table"):
+        pictures.complete(pd.DataFrame({"label": [1]}))
+    schema = schema_of(
+        {"columns": {"x": {"type": "number", "low": 0, "high": 1, "encoding": "scaled"}, "y": {"type": "boolean"}}}
+    )
+    release = release_of(shares(schema))
+    with pytest.raises(BadRecords, match="'x': is learned without bins"):
+        release.complete(pd.DataFrame({"x": [0.5]}))
+    found = release.complete(pd.DataFrame({"y": [True, False, None]}), seed=1)
+    assert found["y"].tolist()[:2] == [True, False] and found["x"].between(0, 1).all()
+
+
+def test_another_kind_of_model_finds_what_is_given_by_rejection(monkeypatch):
+    network = StackedVAE(RULES, 2, hidden=4, latent=2, generator=torch.Generator().manual_seed(0)).eval()
+    release = release_of(network)
+    rows = pd.DataFrame({"job": ["vet", "cook", "vet", ""], "a": [3, "", 3, ""]})
+    found = release.complete(rows, seed=1)
+    assert found["job"].tolist()[:3] == ["vet", "cook", "vet"] and found["a"][[0, 2]].tolist() == [3, 3]
+    assert found.equals(release.complete(rows, seed=1)) and RULES.rules.kept(pa.RecordBatch.from_pandas(found)).all()
+    for name, value in {"MOST_DRAWN": 10, "MOST_DRAWN_EACH": 1, "block_rows": lambda layout: 5}.items():
+        monkeypatch.setattr(rejection, name, value)
+    with pytest.raises(TooRare, match=r"row 0 .*a vae_mixture makes by chance alone: 0 of 10 records drawn"):
+        rare = {"begin": "2020-05-05", "end": "2020-05-05", "out": "2020-07-30", "a": 3, "b": 7.77, "closed": True}
+        release.complete(pd.DataFrame([rare]), seed=1)
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_choices_of_a_column_have_equal_shares(make):
+    release = release_of(make())
+    counts = release.sample(20, 1, balance="job")["job"].value_counts()
+    assert sorted(counts) == [6, 7, 7]
+    found = release.sample(40, 1, where=["job != cook", "a >= 5"], balance="job")
+    assert found["job"].value_counts().to_dict() == {"vet": 20, "clerk": 20} and (found["a"] >= 5).all()
+    assert found["job"].tolist() != sorted(found["job"]) and found.equals(
+        release.sample(40, 1, where=["job != cook", "a >= 5"], balance="job")
+    )
+    # Missing values are none of the choices.
+    assert release.sample(20, 1, balance="closed")["closed"].value_counts().to_dict() == {False: 10, True: 10}
+    bins = release.encoded(25, 1, balance="b").codes[:, list(RULES.choices).index("b")]
+    assert np.bincount(bins).tolist() == [5] * 5
+    for wrong in ("out", "total", "id", "jab", 3):
+        with pytest.raises(ValueError, match=f"^balance={wrong}: expected a column with choices of its own"):
+            release.sample(3, balance=wrong)
+    assert len(release.sample(0, balance="job")) == 0
+
+
+def test_blocks_together_have_equal_shares(monkeypatch):
+    monkeypatch.setattr("lightning_dpgen.release.blocks.LARGEST_BLOCK", 50)
+    assert release_of(shares(RULES)).complete(pd.DataFrame({"a": [4] * 60}), 1)["id"].tolist() == [*range(1, 61)]
+    assert sorted(release_of(shares(RULES)).sample(95, 1, balance="job")["job"].value_counts()) == [31, 32, 32]
+    pictures = release_of(shares(ImageSchema(2, 2, levels=1, classes=2)))
+    assert np.bincount(pictures.encoded(31, 1, balance="label").codes[:, 0]).tolist() == [16, 15]
+
+
+def test_a_condition_that_hardly_any_record_fulfils_is_drawn_at_once():
+    """Rejection would try a million records: an exact draw takes none that does not fit."""
+    network = shares(RULES)
+    span = RULES.layout.spans[list(RULES.choices).index("job")]
+    network.means[:, span] = torch.tensor([1.0 - 2e-9, 1e-9, 1e-9])
+    found = release_of(network).sample(50, 1, where="job = vet")
+    assert (found["job"] == "vet").all()
+    network.means[:, span] = torch.tensor([1.0, 0.0, 0.0])
+    with pytest.raises(TooRare, match="where job = vet: the model makes no such record"):
+        release_of(network).sample(50, 1, where="job = vet")
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    folder, rows, filled = tmp_path / "model", tmp_path / "rows.csv", tmp_path / "filled.csv"
+    folder.mkdir()
+    write_model(folder, Mixture(forest(RULES, TREES), torch.tensor([0.5, 0.5])))
+    rows.write_text("a,job,b,note\n3,vet,?,\n,cook,,\n")
+
+    def dpgen(*words):
+        status = main(["sample", str(folder), *map(str, words)])
+        return status, *capsys.readouterr()
+
+    status, _, err = dpgen("--given", rows, "-o", filled)
+    assert status == 2 and "has note, not in the schema" in err and not filled.exists()
+    rows.write_text("a,job,b\n3,vet,?\n,cook,\n9,,1.5\n")
+    status, out, err = dpgen("--given", rows, "-o", filled, "--seed", 1)
+    assert (status, out) == (0, f"3 completed rows in {filled}\n") and err.startswith("PRIVATE where the given rows are")
+    assert stat.S_IMODE(filled.stat().st_mode) == 0o600
+    lines = [line.split(",") for line in filled.read_text().splitlines()]
+    assert [line[4] for line in lines] == ["a", "3", lines[2][4], "9"] and lines[1][5] == "?" and lines[2][8] == "cook"
+    assert dpgen("--given", rows, "--seed", 1)[1] == filled.read_text()
+    assert load_release(folder).complete(rows, seed=1)["a"].astype(str).tolist() == [line[4] for line in lines[1:]]
+    parquet = tmp_path / "filled.parquet"
+    assert dpgen("--given", rows, "-o", parquet, "--seed", 1)[0] == 0
+    about = pq.read_schema(parquet).metadata
+    assert about[b"covered"] == b"false" and b"as private as those" in about[b"Comment"]
+    rows.write_text("a,job\n3,vet\n12,nurse\n")
+    for words, said in (
+        (["--given", rows], f"--given (1) {rows}, line 3: column 'a': '12' is above high, 9"),
+        (["--given", rows, "-n", 3], "-n: the rows of --given"),
+        (["--given", rows, "--where", "a=3"], "--where: the rows of --given"),
+        (["--given", rows, "--balance", "job"], "--balance: the rows of --given"),
+        (["--given", rows, "-o", tmp_path / "x.db"], "expected a name that ends in .parquet or .csv"),
+        (["--given", rows, "-o", filled], "exists already"),
+        (["--given", tmp_path / "none.csv"], "no file"),
+        (["--balance", "jbo"], "--balance=jbo: expected a column with choices of its own"),
+    ):
+        status, _, err = dpgen(*words)
+        assert status == 2 and said in err and len(err.splitlines()) == 1, err
+    balanced = tmp_path / "balanced.csv"
+    assert dpgen("--balance", "job", "-n", 9, "-o", balanced)[0] == 0
+    assert sorted(pd.read_csv(balanced)["job"].value_counts()) == [3, 3, 3]
