@@ -36,10 +36,6 @@ class Constraint(ABC):
     def holds(self, rows: Rows) -> np.ndarray:
         """Mark the rows (n,) that keep it."""
 
-    def turns(self, name: str) -> set[int | float]:
-        """Return the places of a column between which it makes no difference to the constraint, but for comparisons."""
-        return set()
-
     @abstractmethod
     def repair(self, rows: Rows, broken: np.ndarray) -> None:
         """Change rows that are marked as broken (n,), each of them alone, so that they keep it where that is possible."""
@@ -59,9 +55,6 @@ class Membership(Constraint):
 
     def holds(self, rows: Rows) -> np.ndarray:
         return self.values.holds(*rows[self.column.name])
-
-    def turns(self, name: str) -> set[int | float]:
-        return {end for interval in self.values.intervals for end in interval} if name == self.column.name else set()
 
     def repair(self, rows: Rows, broken: np.ndarray) -> None:
         numbers, absent = rows[self.column.name]
@@ -217,9 +210,6 @@ class Implication(Constraint):
         for condition in self.conditions if self.both else ():
             condition.repair(rows, broken & ~given & ~condition.holds(rows))
 
-    def turns(self, name: str) -> set[int | float]:
-        return set().union(*(part.turns(name) for part in (self.conclusion, *self.conditions)))
-
     def _given(self, rows: Rows) -> np.ndarray:
         return np.all([condition.holds(rows) for condition in self.conditions], axis=0)
 
@@ -290,10 +280,6 @@ class Allowed(Constraint):
             values = np.array([combination[place] or 0 for combination in self.combinations])
             lacks = np.array([combination[place] is None for combination in self.combinations])
             numbers[broken], absent[broken] = values[chosen[broken]], lacks[chosen[broken]]
-
-    def turns(self, name: str) -> set[int | float]:
-        place = self.columns.index(name)
-        return {combination[place] for combination in self.combinations if combination[place] is not None}
 
     def _alike(self, rows: Rows) -> np.ndarray:
         """Count the columns of each row that have a combination's value: (combinations, n)."""
