@@ -36,7 +36,7 @@ KINDS = {
 
 
 def schema_of(constraints):
-    derived = any("d" in str(one).split()[0] or isinstance(one, dict) and one.get("column") == "d" for one in constraints)
+    derived = any("d" in str(one).split()[0] or (isinstance(one, dict) and one.get("column") == "d") for one in constraints)
     columns = [column for column in SCHEMA.columns if derived or column.name != "d"]
     return TableSchema.of(columns, {"constraints": list(constraints)})
 
@@ -83,7 +83,7 @@ def check(constraints, schema):
 
 @pytest.mark.parametrize("text", itertools.chain(*KINDS.values()), ids=str)
 def test_one_constraint_has_all_its_impossible_pairs(text):
-    """Of whole numbers, whatever the columns are: plain, missing, relative to another one, computed or with special values."""
+    """Of whole numbers, whatever the columns: plain, missing, relative to another one, computed, or with special values."""
     missed, proved = check([text], schema_of([text]))
     assert missed == 0 and (proved or text in KINDS["several"])
 

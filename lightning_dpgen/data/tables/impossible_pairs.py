@@ -68,7 +68,7 @@ def impossible_pairs(
             left_out = {other.column.name: np.zeros((given.count, other.count), bool) for other in others}
             for choice in range(given.count):
                 try:
-                    limits, stated = given.with_choice(choice, values, own)
+                    limits, stated = given.held(slice(choice, choice + 1), values, own)
                     limits = _narrowed(stated, columns, limits)
                     for other in others:
                         singly = any({given.column.name, other.column.name} <= both for both in told_apart)
@@ -77,14 +77,10 @@ def impossible_pairs(
                     for table in left_out.values():
                         table[choice] = True
             for name, table in left_out.items():
-                pair = (
-                    (given.column.name, name)
-                    if names.index(given.column.name) < names.index(name)
-                    else (name, given.column.name)
-                )
-                table = table if pair[0] == given.column.name else table.T
+                turned = names.index(name) < names.index(given.column.name)
+                pair = (name, given.column.name) if turned else (given.column.name, name)
                 if table.any():
-                    found[pair] = found.get(pair, False) | table
+                    found[pair] = found.get(pair, False) | (table.T if turned else table)
         _close(found, {one.column.name: one.count for one in known})
     return found
 
@@ -156,7 +152,7 @@ class _Choices:
         self, choice: int, values: Values, constraints: Sequence[Constraint]
     ) -> tuple[Values, list[Constraint]]:
         """Return values and constraints of rows with a choice."""
-        return self._held(slice(choice, choice + 1), values, constraints)
+        return self.held(slice(choice, choice + 1), values, constraints)
 
     def possible(
         self, values: Values, constraints: Sequence[Constraint], columns: Mapping[str, Modelled], singly: bool
@@ -169,16 +165,16 @@ class _Choices:
         found = np.zeros(self.count, bool)
         single = [slice(choice, choice + 1) for choice in range(self.count)]
         for kind in single if singly else [kind for kind in self._kinds if kind.start < kind.stop]:
-            own, stated = self._held(kind, values, constraints)
+            own, stated = self.held(kind, values, constraints)
             try:
                 found[kind] = self._met(kind, _narrowed(stated, columns, own))
             except Impossible:
                 continue
         return found
 
-    def _held(self, kind: slice, values: Values, constraints: Sequence[Constraint]) -> tuple[Values, list[Constraint]]:
+    def held(self, kind: slice, values: Values, constraints: Sequence[Constraint]) -> tuple[Values, list[Constraint]]:
         """Return values and constraints of rows with some choices of one kind, next to each other."""
-        bins, special, _ = self._kinds
+        _, special, _ = self._kinds
         name, stated = self.column.name, list(constraints)
         if kind.start >= special.stop:
             own = ValueSet((), missing=True)
@@ -200,9 +196,10 @@ class _Choices:
         """The column without its special values, which lie at no distance."""
         return replace(self.column, special=()) if self.column.special else self.column
 
-    @property
-    def _special_values(self) -> list[int | float]:
-        return self.column.special_ticks.tolist()
+    def _special(self, kind: slice) -> np.ndarray:
+        """Return the ends (n, 2) of special values of a column that is learned by its distance."""
+        ticks, bins = self.column.special_ticks, self._kinds[0].stop
+        return np.repeat(ticks[kind.start - bins : kind.stop - bins, None], 2, axis=1)
 
     def _met(self, kind: slice, values: Values) -> np.ndarray:
         """Return the choices of a kind that some of the values have, bool."""
