@@ -181,9 +181,7 @@ class _Choices:
         elif self.relative is None:
             own = ValueSet(tuple(map(tuple, self._ranges[kind].tolist())))
         elif kind.start >= special.start:
-            own = ValueSet(
-                tuple((tick, tick) for tick in self._special_values[kind.start - bins.stop : kind.stop - bins.stop])
-            )
+            own = ValueSet(tuple(map(tuple, self._special(kind).tolist())))
         else:
             own, ends = ValueSet((self.column.limits,)), self._ranges[kind]
             for place, one in enumerate(stated):
