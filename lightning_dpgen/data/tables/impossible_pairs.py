@@ -148,12 +148,6 @@ class _Choices:
         ends = [self._learned.present - len(getattr(self._learned, "special", ())), self._learned.present, self.count]
         return [slice(first, last) for first, last in itertools.pairwise([0, *ends])]
 
-    def with_choice(
-        self, choice: int, values: Values, constraints: Sequence[Constraint]
-    ) -> tuple[Values, list[Constraint]]:
-        """Return values and constraints of rows with a choice."""
-        return self.held(slice(choice, choice + 1), values, constraints)
-
     def possible(
         self, values: Values, constraints: Sequence[Constraint], columns: Mapping[str, Modelled], singly: bool
     ) -> np.ndarray:
@@ -211,10 +205,7 @@ class _Choices:
             room = 0 if self.column.scale.whole else _ROUNDING * max(map(abs, (*intervals[0], *intervals[-1], 1.0)))
             intervals = ((intervals[0][0] - starts[-1][1] - room, intervals[-1][1] - starts[0][0] + room),)
         elif self.relative is not None:
-            bins = self._kinds[0]
-            ranges = np.array([[tick, tick] for tick in self._special_values])[
-                kind.start - bins.stop : kind.stop - bins.stop
-            ]
+            ranges = self._special(kind)
         if not intervals:
             return np.zeros(len(ranges), bool)
         firsts, lasts = (np.array(ends) for ends in zip(*intervals, strict=True))
