@@ -169,8 +169,8 @@ class TableRecipe(Recipe):
             rules = find_rules(layout, noisy)
             broken = broken_pairs(self.schema, rules)
             # From a label that is drawn last, given all other groups, none of them follows.
-            forest = Forest.of(layout, noisy, self.seed, layout.label if self.label_share else None)
-            held_down = broken if broken.any() else None
+            leaf = layout.label if self.label_share else None
+            forest = Forest.of(layout, noisy, self.seed, leaf, broken if broken.any() else None)
 
             def split(chance: bool) -> tuple[NoisyTables, NoisyTables]:
                 # Records are a sample of those that might have been: a count has about the variance of a binomial one.
@@ -179,7 +179,7 @@ class TableRecipe(Recipe):
                 seen, held_out = split_noise(measured, _PART, self.seed, variances if chance else None)
                 return tuple(replace(self._noisy(tables, part), total=noisy.total) for part in (seen, held_out))
 
-            fit = fit_forest(forest, noisy, split, self.k, self.seed, free={layout.label}, broken=held_down)
+            fit = fit_forest(forest, noisy, split, self.k, self.seed, free={layout.label})
             network = StackedForests(with_rules(self.schema, rules), self.k, forest.parents)
             network.tilts.copy_(fit.tilts)
             for table, shares in zip(network.tables, fit.tables, strict=True):
