@@ -21,7 +21,7 @@ from lightning_dpgen.models.forests import forest_order
 _STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, _MOST_CELLS = 8, 200_000
-# A pair of groups is an edge by its impossible pairs of choices alone where so large a share of records would have one if the
+# Two groups are an edge by their impossible pairs of choices alone where so large a share of records would have one if the
 # groups had nothing to do with each other.
 _RULED = 0.01
 # It comes before all others.
@@ -132,7 +132,7 @@ class Forest:
 def _ruled(
     layout: Layout, shares: Sequence[np.ndarray], estimates: Mapping[tuple[int, int], PairShares], broken: np.ndarray
 ) -> dict[tuple[int, int], tuple[PairShares, float]]:
-    """Return estimates of pairs of groups without their impossible pairs of choices, and the share that these would have."""
+    """Return estimates of groups without their impossible pairs of choices, and the share that these would have."""
     found = {}
     for first, second in itertools.combinations(range(len(shares)), 2):
         barred = broken[layout.spans[first], layout.spans[second]]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.first_draw import put_shares_right
 from lightning_dpgen.measure.forest_fit import Forest, fit_forest
 from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
@@ -185,6 +186,7 @@ class TableRecipe(Recipe):
             for table, shares in zip(network.tables, fit.tables, strict=True):
                 table.copy_(shares)
             mixture, regression = Mixture(network, fit.weights), None
+            put_shares_right(mixture, forest.shares, {layout.label} if self.label_share else ())
             if self.label_share:
                 ridge = max(_RIDGE * (noisy.single_deviation / noisy.total) ** 2, _LEAST)
                 regression = LabelRegression(layout, _made_up(mixture, self.seed), noisy.total, ridge)

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from lightning_dpgen.data.conditions import Condition, Where
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.tables.kept_values import draw_kept_values
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
 
@@ -23,8 +24,6 @@ MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
 FIRST_LOOK = 1_000_000
 # Records that break a constraint are drawn anew so often, and repaired then.
 _ROUNDS = 20
-# The values of a record that breaks a constraint are drawn again so often, before the record is.
-_VALUES = 10
 
 
 class TooRare(ValueError):
@@ -66,7 +65,7 @@ def draw_all(mixture: Mixture, n: int, generator: torch.Generator, random: np.ra
     while found < n or not parts:
         check_rate("the constraints of the schema", n, found, drawn)
         encoded = mixture.sample(n - found, generator)
-        values, kept = _valued(encoded, schema, random)
+        values, kept = draw_kept_values(schema, encoded, random)
         drawn += len(encoded)
         if len(parts) >= _ROUNDS:
             values, kept = schema.rules.repaired(values)
@@ -135,32 +134,12 @@ def _fitting(
     part = part[np.flatnonzero(fits)]
     if not isinstance(schema, TableSchema) or not (schema.rules.restrict or any(one.test for one in every)):
         return part
-    values, fits = _valued(part.encoded, schema, random)
+    values, fits = draw_kept_values(schema, part.encoded, random)
     for column, several in conditions.items():
         for condition in several:
             if condition.test is not None:
                 fits &= condition.test(values.column(column))
     return Drawn(part.encoded, values)[np.flatnonzero(fits)]
-
-
-def _valued(encoded: Encoded, schema: TableSchema, random: np.random.Generator) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Draw the values of records, again where they break a constraint; return them, and which (n,) keep all.
-
-    Choices are learned from records that keep the constraints, so they are more to be trusted than values within a bin.
-    """
-    values = schema.values(encoded, random)
-    kept = schema.rules.kept(values)
-    for _ in range(_VALUES if schema.rules.restrict else 0):
-        again = np.flatnonzero(~kept)
-        if not len(again):
-            break
-        drawn = schema.values(encoded[again], random)
-        fine = schema.rules.kept(drawn)
-        order = np.arange(len(kept))
-        order[again[fine]] = len(kept) + np.flatnonzero(fine)
-        values = pa.Table.from_batches([values, drawn]).take(pa.array(order)).combine_chunks().to_batches()[0]
-        kept[again[fine]] = True
-    return values, kept
 
 
 def _joined(parts: Sequence[Drawn]) -> Drawn:

@@ -253,6 +253,14 @@ class RowRules:
         """Return each constraint in words, and the share of rows that break it."""
         return [(constraint.text, float((~constraint.holds(rows)).mean())) for constraint in self._all]
 
+    def broken_most(self, values: pa.RecordBatch) -> str:
+        """Return in words what most synthetic rows break: a constraint, or the bounds of a column."""
+        rows = self._made(values, _names(self._all))
+        limits = self._limits(self._all)
+        shares = {f"that {name} lies within its bounds": ~own.holds(*rows[name]) for name, own in limits.items()}
+        shares |= {constraint.text[:_LONGEST_TOLD]: ~constraint.holds(rows) for constraint in self._all}
+        return max(shares, key=lambda text: shares[text].mean())
+
     def impossible(self) -> dict[tuple[str, str], np.ndarray]:
         """Return the pairs of choices of two learned columns that no row can have by declared constraints: (a, b) bool."""
         if self._impossible is None:

@@ -1,0 +1,43 @@
+"""Values of encoded records, drawn again where they break a constraint."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.tables.schema import TableSchema
+
+# The values of a record that breaks a constraint are drawn again so often, before the record is.
+_VALUES = 10
+
+
+def draw_kept_values(
+    schema: TableSchema, encoded: Encoded, random: np.random.Generator
+) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Draw the values of records, again where they break a constraint; return them, and which (n,) keep all.
+
+    Choices are learned from records that keep the constraints, so they are more to be trusted than values within a bin.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> column = "{type: integer, low: 0, high: 9, bins: 1}"
+        >>> schema = parse_schema(f"{{columns: {{a: {column}, b: {column}}}, constraints: [a <= b]}}")
+        >>> encoded = Encoded(np.zeros((100, 0), np.float32), np.zeros((100, 2), np.uint8))
+        >>> values, kept = draw_kept_values(schema, encoded, np.random.default_rng(0))
+        >>> kept.mean() > 0.95, schema.rules.kept(schema.values(encoded, np.random.default_rng(0))).mean() < 0.7
+        (True, True)
+    """
+    values = schema.values(encoded, random)
+    kept = schema.rules.kept(values)
+    for _ in range(_VALUES if schema.rules.restrict else 0):
+        again = np.flatnonzero(~kept)
+        if not len(again):
+            break
+        drawn = schema.values(encoded[again], random)
+        fine = schema.rules.kept(drawn)
+        order = np.arange(len(kept))
+        order[again[fine]] = len(kept) + np.flatnonzero(fine)
+        values = pa.Table.from_batches([values, drawn]).take(pa.array(order)).combine_chunks().to_batches()[0]
+        kept[again[fine]] = True
+    return values, kept
