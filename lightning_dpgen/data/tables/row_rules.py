@@ -82,7 +82,7 @@ class RowRules:
             if not isinstance(one, Comparison) or one.operator == EQUAL:
                 continue
             sides = (one.left, one.right) if one.operator in ("<", "<=") else (one.right, one.left)
-            columns = [column for side in sides for column, _ in side.parts]
+            columns = [column for side in sides for column in side.columns]
             if all(column.type in ("date", "datetime") for column in columns) and columns[1].name not in self.relatives:
                 found.append((columns[0], columns[1]))
         return found
