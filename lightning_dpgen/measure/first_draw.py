@@ -23,7 +23,7 @@ ENOUGH = 0.95
 # this power of what it lacks, and by this factor at most.
 _ROUNDS, _NEARLY_ALL, _NEAR, _POWER, _MOST = 17, 0.99, 0.005, 0.9, 3.0
 # Components are moved where less is kept, in so many of these rounds; each counts as so many records like all.
-_MANY, _FIRST, _LIKE = 0.975, 11, 20.0
+_MANY, _FIRST, _LIKE = 0.98, 12, 20.0
 _LEAST = 1e-4
 
 

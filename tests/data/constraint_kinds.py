@@ -20,8 +20,9 @@ SCHEMA = parse_schema("""columns:
 """)
 KINDS = {
     "order": ["a < b", "b <= c + 1", "a + c >= b"],
+    "products": ["a * b <= 6", "a * c >= b - 2", "a / b <= 2", "2 * a > r + 1"],
     "order of distances": ["r <= b", "r > c + 1", "a + 1 < r"],
-    "sum": ["d = a + b", "d = a + r", "d = b - c"],
+    "sum": ["d = a + b", "d = a + r", "d = b - c", "d = 2 * a - c", "d = a * b - b / 2", "d = a / c"],
     "condition on a computed one": ["d >= 3 if s = x", "d < r", "d is missing if and only if t = u"],
     "if": ["a = 3 if s = x", "r > 2 if t = v", "b is missing if a >= 3", "c = -1 if r = 9"],
     "if and only if": [

@@ -176,10 +176,13 @@ class _Narrowing:
             least, room = self._least(terms, constant)
             if any(not self.values[column.name].intervals for term in terms for column in term.columns):
                 return
-            for term in terms if math.isfinite(least) else ():
+            lows = [self._ends(term)[0] for term in terms]
+            for term, lowest in zip(terms, lows, strict=True) if math.isfinite(least) else ():
                 # The term is at most this, where all others are as small as they can be.
-                most = self._ends(term)[0] - least - room
+                most = lowest - least - room
                 for place, column in enumerate(term.times):
+                    if any(not self.values[other.name].intervals for other in term.columns):
+                        return
                     others = replace(term, times=term.times[:place] + term.times[place + 1 :])
                     low, high = self._ends(others)
                     if low > 0 and math.isfinite(high):
