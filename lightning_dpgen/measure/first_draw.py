@@ -21,9 +21,9 @@ _ROWS, _MADE_UP, _SEED = 10_000, 30_000, 0
 ENOUGH = 0.95
 # Shares are put right in so many rounds at most, until so much is kept and all are within so much. A round moves a share by
 # this power of what it lacks, and by this factor at most.
-_ROUNDS, _NEARLY_ALL, _NEAR, _POWER, _MOST = 17, 0.99, 0.005, 0.9, 3.0
+_ROUNDS, _NEARLY_ALL, _NEAR, _POWER, _MOST = 20, 0.99, 0.005, 0.9, 3.0
 # Components are moved where less is kept, in so many of these rounds; each counts as so many records like all.
-_MANY, _FIRST, _LIKE = 0.98, 12, 20.0
+_MANY, _FIRST, _LIKE = 0.985, 15, 20.0
 _LEAST = 1e-4
 
 
@@ -46,7 +46,7 @@ class FirstDraw:
 
     @property
     def warning(self) -> str | None:
-        """What to do where too few rows are kept; None where enough are."""
+        """A warning with advice where too few rows are kept; None where enough are."""
         if self.kept >= ENOUGH:
             return None
         return (

@@ -45,7 +45,7 @@ _LEAST = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """What is public before a fit: which group follows from which, and estimates to begin with.
+    """A forest, public before a fit: which group follows from which, and estimates to begin with.
 
     Args:
         layout: of the records.

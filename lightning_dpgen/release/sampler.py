@@ -305,7 +305,7 @@ def write_model(folder: Path, mixture: Mixture, *, private: bool = True, kept: f
     """Write weights and description: all that sampling needs, and no pickle.
 
     Args:
-        kept: the share of rows that keep all constraints as they are first drawn, for whoever reads the description.
+        kept: the share of rows that keep all constraints as they are first drawn, for readers of the description.
     """
     network = mixture.network
     check_numbers(network)

@@ -64,7 +64,7 @@ class SyntheticContent:
 
     @cached_property
     def first_draw(self) -> FirstDraw | None:
-        """How many rows keep the constraints of a table as the model first draws them; public."""
+        """The share of rows that keep the constraints of a table as the model first draws them; public."""
         return look_at_first_draw(self.mixture)
 
     @property

@@ -25,7 +25,7 @@ def check(constraints, schema):
 
 @pytest.mark.parametrize("text", itertools.chain(*KINDS.values()), ids=str)
 def test_one_constraint_has_all_its_impossible_pairs(text):
-    """Of whole numbers, whatever the columns: plain, missing, relative to another one, computed, or with special values."""
+    """All of them, whatever the columns of whole numbers: plain, missing, relative, computed, or with special values."""
     missed, proved = check([text], schema_of([text]))
     assert missed == 0 and (proved or text in KINDS["several"])
 

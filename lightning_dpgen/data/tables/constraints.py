@@ -367,7 +367,7 @@ def _move(rows: Rows, what: Sum, other: Sum, side: int, strict: bool, unit: int,
     first, *rest = what.parts
     column = first.times[0]
     wanted = other.total(rows, unit) - Sum(tuple(rest), what.constant).total(rows, unit)
-    # What the column is multiplied by; where it is nothing, no value of it helps.
+    # No value of the column helps where it is multiplied by nothing.
     by = first.value(rows, 1, leave_out=True)
     fine = where & np.isfinite(wanted) & np.isfinite(by) & (by != 0)
     ticks, up = np.where(fine, wanted / np.where(fine, by, 1.0), 0.0) * (column.scale.unit / unit), np.sign(by) * side
