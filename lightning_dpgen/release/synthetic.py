@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -201,6 +202,7 @@ def release_mixture(
     everything = {"schema": schema.as_json(), "seed": seed, "rows": rows, **words}
     if mixture.init is not None:
         everything[INIT] = dict(mixture.init)
-    return release_from(
-        SyntheticContent(mixture, rows, seed), account, folder, data=data, n=n, unit=unit, declared=everything
-    )
+    content = SyntheticContent(mixture, rows, seed)
+    if content.first_draw is not None and (warning := content.first_draw.warning) is not None:
+        warnings.warn(warning, UserWarning, stacklevel=2)
+    return release_from(content, account, folder, data=data, n=n, unit=unit, declared=everything)
