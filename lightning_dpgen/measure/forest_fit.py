@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +14,18 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimate_pairs, strongest_tree
+from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimate_pairs, fitted_to, strongest_tree
 from lightning_dpgen.models.forests import forest_order
 
 # Groups hang together in a tree where both have so much mutual information, in nats.
 _STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, _MOST_CELLS = 8, 200_000
+# Two groups are an edge by their impossible pairs of choices alone where so large a share of records would have one if the
+# groups had nothing to do with each other.
+_RULED = 0.01
+# It comes before all others.
+_FIRST = 1e3
 # Steps of a fit, the largest step, and the memory of squared gradients: with that of .999 three times as many steps were
 # as near.
 STEPS, _LR, _BETAS = 300, 0.2, (0.9, 0.9)
@@ -35,6 +41,7 @@ _TRIAL = 0.4
 _HELD = 100.0
 # Shares of the choices of a group that are less count as so much.
 _LEAST = 1e-6
+_LEAST_MOVED = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,29 +53,38 @@ class Forest:
         shares: of the choices of each group.
         estimates: of the pairs of groups that may have to do with each other.
         parents: for each group its parent in the forest, or -1.
+        broken: pairs of choices (width, width) that no record has, True there; None for none.
     """
 
     layout: Layout
     shares: Sequence[np.ndarray]
     estimates: Mapping[tuple[int, int], PairShares]
     parents: tuple[int, ...]
+    broken: np.ndarray | None = None
 
     @classmethod
-    def of(cls, layout: Layout, tables: NoisyTables, seed: int, leaf: int | None = None) -> Forest:
+    def of(
+        cls, layout: Layout, tables: NoisyTables, seed: int, leaf: int | None = None, broken: np.ndarray | None = None
+    ) -> Forest:
         """Find the forest that noisy tables show.
 
         Args:
             leaf: a group from which no other one may follow; None for none.
+            broken: pairs of choices (width, width) that no record has; strong ones among them are edges first of all.
         """
         shares, sizes = tables.shares(), layout.groups
         estimates = estimate_pairs(tables, shares, seed)
+        ruled = {} if broken is None else _ruled(layout, shares, estimates, broken)
+        estimates |= {pair: own for pair, (own, _) in ruled.items()}
         strong = {pair: own.information for pair, own in estimates.items() if own.information > _STRONG}
+        # Mutual information is at most the logarithm of a number of choices.
+        strong |= {pair: _FIRST + left_out for pair, (_, left_out) in ruled.items() if left_out > _RULED}
         edges = _bounded(strongest_tree(len(sizes), {pair: strong[pair] for pair in strong if leaf not in pair}), sizes)
         for pair in sorted((pair for pair in strong if leaf in pair), key=lambda pair: -strong[pair]):
             if len(joined := _bounded([*edges, pair], sizes)) > len(edges):
                 edges = joined
                 break
-        return cls(layout, shares, estimates, _rooted(edges, len(sizes), leaf))
+        return cls(layout, shares, estimates, _rooted(edges, len(sizes), leaf), broken)
 
     @cached_property
     def order(self) -> list[int]:
@@ -92,6 +108,13 @@ class Forest:
         )
         return shares / shares.sum(axis=1, keepdims=True)
 
+    def barred(self, parent: int, group: int) -> np.ndarray:
+        """Mark the choices of a group that do not go with those of another one; none of a choice that goes with none."""
+        if self.broken is None:
+            return np.zeros((self.layout.groups[parent], self.layout.groups[group]), bool)
+        barred = self.broken[self.layout.spans[parent], self.layout.spans[group]]
+        return barred & ~barred.all(axis=1, keepdims=True)
+
     def rows(self, k: int, random: np.random.Generator) -> np.ndarray:
         """Draw rows (k, groups) from a tree of all that is certain: components begin near them."""
         information = {pair: own.information for pair, own in self.estimates.items()}
@@ -105,6 +128,22 @@ class Forest:
             sums = shares.cumsum(axis=1)
             rows[:, group] = (sums < random.random((k, 1)) * sums[:, -1:]).sum(axis=1)
         return rows
+
+
+def _ruled(
+    layout: Layout, shares: Sequence[np.ndarray], estimates: Mapping[tuple[int, int], PairShares], broken: np.ndarray
+) -> dict[tuple[int, int], tuple[PairShares, float]]:
+    """Return estimates of groups without their impossible pairs of choices, and the share that these would have."""
+    found = {}
+    for first, second in itertools.combinations(range(len(shares)), 2):
+        barred = broken[layout.spans[first], layout.spans[second]]
+        if not barred.any() or barred.all():
+            continue
+        alone = np.outer(shares[first], shares[second])
+        own = estimates[first, second].shares if (first, second) in estimates else alone
+        own = fitted_to(np.where(barred, 0.0, own + _LEAST * alone), shares[first], shares[second])
+        found[first, second] = PairShares(own, math.inf), float(alone[barred].sum())
+    return found
 
 
 def _bounded(edges: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -162,7 +201,6 @@ def fit_forest(
     *,
     steps: int = STEPS,
     free: Collection[int] = (),
-    broken: Tensor | None = None,
 ) -> ForestFit:
     """Fit the mixture whose tables are nearest to noisy ones. Post-processing.
 
@@ -174,11 +212,13 @@ def fit_forest(
         split: gives the tables with their noise split in two (`measure.splitting`), and the chance of a sample, too, where
             that is asked for.
         free: groups that are not held.
-        broken: pairs of choices (width, width) that no record has, 1 there and else 0: their share is held down, so that
-            leaving such records out moves little else.
+
+    Pairs of choices that no record has are none of an edge's table, and their share is held down elsewhere, so that leaving
+    such records out moves little else.
     """
     held_down = None
-    if broken is not None:
+    if forest.broken is not None:
+        broken = torch.from_numpy(forest.broken).float()
         held_down = (broken + broken.T) * (_HELD * tables.total / max(tables.pair_deviation, 1.0) / 4.0)
 
     def distances(chance: bool) -> Callable[[float], float]:
@@ -223,7 +263,7 @@ class _Fit:
     ) -> None:
         self.forest, self.k, self.seed, self.together, self.free = forest, k, seed, together, free
         layout = forest.layout
-        self.spans, self.held_down = layout.spans, held_down
+        self.spans, self.within_held = layout.spans, held_down
         width, total = layout.width, tables.total
         self.label, self.singles = tables.label, torch.zeros(tables.labels, width)
         self.target = torch.zeros(tables.labels, width, width)
@@ -244,6 +284,10 @@ class _Fit:
             for one, other in itertools.product(range(len(self.spans)), repeat=2)
             if tree[one] == tree[other] or (min(one, other), max(one, other)) not in self.measured
         ]
+        # Within a tree components alone do not say which pairs there are.
+        self.held_down = None if held_down is None else held_down.clone()
+        for rows, columns in self.within if held_down is not None else ():
+            self.held_down[rows, columns] = 0.0
         # Where tables are by label, that is no group of theirs.
         self.known = torch.ones(width)
         if self.label is not None:
@@ -275,23 +319,25 @@ class _Fit:
             group: torch.from_numpy(np.log(np.maximum(forest.table(forest.parents[group], group), _LEAST))).float()
             for group in self.children
         }
+        barred = {group: torch.from_numpy(forest.barred(forest.parents[group], group)) for group in self.children}
+
+        def shared_tables() -> dict[int, Tensor]:
+            return {group: torch.softmax(own.masked_fill(barred[group], -math.inf), dim=1) for group, own in logits.items()}
+
         mixing = torch.zeros(self.k, requires_grad=True)
         parameters = [tilts, mixing, alone, *(own.requires_grad_() for own in logits.values())]
         optimizer = torch.optim.Adam(parameters, lr=_LR, betas=_BETAS, fused=True)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
         for step in range(steps):
             optimizer.zero_grad()
-            shared = {group: torch.softmax(own, dim=1) for group, own in logits.items()}
+            shared = shared_tables()
             error, divergence = self._loss(torch.softmax(mixing, dim=0), self._normed(alone.exp())[0], shared, tilts, step)
             (error + self.together * divergence).backward()
             optimizer.step()
             schedule.step()
         with torch.no_grad():
-            roots = self._normed(alone.exp())[0]
-            tables = [
-                torch.softmax(logits[group], dim=1) if group in logits else roots[None, span]
-                for group, span in enumerate(self.spans)
-            ]
+            roots, shared = self._normed(alone.exp())[0], shared_tables()
+            tables = [shared[group] if group in shared else roots[None, span] for group, span in enumerate(self.spans)]
             # A factor that all choices of a group have is none.
             return ForestFit(torch.softmax(mixing, dim=0), tables, self._normed(tilts.exp())[0])
 
@@ -341,6 +387,9 @@ class _Fit:
                     if pair in self.measured:
                         target = self.target[:, self.spans[pair[0]], self.spans[pair[1]]]
                         error = error + weight * self.of_pairs * (made - target).square().sum()
+                        if self.within_held is not None:
+                            held_down = self.within_held[self.spans[pair[0]], self.spans[pair[1]]]
+                            error = error + weight * (made * held_down).sum()
             every = torch.cat([shares[group] for group in range(len(self.spans))], dim=1)
         divergence = divergence + ((every * tilts).sum(dim=0) * self.held).sum()
         single_errors = (by_label.T @ every - self.singles) * self.known
@@ -376,7 +425,8 @@ class _Walk:
             if group not in fit.free:
                 self.held = self.held + (shares[parent] * self.sums[group].log()).sum()
             self.over[group] = shares[parent] / self.sums[group]
-            self.moved[group] = self.over[group] @ shared[group]
+            # A choice that no record has moves none on.
+            self.moved[group] = (self.over[group] @ shared[group]).clamp(min=_LEAST_MOVED)
             shares[group] = self.moved[group] * self.own[group]
 
     def neighbours(self, by_label: Tensor) -> Iterator[tuple[tuple[int, int], Tensor, float]]:

@@ -11,8 +11,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
@@ -61,16 +59,16 @@ def find_rules(layout: Layout, tables: NoisyTables) -> list[FoundRule]:
     return found
 
 
-def broken_pairs(schema: Schema, rules: Sequence[FoundRule]) -> Tensor:
-    """Return the pairs of choices (width, width) that rules and declared constraints leave out: 1 for these, else 0."""
+def broken_pairs(schema: Schema, rules: Sequence[FoundRule]) -> np.ndarray:
+    """Return the pairs of choices (width, width) that rules and declared constraints leave out, True there."""
     layout = schema.layout
-    pairs = torch.zeros(layout.width, layout.width)
+    pairs = np.zeros((layout.width, layout.width), bool)
     for (given, choice), (then, other) in rules:
-        pairs[layout.spans[given].start + choice, layout.spans[then]] = 1.0
-        pairs[layout.spans[given].start + choice, layout.spans[then].start + other] = 0.0
+        left_out = pairs[layout.spans[given].start + choice, layout.spans[then]]
+        left_out[np.arange(layout.groups[then]) != other] = True
     for first, second, impossible in schema.impossible_pairs() if isinstance(schema, TableSchema) else ():
-        pairs[layout.spans[first], layout.spans[second]] = torch.from_numpy(impossible).float()
-    return torch.maximum(pairs, pairs.T)
+        pairs[layout.spans[first], layout.spans[second]] |= impossible
+    return pairs | pairs.T
 
 
 def with_rules(schema: Schema, rules: Sequence[FoundRule]) -> Schema:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.first_draw import put_shares_right
 from lightning_dpgen.measure.forest_fit import Forest, fit_forest
 from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
@@ -33,7 +34,7 @@ TABLES = "tables"
 # The ridge of the label's regression: so many times the variance of a noisy share, and the least.
 _RIDGE, _LEAST = 140.0, 2e-4
 # Counts are by the label where a cell holds so many records more than its noise has deviations, for two labels: each gets
-# the fewer components the more there are. And where they are not more than so many, since each step of a fit takes them all.
+# the fewer components the more there are. And there are at most so many cells, since each step of a fit takes them all.
 _WORTH, _MOST_BY_LABEL = 0.25, 4_000_000
 # The weight of components is chosen by noise that is split off, so many of its deviations.
 _PART = 0.7
@@ -170,8 +171,8 @@ class TableRecipe(Recipe):
             rules = find_rules(layout, noisy)
             broken = broken_pairs(self.schema, rules)
             # From a label that is drawn last, given all other groups, none of them follows.
-            forest = Forest.of(layout, noisy, self.seed, layout.label if self.label_share else None)
-            held_down = broken if broken.any() else None
+            leaf = layout.label if self.label_share else None
+            forest = Forest.of(layout, noisy, self.seed, leaf, broken if broken.any() else None)
 
             def split(chance: bool) -> tuple[NoisyTables, NoisyTables]:
                 # Records are a sample of those that might have been: a count has about the variance of a binomial one.
@@ -180,12 +181,13 @@ class TableRecipe(Recipe):
                 seen, held_out = split_noise(measured, _PART, self.seed, variances if chance else None)
                 return tuple(replace(self._noisy(tables, part), total=noisy.total) for part in (seen, held_out))
 
-            fit = fit_forest(forest, noisy, split, self.k, self.seed, free={layout.label}, broken=held_down)
+            fit = fit_forest(forest, noisy, split, self.k, self.seed, free={layout.label})
             network = StackedForests(with_rules(self.schema, rules), self.k, forest.parents)
             network.tilts.copy_(fit.tilts)
             for table, shares in zip(network.tables, fit.tables, strict=True):
                 table.copy_(shares)
             mixture, regression = Mixture(network, fit.weights), None
+            put_shares_right(mixture, forest.shares, {layout.label} if self.label_share else ())
             if self.label_share:
                 ridge = max(_RIDGE * (noisy.single_deviation / noisy.total) ** 2, _LEAST)
                 regression = LabelRegression(layout, _made_up(mixture, self.seed), noisy.total, ridge)

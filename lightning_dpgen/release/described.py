@@ -15,6 +15,7 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
+from lightning_dpgen.measure.first_draw import FirstDraw
 from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.release.text import joined, listed, printable, value_text
 
@@ -50,20 +51,22 @@ class Kept:
 
     Args:
         more: the number of those that are not listed.
+        first: the share of rows that keep all as the model first draws them, in words.
     """
 
     declared: list[str]
     found: list[str]
     more: int
+    first: str
 
 
-def kept_constraints(schema: Schema) -> Kept | None:
+def kept_constraints(schema: Schema, first: FirstDraw | None) -> Kept | None:
     """Return the constraints of a table's rows, `MOST` at most of each; None where there are none."""
     if not isinstance(schema, TableSchema) or not any(schema.rules.texts):
         return None
     declared, found = ([printable(text, 200) for text in texts] for texts in schema.rules.texts)
     more = max(0, len(declared) - MOST) + max(0, len(found) - MOST)
-    return Kept(declared[:MOST], found[:MOST], more)
+    return Kept(declared[:MOST], found[:MOST], more, "100%" if first is None else f"{100 * first.kept:.1f}%")
 
 
 def _images(schema: ImageSchema) -> tuple[str, list[Described]]:

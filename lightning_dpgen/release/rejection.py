@@ -16,6 +16,7 @@ from lightning_dpgen.data.conditions import Condition
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.given import GivenRows
+from lightning_dpgen.data.tables.kept_values import draw_kept_values
 from lightning_dpgen.data.tables.row_rules import with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.value_set import ValueSet
@@ -35,8 +36,6 @@ _ROUNDS = 20
 _ROUNDS_GIVEN, _NARROWED, _REPAIRED, _TRIED_EACH = 40, 1, 3, 50
 # Conditions that have the logarithm of a smaller chance are never fulfilled: no share of a model is so small.
 _LEAST_CHANCE = math.log(1e-20)
-# The values of a record that breaks a constraint are drawn again so often, before the record is.
-_VALUES = 10
 
 
 class TooRare(ValueError):
@@ -114,7 +113,7 @@ def draw_all(mixture: Mixture, n: int, generator: torch.Generator, random: np.ra
     while found < n or not parts:
         check_rate("the constraints of the schema", n, found, drawn)
         encoded = mixture.sample(n - found, generator)
-        values, kept = _valued(encoded, schema, random)
+        values, kept = draw_kept_values(schema, encoded, random)
         drawn += len(encoded)
         if len(parts) >= _ROUNDS:
             values, kept = schema.rules.repaired(values)
@@ -290,7 +289,7 @@ def _fitting(part: Drawn, schema: Schema, wanted: Wanted, random: np.random.Gene
         return part[np.flatnonzero(fits)]
     if not isinstance(schema, TableSchema) or not (schema.rules.restrict or wanted.tests):
         return part
-    values, fits = _valued(part.encoded, schema, random)
+    values, fits = draw_kept_values(schema, part.encoded, random)
     for column, test in wanted.tests:
         fits &= test(values.column(column))
     return Drawn(part.encoded, values)[np.flatnonzero(fits)]
@@ -298,7 +297,7 @@ def _fitting(part: Drawn, schema: Schema, wanted: Wanted, random: np.random.Gene
 
 def _completed(part: Drawn, given: GivenRows, schema: TableSchema, random: np.random.Generator) -> tuple[Drawn, np.ndarray]:
     """Return records with the given cells in their place, and which (n,) keep the constraints and have what was drawn."""
-    values, kept = _valued(part.encoded, schema, random, given)
+    values, kept = draw_kept_values(schema, part.encoded, random, given)
     return Drawn(part.encoded, values), kept & given.matches(values, part.encoded)
 
 
@@ -315,30 +314,6 @@ def _repaired(
     # Given cells stay, whatever was repaired.
     values = pa.record_batch({name: with_cells(name, values.column(name), given.cells) for name in values.schema.names})
     return Drawn(part.encoded, values), schema.rules.kept(values, given.known)
-
-
-def _valued(
-    encoded: Encoded, schema: TableSchema, random: np.random.Generator, given: GivenRows | None = None
-) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Draw the values of records, again where they break a constraint; return them, and which (n,) keep all.
-
-    Choices are learned from records that keep the constraints, so they are more to be trusted than values within a bin.
-    """
-    cells, known = ({}, None) if given is None else (given.cells, given.known)
-    values = schema.values(encoded, random, cells)
-    kept = schema.rules.kept(values, known)
-    for _ in range(_VALUES if schema.rules.restrict else 0):
-        again = np.flatnonzero(~kept)
-        if not len(again):
-            break
-        some = None if given is None else given[again]
-        drawn = schema.values(encoded[again], random, {} if some is None else some.cells)
-        fine = schema.rules.kept(drawn, None if some is None else some.known)
-        order = np.arange(len(kept))
-        order[again[fine]] = len(kept) + np.flatnonzero(fine)
-        values = pa.Table.from_batches([values, drawn]).take(pa.array(order)).combine_chunks().to_batches()[0]
-        kept[again[fine]] = True
-    return values, kept
 
 
 def _joined(parts: Sequence[Drawn]) -> Drawn:

@@ -42,6 +42,7 @@ from lightning_dpgen.release.blocks import block_rows, block_streams
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.codes import encode_records
 from lightning_dpgen.release.description import (
+    KEPT,
     LABELLED,
     PROJECTION,
     balanced_group,
@@ -389,12 +390,17 @@ def weights_digest(network: GenerativeNetwork) -> str:
     return hashlib.sha256(safetensors.torch.save(_tensors(network))).hexdigest()
 
 
-def write_model(folder: Path, mixture: Mixture, *, private: bool = True) -> None:
-    """Write weights and description: all that sampling needs, and no pickle."""
+def write_model(folder: Path, mixture: Mixture, *, private: bool = True, kept: float | None = None) -> None:
+    """Write weights and description: all that sampling needs, and no pickle.
+
+    Args:
+        kept: the share of rows that keep all constraints as they are first drawn, for readers of the description.
+    """
     network = mixture.network
     check_numbers(network)
     description = _described(network) | {"mixture_weights": mixture.weights.tolist()}
     description |= {} if private else {"private": False}
+    description |= {} if kept is None else {KEPT: kept}
     (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     # A full disk is an OSError here, and another error where safetensors writes the file itself.
     (folder / WEIGHTS).write_bytes(safetensors.torch.save(_tensors(network)))
@@ -439,6 +445,7 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
     try:
         if description["model"] == PROJECTION:
             return load_projected(folder)
+        description.pop(KEPT, None)
         private = description.pop("private", True)
         if type(private) is not bool:
             raise ValueError(f"private={private!r}: expected true or false")
@@ -451,7 +458,7 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
 
 def _described(network: GenerativeNetwork) -> dict[str, Any]:
     own = {"model": network.kind, "schema": network.schema.as_json(), "k": network.k}
-    if taken := sorted({*own, "mixture_weights", "private", LABELLED} & set(network.settings)):
+    if taken := sorted({*own, "mixture_weights", "private", KEPT, LABELLED} & set(network.settings)):
         raise ValueError(f"the settings of the network name {taken[0]!r}, which a release holds already")
     return own | network.settings | ({LABELLED: True} if isinstance(network, LabelledNetwork) else {})
 

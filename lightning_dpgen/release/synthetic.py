@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.measure.first_draw import FirstDraw, look_at_first_draw
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
@@ -28,6 +31,7 @@ from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
 from lightning_dpgen.release.files import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.licenses import LICENSE
+from lightning_dpgen.release.limits import sentence
 from lightning_dpgen.release.pictures import MOST_ROWS, write_sheet
 from lightning_dpgen.release.report import write_pages
 from lightning_dpgen.release.run_names import in_words, names_of_a_run
@@ -59,6 +63,16 @@ class SyntheticContent:
     def __post_init__(self) -> None:
         self.mixture.check_finite()
 
+    @cached_property
+    def first_draw(self) -> FirstDraw | None:
+        """The share of rows that keep the constraints of a table as the model first draws them; public."""
+        return look_at_first_draw(self.mixture)
+
+    @property
+    def _limits(self) -> tuple[str, ...]:
+        warning = None if self.first_draw is None else self.first_draw.warning
+        return self.limits if warning is None else (*self.limits, sentence(warning))
+
     @property
     def released(self) -> tuple[str, ...]:
         pictured, measured = self._draw is not None, self.figure is not None
@@ -79,7 +93,7 @@ class SyntheticContent:
 
     def write(self, folder: Path, *, private: bool) -> None:
         release = Release(self.mixture, private=private)
-        write_model(folder, self.mixture, private=private)
+        write_model(folder, self.mixture, private=private, kept=None if self.first_draw is None else self.first_draw.kept)
         write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.arrow, form=release.form)
         if self._draw is not None:
             self._draw(folder / SHEET, release)
@@ -96,7 +110,7 @@ class SyntheticContent:
             folder,
             certificate,
             "synthetic",
-            self.limits,
+            self._limits,
             kind=schema.kind,
             what=what,
             parts=parts,
@@ -105,7 +119,7 @@ class SyntheticContent:
             components=self.mixture.network.k,
             picture=base64.b64encode((folder / SHEET).read_bytes()).decode() if self._draw is not None else None,
             most_rows=MOST_ROWS,
-            kept=kept_constraints(schema),
+            kept=kept_constraints(schema, self.first_draw),
             shown=shown(folder / SYNTHETIC, schema),
             where=example_condition(schema),
             size=size_category(self.rows),
@@ -188,6 +202,7 @@ def release_mixture(
     everything = {"schema": schema.as_json(), "seed": seed, "rows": rows, **words}
     if mixture.init is not None:
         everything[INIT] = dict(mixture.init)
-    return release_from(
-        SyntheticContent(mixture, rows, seed), account, folder, data=data, n=n, unit=unit, declared=everything
-    )
+    content = SyntheticContent(mixture, rows, seed)
+    if content.first_draw is not None and (warning := content.first_draw.warning) is not None:
+        warnings.warn(warning, UserWarning, stacklevel=2)
+    return release_from(content, account, folder, data=data, n=n, unit=unit, declared=everything)

@@ -122,7 +122,11 @@ def learn(run: Context, records: Records | InBlocks | None) -> SyntheticContent:
         run.ranks.broadcast_object(None)
         mixture = measured_mixture(run, records)
     limits = plan_limits(settings, run.account.plan)
-    return SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records), limits)
+    content = SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records), limits)
+    if (drawn := content.first_draw) is not None:
+        run.reporter.say(drawn.said)
+        run.reporter.warn(drawn.warning)
+    return content
 
 
 def _fidelity(run: Context, mixture: Mixture, records: Records | InBlocks | None) -> dict[str, float] | None:

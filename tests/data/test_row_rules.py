@@ -59,6 +59,13 @@ ORACLE = [
     ("`start` <= end if ok = false", lambda t: t["ok"] | t["end"].isna() | (t["start"] <= t["end"])),
     (MAPPING, lambda t: t["edu"].map({"HS": 9, "B,S": 13, "PhD": 16}).fillna(-5) == t["years"].fillna(-5)),
     (PAIRS, lambda t: (t["city"] == "Rome") | ((t["city"] == "Oslo") & t["ok"]) | (t["city"].isna() & ~t["ok"])),
+    ("total = 10 * previous + tax", lambda t: (t["total"] - 10 * t["previous"] - t["tax"]).abs() < 0.0051),
+    ("tax = 0.19 * net + 0.5", lambda t: (t["tax"] - 0.19 * t["net"] - 0.5).abs() < 0.0501),
+    ("total = net + net * rate", lambda t: (t["total"] - t["net"] * (1 + t["rate"])).abs() < 0.0051),
+    ("net / 10 = tax", lambda t: (t["tax"] - t["net"] / 10).abs() < 0.0501),
+    ("years = pdays / previous", lambda t: t["years"].isna() == (t["previous"] == 0)),
+    ("net * tax <= 500", lambda t: t["net"] * t["tax"] <= 500 + 1e-6),
+    ("net / tax > 2 * rate + 3", lambda t: (t["tax"] == 0) | (t["net"] / t["tax"] > 2 * t["rate"] + 3 - 1e-9)),
 ]  # fmt: skip
 ALL = [ORACLE[number] for number in (0, 2, 5, 7, 8, 9, 14, 15)]
 
@@ -215,7 +222,13 @@ BAD = {
     "who = 3 if ok = true": "no such column",
     " ": "expected text such as",
     "total = net + taxx": "no column 'taxx'; did you mean tax?",
-    "total = 0.19 * net": "0.19 \\* net: expected sums .* products and quotients are not known",
+    "total = 0.19 * taxx": "no column 'taxx'; did you mean tax?",
+    "total = net / 0": "divides by 0",
+    "total = 0 * net": "a column times 0 says nothing",
+    "net * tax = rate * other": "a column by itself on one side",
+    "start = 2 * end": "expected numbers, or two dates",
+    "net * tax <= net": "each column once",
+    "net * net >= 4": "expected several columns",
     "total = net + city": "column 'city' holds no numbers",
     "total = net + wealth": "wealth: expected a number, or one of start",
     "start <= endd": "no column 'endd'; did you mean end?",

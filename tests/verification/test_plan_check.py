@@ -82,6 +82,15 @@ def test_a_certificate_of_its_settings_is_their_plan(kind, tmp_path, monkeypatch
     assert (problems, notes) == ([], []) and "stage by stage" in checks[0] and not any(tmp_path.iterdir())
 
 
+def test_rules_that_noisy_tables_show_are_no_part_of_the_declared_schema():
+    certificate, model = _certificate("table with all")
+    model = copy.deepcopy(model)
+    model["schema"]["found_constraints"] = ["a = 1 if b = 2"]
+    assert not any(problem.startswith("declared.schema") for problem in _problems(certificate, model))
+    for schema in (None, [], model["schema"] | {"label": "another"}):
+        assert "declared.schema: the released model is of another one" in _problems(certificate, model | {"schema": schema})
+
+
 def _leaf(event):
     while event["type"] != "GaussianDpEvent":
         event = event["event"] if "event" in event else event["events"][0]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -18,10 +20,11 @@ from lightning_dpgen.data.tables.constraints import (
     Implication,
     Membership,
     Sum,
+    Term,
 )
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
-from lightning_dpgen.data.tables.value_set import value_of, value_set
+from lightning_dpgen.data.tables.value_set import all_values, value_of, value_set
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
 
@@ -30,14 +33,15 @@ _MOST, _LONGEST, _MOST_VALUES = 1000, 10_000, 10_000
 _MOST_NAMES = 5_000_000
 # All constraints together, and more blanks in a row than a person writes.
 MOST_LETTERS, _BLANKS = 200_000, re.compile(r"\s{100}")
-_SIGN, _TERM = re.compile(r"\s*(<=|>=|==|=|<|>)\s*"), re.compile(r"\s*\+\s*|\s+-\s+|^\s*-\s*")
+_SIGN, _TERM = re.compile(r"\s*(<=|>=|==|=|<|>)\s*"), re.compile(r"\s*[+*/]\s*|\s+-\s+|^\s*-\s*")
+_PLUS = re.compile(r"\s*([+-])?\s*")
 _NUMBER, _BARE_DATE = re.compile(r"\d+(?:\.\d+)?"), re.compile(r"\d+/\d+/\d+")
 # The signs of comparisons whose sides are exchanged.
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", EQUAL: EQUAL}
 _IF, _IFF, _AND = " if ", " if and only if ", " and "
 _FORMS = (
-    "expected text such as 'start <= end', 'total = net + tax' or 'pdays = -1 if and only if previous = 0', or one of "
-    "{column: c, of: d, mapping: {...}} and {columns: [c, d], allowed: [[...], ...]}"
+    "expected text such as 'start <= end', 'total = 1.19 * net + tax' or 'pdays = -1 if and only if previous = 0', or one "
+    "of {column: c, of: d, mapping: {...}} and {columns: [c, d], allowed: [[...], ...]}"
 )
 
 
@@ -136,10 +140,8 @@ def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
     if len(sides) != 3:
         return None
     for side in (sides[0], sides[2]):
-        if side in columns:
+        if side in columns or _BARE_DATE.search(side):
             continue
-        if any(sign in side for sign in "*/") and not _BARE_DATE.search(side):
-            return f"{side}: expected sums and differences of columns and numbers; products and quotients are not known"
         terms = [term for term in _TERM.split(side) if term and not _NUMBER.fullmatch(term)]
         for term in terms:
             if term in columns:
@@ -164,58 +166,103 @@ def _comparison(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern)
     if left is None or right is None:
         return None
     operator = EQUAL if sides[1] == "==" else sides[1]
+    names = {column.name for column in (*left.columns, *right.columns)}
+    if len(names) < 2:
+        if len(left.columns) + len(right.columns) > 1:
+            raise ValueError(f"{text}: expected several columns")
+        return None
     if not left.parts:
         left, right, operator = right, left, _MIRRORED[operator]
     if not right.parts:
-        if len(left.parts) < 2:
-            return None
         # One column stays, and the others are taken to the number.
-        first = next((part for part in left.parts if part[1] > 0), left.parts[0])
-        others = tuple((column, -sign) for column, sign in left.parts if column is not first[0])
+        first = next((part for part in left.parts if part.alone and part.factor > 0), left.parts[0])
+        others = tuple(replace(part, factor=-part.factor) for part in left.parts if part is not first)
         left, right = Sum((first,), 0.0), Sum(others, right.constant - left.constant)
-    if operator == EQUAL and len(left.parts) > 1 and len(right.parts) == 1:
-        left, right = right, left
-    kinds = {(part.type, part.resolution) for part, _ in (*left.parts, *right.parts)}
-    numbers = {kind for kind, _ in kinds} <= {"integer", "number"}
-    names = [part.name for part, _ in (*left.parts, *right.parts)]
-    if len(set(names)) < len(names):
+    if operator == EQUAL:
+        left, right = _computed(text, left, right)
+    counts = Counter(column.name for column in (*left.columns, *right.columns))
+    again = [name for name, count in counts.items() if count > 1]
+    if again and (operator != EQUAL or left.columns[0].name in again):
         raise ValueError(f"{text}: expected each column once")
-    if not numbers and (len(kinds) > 1 or len(names) > 2 or left.constant or right.constant):
+    numbers = all(column.type in ("integer", "number") for column in (*left.columns, *right.columns))
+    kinds = {(column.type, column.resolution) for column in (*left.columns, *right.columns)}
+    plain = all(part.alone for part in (*left.parts, *right.parts))
+    if not numbers and (len(kinds) > 1 or len(counts) > 2 or left.constant or right.constant or not plain):
         raise ValueError(f"{text}: expected numbers, or two dates or times of one type and resolution")
     made = Comparison(text.strip(), left, operator, right)
-    missing = [part.name for part, _ in (*left.parts, *right.parts) if part.missing]
-    if made.derives is not None and not left.parts[0][0].missing and missing:
+    lacks = [f"{column.name!r} is" for column in made.numbers[1:] if column.missing]
+    lacks += [f"{c.name!r} is 0" for part in right.parts for c in part.over if all_values(c).meets(0, 0)]
+    if made.derives is not None and not made.numbers[0].missing and lacks:
         raise ValueError(
-            f"{made.derives!r} is computed, and would be missing where {missing[0]!r} is: declare missing: true for it, too"
+            f"{made.derives!r} is computed, and would be missing where {lacks[0]}: declare missing: true for it, too"
         )
     return made
 
 
+def _computed(text: str, left: Sum, right: Sum) -> tuple[Sum, Sum]:
+    """Return both sides of an equality so that the first column is one that the others determine."""
+    if not (len(left.parts) == 1 and left.parts[0].alone) and len(right.parts) == 1 and right.parts[0].alone:
+        left, right = right, left
+    if not any(part.alone for part in left.parts):
+        left, right = right, left
+    first = next((part for part in left.parts if part.alone), None)
+    if first is None:
+        raise ValueError(f"{text}: expected a column by itself on one side, which the other one determines")
+    rest = tuple(part for part in left.parts if part is not first)
+    return Sum((first, *rest), left.constant), right
+
+
 def _pattern(columns: Mapping[str, Modelled]) -> re.Pattern:
-    """Return the pattern of a part of a sum: a sign, and the name of a column or a number."""
+    """Return the pattern of a factor: the name of a column of numbers, or a number."""
     names = sorted((name for name, column in columns.items() if isinstance(column, Numeric | Open)), key=len, reverse=True)
     quoted = [re.escape("`" + name.replace("`", "``") + "`") for name in names]
     forms = "|".join(quoted + [re.escape(name) for name in names] or [r"(?!)"])
-    return re.compile(rf"\s*([+-])?\s*(?:({forms})(?![\w`])|(\d{{1,15}}(?:\.\d{{1,15}})?)(?!\w))\s*")
+    return re.compile(rf"\s*(?:({forms})(?![\w`])|(\d{{1,15}}(?:\.\d{{1,15}})?)(?!\w))\s*")
 
 
 def _sum(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Sum | None:
-    """Return a sum of columns of numbers, and numbers; None for any other text."""
+    """Return a sum of numbers and of products and quotients of columns and numbers; None for any other text."""
     parts, constant, place = [], 0.0, 0
     while place < len(text):
-        found = pattern.match(text, place)
         # Every part but the first has a sign.
-        if found is None or (place and found[1] is None):
+        sign = _PLUS.match(text, place)
+        if place and sign[1] is None:
             return None
-        sign = -1 if found[1] == "-" else 1
-        if found[2] is not None:
-            name = found[2] if found[2] in columns else found[2][1:-1].replace("``", "`")
-            column = _known(name, columns)
-            parts.append((column, sign))
+        found = _term(text, sign.end(), columns, pattern)
+        if found is None:
+            return None
+        term, place = found
+        term = replace(term, factor=-term.factor) if sign[1] == "-" else term
+        if term.columns:
+            parts.append(term)
         else:
-            constant += sign * float(found[3])
-        place = found.end()
+            constant += term.factor
     return Sum(tuple(parts), constant) if place else None
+
+
+def _term(text: str, place: int, columns: Mapping[str, Modelled], pattern: re.Pattern) -> tuple[Term, int] | None:
+    """Return the product or quotient that begins at a place, and where it ends; None where none does."""
+    factor, operator = 1.0, "*"
+    sides: dict[str, list[Any]] = {"*": [], "/": []}
+    while operator:
+        found = pattern.match(text, place)
+        if found is None:
+            return None
+        if found[1] is not None:
+            name = found[1] if found[1] in columns else found[1][1:-1].replace("``", "`")
+            sides[operator].append(_known(name, columns))
+        elif operator == "*":
+            factor *= float(found[2])
+        elif float(found[2]):
+            factor /= float(found[2])
+        else:
+            raise ValueError(f"{text}: divides by 0")
+        place = found.end()
+        operator = text[place] if text[place : place + 1] in ("*", "/") else ""
+        place += len(operator)
+    if sides["*"] + sides["/"] and not factor:
+        raise ValueError(f"{text}: a column times 0 says nothing: leave it out")
+    return Term(factor, tuple(sides["*"]), tuple(sides["/"])), place
 
 
 def _function(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Function:

@@ -36,10 +36,6 @@ class Constraint(ABC):
     def holds(self, rows: Rows) -> np.ndarray:
         """Mark the rows (n,) that keep it."""
 
-    def turns(self, name: str) -> set[int | float]:
-        """Return the places of a column between which it makes no difference to the constraint, but for comparisons."""
-        return set()
-
     @abstractmethod
     def repair(self, rows: Rows, broken: np.ndarray) -> None:
         """Change rows that are marked as broken (n,), each of them alone, so that they keep it where that is possible."""
@@ -60,31 +56,71 @@ class Membership(Constraint):
     def holds(self, rows: Rows) -> np.ndarray:
         return self.values.holds(*rows[self.column.name])
 
-    def turns(self, name: str) -> set[int | float]:
-        return {end for interval in self.values.intervals for end in interval} if name == self.column.name else set()
-
     def repair(self, rows: Rows, broken: np.ndarray) -> None:
         numbers, absent = rows[self.column.name]
         numbers[broken], absent[broken] = self.values.nearest(numbers[broken], absent[broken])
 
 
 @dataclass(frozen=True)
-class Sum:
-    """A sum of columns and a number, each with a sign.
+class Term:
+    """A number times columns, and divided by others.
 
     Args:
-        parts: columns and their signs.
-        constant: the number that is added.
+        factor: the number.
+        times, over: the columns.
     """
 
-    parts: tuple[tuple[Numeric, int], ...]
+    factor: float
+    times: tuple[Numeric, ...]
+    over: tuple[Numeric, ...] = ()
+
+    @property
+    def columns(self) -> tuple[Numeric, ...]:
+        return (*self.times, *self.over)
+
+    @property
+    def alone(self) -> bool:
+        """True of a column that is added or taken away."""
+        return len(self.times) == 1 and not self.over and abs(self.factor) == 1.0
+
+    @property
+    def whole(self) -> bool:
+        """True of a whole number of times one column."""
+        return len(self.columns) == len(self.times) == 1 and self.factor == round(self.factor)
+
+    def value(self, rows: Rows, unit: int, leave_out: bool = False) -> np.ndarray:
+        """Return the term (n,) in parts of which `unit` make 1; not a number where it divides by 0.
+
+        Args:
+            leave_out: whether the first column is left out.
+        """
+        value = np.full(len(next(iter(rows.values()))[0]), self.factor)
+        for column in self.times[leave_out:]:
+            # The unit is a multiple of that of the column, so that whole numbers stay whole.
+            value, unit = value * (rows[column.name][0] * (unit / column.scale.unit)), 1
+        value = value * unit
+        for column in self.over:
+            numbers = rows[column.name][0] / column.scale.unit
+            value = value / np.where(numbers == 0, np.nan, numbers)
+        return value
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum of terms and a number."""
+
+    parts: tuple[Term, ...]
     constant: float
 
+    @property
+    def columns(self) -> tuple[Numeric, ...]:
+        return tuple(column for part in self.parts for column in part.columns)
+
     def total(self, rows: Rows, unit: int) -> np.ndarray:
-        """Return the sum (n,) in parts of which `unit` make 1."""
+        """Return the sum (n,) in parts of which `unit` make 1; not a number where a term divides by 0."""
         total = np.full(len(next(iter(rows.values()))[0]), self.constant * unit)
-        for column, sign in self.parts:
-            total = total + sign * (rows[column.name][0] * (unit / column.scale.unit))
+        for part in self.parts:
+            total = total + part.value(rows, unit)
         return total
 
 
@@ -92,7 +128,8 @@ class Sum:
 class Comparison(Constraint):
     """Two sums of columns, one of them smaller, or both equal; rows in which one of the columns is missing keep it.
 
-    A first column of fewer decimals than the others equals their sum where that is rounded.
+    A column of fewer decimals than a sum equals it where that is rounded. A row in which a sum divides by 0 keeps it, too:
+    a column that is computed is missing there.
     """
 
     text: str
@@ -101,31 +138,44 @@ class Comparison(Constraint):
     right: Sum
 
     @property
+    def numbers(self) -> tuple[Numeric, ...]:
+        """The columns, each once."""
+        return tuple({column.name: column for column in (*self.left.columns, *self.right.columns)}.values())
+
+    @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(column.name for column, _ in (*self.left.parts, *self.right.parts)))
+        return tuple(column.name for column in self.numbers)
 
     @property
     def derives(self) -> str | None:
-        return self.left.parts[0][0].name if self.operator == EQUAL else None
+        return self.columns[0] if self.operator == EQUAL else None
+
+    @property
+    def whole(self) -> bool:
+        """True where both sums are whole multiples of the smallest unit."""
+        whole = all(part.whole for part in (*self.left.parts, *self.right.parts))
+        constant = (self.right.constant - self.left.constant) * self._unit
+        return whole and all(column.scale.whole for column in self.numbers) and constant == round(constant)
 
     @property
     def _unit(self) -> int:
-        return max(column.scale.unit for column, _ in (*self.left.parts, *self.right.parts))
+        return max(column.scale.unit for column in self.numbers)
 
     def holds(self, rows: Rows) -> np.ndarray:
         unit = self._unit
         left, right = self.left.total(rows, unit), self.right.total(rows, unit)
-        first, *others = [column for column, _ in (*self.left.parts, *self.right.parts)]
-        rounded = first.scale.whole and not all(c.scale.whole and c.scale.unit <= first.scale.unit for c in others)
-        room = unit / first.scale.unit / 2 if rounded else 0.0
-        if not all(column.scale.whole for column in (first, *others)):
-            room = np.maximum(room, _CLOSE * np.maximum(np.maximum(np.abs(left), np.abs(right)), 1.0))
+        first = self.numbers[0].scale
+        rounded = first.whole and not (self.whole and unit <= first.unit)
+        close: np.ndarray | float = 0.0
+        if not self.whole:
+            close = _CLOSE * np.maximum(np.maximum(np.abs(left), np.abs(right)), 1.0)
+        room = np.maximum(unit / first.unit / 2 if rounded else 0.0, close)
         compare = {
             "=": np.abs(left - right) <= room,
-            "<=": left <= right,
-            ">=": left >= right,
-            "<": left < right,
-            ">": left > right,
+            "<=": left <= right + close,
+            ">=": left >= right - close,
+            "<": left < right - close,
+            ">": left > right + close,
         }
         return compare[self.operator] | self._absent(rows)
 
@@ -150,15 +200,20 @@ class Comparison(Constraint):
 
     def _compute(self, rows: Rows, where: np.ndarray) -> None:
         """Set the first column to what the others say, in marked rows (n,): missing if one of them is."""
-        (column, _), *_ = self.left.parts
-        known = {name: rows[name] for name in self.columns if name != column.name}
+        column, *others = self.numbers
+        known = {other.name: rows[other.name] for other in others}
         absent = np.any([absent for _, absent in known.values()], axis=0) if known else np.zeros(len(where), bool)
+        absent |= self._divides_by_zero(rows)
         _move(rows, self.left, self.right, 0, False, self._unit, where)
         rows[column.name][1][where] = absent[where]
         rows[column.name][0][where & absent] = 0
 
     def _absent(self, rows: Rows) -> np.ndarray:
-        return np.any([rows[name][1] for name in self.columns], axis=0)
+        return np.any([rows[name][1] for name in self.columns], axis=0) | self._divides_by_zero(rows)
+
+    def _divides_by_zero(self, rows: Rows) -> np.ndarray:
+        over = [column.name for part in (*self.left.parts, *self.right.parts) for column in part.over]
+        return np.any([np.zeros(len(rows[self.columns[0]][0]), bool), *(rows[name][0] == 0 for name in over)], axis=0)
 
 
 @dataclass(frozen=True)
@@ -225,9 +280,6 @@ class Implication(Constraint):
         self.conclusion.repair(rows, broken & given)
         for condition in self.conditions if self.both else ():
             condition.repair(rows, broken & ~given & ~condition.holds(rows))
-
-    def turns(self, name: str) -> set[int | float]:
-        return set().union(*(part.turns(name) for part in (self.conclusion, *self.conditions)))
 
     def _given(self, rows: Rows) -> np.ndarray:
         return np.all([condition.holds(rows) for condition in self.conditions], axis=0)
@@ -300,10 +352,6 @@ class Allowed(Constraint):
             lacks = np.array([combination[place] is None for combination in self.combinations])
             numbers[broken], absent[broken] = values[chosen[broken]], lacks[chosen[broken]]
 
-    def turns(self, name: str) -> set[int | float]:
-        place = self.columns.index(name)
-        return {combination[place] for combination in self.combinations if combination[place] is not None}
-
     def _alike(self, rows: Rows) -> np.ndarray:
         """Count the columns of each row that have a combination's value: (combinations, n)."""
         count = len(next(iter(rows.values()))[0])
@@ -323,12 +371,20 @@ def _move(rows: Rows, what: Sum, other: Sum, side: int, strict: bool, unit: int,
         side: 1 for a sum that is the larger one then, -1 for the smaller one, 0 for an equal one.
         strict: whether it must not be equal.
     """
-    (column, sign), *rest = what.parts
+    if not what.parts or not what.parts[0].times:
+        return
+    first, *rest = what.parts
+    column = first.times[0]
     wanted = other.total(rows, unit) - Sum(tuple(rest), what.constant).total(rows, unit)
-    ticks, up = sign * wanted * (column.scale.unit / unit), sign * side
+    # No value of the column helps where it is multiplied by nothing.
+    by = first.value(rows, 1, leave_out=True)
+    fine = where & np.isfinite(wanted) & np.isfinite(by) & (by != 0)
+    ticks, up = np.where(fine, wanted / np.where(fine, by, 1.0), 0.0) * (column.scale.unit / unit), np.sign(by) * side
     if column.scale.whole:
-        ticks = (np.rint if not up else np.ceil if up > 0 else np.floor)(ticks) + up * strict
+        # A product that is whole but for rounding is no reason to go on to the next number.
+        near = np.where(np.abs(ticks - np.rint(ticks)) <= _CLOSE * np.maximum(np.abs(ticks), 1.0), np.rint(ticks), ticks)
+        ticks = np.where(up == 0, np.rint(ticks), np.where(up > 0, np.ceil(near), np.floor(near))) + up * strict
     elif strict:
         ticks = np.nextafter(ticks, np.inf * up)
     numbers, (low, high) = rows[column.name][0], column.limits
-    numbers[where] = np.clip(ticks, low, high)[where].astype(numbers.dtype)
+    numbers[fine] = np.clip(ticks, low, high)[fine].astype(numbers.dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lightning_dpgen.data.conditions import EQUAL
 from lightning_dpgen.data.tables.column import Modelled
@@ -19,6 +20,7 @@ from lightning_dpgen.data.tables.constraints import (
     Function,
     Implication,
     Membership,
+    Term,
 )
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.value_set import ValueSet, without
@@ -159,9 +161,8 @@ class _Narrowing:
             left = self.values[constraint.column.name].common(constraint.values)
             return not left.intervals and not left.missing
         if isinstance(constraint, Comparison):
-            return not any(self.values[name].missing for name in constraint.columns) and self._is_beyond(
-                constraint, constraint.operator
-            )
+            kept = any(self.values[name].missing for name in constraint.columns) or self._may_divide_by_zero(constraint)
+            return not kept and self._is_beyond(constraint, constraint.operator)
         return False
 
     def _is_beyond(self, comparison: Comparison, operator: str) -> bool:
@@ -169,44 +170,66 @@ class _Narrowing:
         return any(least + room > 0 for least, room in (self._least(*side) for side in self._sides(comparison, operator)))
 
     def _compare(self, comparison: Comparison, operator: str) -> None:
-        if any(self.values[name].missing for name in comparison.columns):
+        if any(self.values[name].missing for name in comparison.columns) or self._may_divide_by_zero(comparison):
             return
         for terms, constant in self._sides(comparison, operator):
             least, room = self._least(terms, constant)
-            if any(not self.values[column.name].intervals for column, _ in terms):
+            if any(not self.values[column.name].intervals for term in terms for column in term.columns):
                 return
-            for column, sign in terms:
+            lows = [self._ends(term)[0] for term in terms]
+            for term, lowest in zip(terms, lows, strict=True) if math.isfinite(least) else ():
                 # The term is at most this, where all others are as small as they can be.
-                most = self._ends(column, sign)[0] - least - room
-                self._keep(column.name, ValueSet((_below(column, most) if sign > 0 else _above(column, -most),)))
+                most = lowest - least - room
+                for place, column in enumerate(term.times):
+                    if any(not self.values[other.name].intervals for other in term.columns):
+                        return
+                    others = replace(term, times=term.times[:place] + term.times[place + 1 :])
+                    low, high = self._ends(others)
+                    if low > 0 and math.isfinite(high):
+                        self._keep(column.name, ValueSet((_below(column, max(most / low, most / high)),)))
+                    elif high < 0 and math.isfinite(low):
+                        self._keep(column.name, ValueSet((_above(column, min(most / low, most / high)),)))
 
-    def _sides(self, comparison: Comparison, operator: str) -> list[tuple[list[tuple[Numeric, int]], float]]:
+    def _may_divide_by_zero(self, comparison: Comparison) -> bool:
+        """Tell whether rows may keep a comparison since it divides by 0."""
+        over = [column.name for part in (*comparison.left.parts, *comparison.right.parts) for column in part.over]
+        return any(self.values[name].meets(0, 0) for name in over)
+
+    def _sides(self, comparison: Comparison, operator: str) -> list[tuple[list[Term], float]]:
         """Return sums of terms and numbers that are at most 0 where it is kept."""
-        terms = [*comparison.left.parts, *((column, -sign) for column, sign in comparison.right.parts)]
+        terms = [*comparison.left.parts, *map(_negative, comparison.right.parts)]
         constant = comparison.left.constant - comparison.right.constant
-        columns = [column for column, _ in terms]
+        columns = comparison.numbers
         strict = 0.0
-        if operator in ("<", ">") and all(column.scale.whole for column in columns):
+        if operator in ("<", ">") and comparison.whole:
             strict = 1.0 / max(column.scale.unit for column in columns)
         if operator == EQUAL and columns[0].scale.whole:
             # The first may be the sum of the others, rounded.
             strict = -0.5 / columns[0].scale.unit
-        below, above = (terms, constant + strict), ([(column, -sign) for column, sign in terms], strict - constant)
+        below, above = (terms, constant + strict), (list(map(_negative, terms)), strict - constant)
         return [below] if operator in ("<", "<=") else [above] if operator in (">", ">=") else [below, above]
 
-    def _least(self, terms: Sequence[tuple[Numeric, int]], constant: float) -> tuple[float, float]:
+    def _least(self, terms: Sequence[Term], constant: float) -> tuple[float, float]:
         """Return the least value of a sum, and what rounding may be added to it, which is below 0."""
-        if any(not self.values[column.name].intervals for column, _ in terms):
+        if any(not self.values[column.name].intervals for term in terms for column in term.columns):
             return 0.0, 0.0
-        ends = [self._ends(column, sign) for column, sign in terms]
-        size = max(abs(constant), 1.0, *(abs(end) for pair in ends for end in pair))
+        ends = [self._ends(term) for term in terms]
+        size = max(abs(constant), 1.0, *(abs(end) for pair in ends for end in pair if math.isfinite(end)))
         return constant + sum(low for low, _ in ends), -len(ends) * _CLOSE * size
 
-    def _ends(self, column: Numeric, sign: int) -> tuple[float, float]:
-        """Return the least and the largest value of a column with a sign."""
-        intervals, unit = self.values[column.name].intervals, column.scale.unit
-        low, high = intervals[0][0] / unit, intervals[-1][1] / unit
-        return (low, high) if sign > 0 else (-high, -low)
+    def _ends(self, term: Term) -> tuple[float, float]:
+        """Return the least and the largest value of a term; without end where it may divide by 0."""
+        low = high = term.factor
+        for column in term.columns:
+            intervals, unit = self.values[column.name].intervals, column.scale.unit
+            first, last = intervals[0][0] / unit, intervals[-1][1] / unit
+            if column in term.over:
+                if first <= 0 <= last:
+                    return -math.inf, math.inf
+                first, last = 1.0 / last, 1.0 / first
+            products = [one * other for one in (low, high) for other in (first, last)]
+            low, high = min(products), max(products)
+        return low, high
 
     def _map(self, constraint: Function) -> None:
         of, own = self.values[constraint.of.name], self.values[constraint.column.name]
@@ -231,6 +254,10 @@ class _Narrowing:
         for position, name in enumerate(names):
             places = [combination[position] for combination in left]
             self.values[name] = _points([place for place in places if place is not None], None in places)
+
+
+def _negative(term: Term) -> Term:
+    return replace(term, factor=-term.factor)
 
 
 def _near(column: Numeric, ends: Sequence[tuple], low: float, high: float) -> ValueSet:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -16,6 +15,7 @@ from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
 from lightning_dpgen.data.tables.constraints import Comparison, Constraint, Rows
+from lightning_dpgen.data.tables.impossible_pairs import impossible_pairs
 from lightning_dpgen.data.tables.narrowing import Impossible, narrowed
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative, ordered, ticks_of
@@ -38,8 +38,6 @@ _FOUND = 0.01
 _MOST_TOLD, _MOST_TRIALS, _LONGEST_TOLD = 4, 60, 200
 # Categories times constraints for which it is looked at whether a row can have them.
 _MOST_LOOKED_AT = 20_000
-# The pairs of choices that are looked at.
-_MOST_PAIRS = 250_000
 
 # Values of columns that are given: by name the rows (n,) where they are, and the values (n,), anything elsewhere.
 Cells = Mapping[str, tuple[np.ndarray, pa.Array]]
@@ -71,6 +69,7 @@ class RowRules:
         self.relatives = {column.name: column for column in ordered(relatives, columns, self.derived)}
         distances = [column.constraint(columns[column.relative_to]) for column in self.relatives.values()]
         self._declared = [*stated, *distances]
+        self._impossible: dict[tuple[str, str], np.ndarray] | None = None
         self._all = [*self._declared, *parse_constraints(found, columns, FOUND)]
 
     @property
@@ -92,7 +91,7 @@ class RowRules:
             if not isinstance(one, Comparison) or one.operator == EQUAL:
                 continue
             sides = (one.left, one.right) if one.operator in ("<", "<=") else (one.right, one.left)
-            columns = [column for side in sides for column, _ in side.parts]
+            columns = [column for side in sides for column in side.columns]
             if all(column.type in ("date", "datetime") for column in columns) and columns[1].name not in self.relatives:
                 found.append((columns[0], columns[1]))
         return found
@@ -337,28 +336,24 @@ class RowRules:
         """Return each constraint in words, and the share of rows that break it."""
         return [(constraint.text, float((~constraint.holds(rows)).mean())) for constraint in self._all]
 
+    def broken_most(self, values: pa.RecordBatch) -> str:
+        """Return in words what most synthetic rows break: a constraint, or the bounds of a column."""
+        rows = self._made(values, _names(self._all))
+        limits = self._limits(self._all)
+        shares = {f"that {name} lies within its bounds": ~own.holds(*rows[name]) for name, own in limits.items()}
+        shares |= {constraint.text[:_LONGEST_TOLD]: ~constraint.holds(rows) for constraint in self._all}
+        return max(shares, key=lambda text: shares[text].mean())
+
     def impossible(self) -> dict[tuple[str, str], np.ndarray]:
-        """Return the pairs of choices of two learned columns that no row can have by a declared constraint: (a, b) bool."""
-        found: dict[tuple[str, str], np.ndarray] = {}
-        for constraint in self._declared:
-            names = constraint.columns
-            if len(names) != 2 or any(name in self.derived or name in self.relatives for name in names):
-                continue
-            if not all(self.columns[name].choices for name in names):
-                continue
-            choices = [self.columns[name].choices for name in names]
-            if math.prod(choices) > _MOST_PAIRS:
-                continue
-            # Some values of each choice, among them those by which a constraint can be kept, if it can.
-            numbers, absent, codes = zip(
-                *(_examples(self.columns[name], constraint.turns(name)) for name in names), strict=True
-            )
-            left, right = np.indices((len(codes[0]), len(codes[1]))).reshape(2, -1)
-            rows = {names[0]: (numbers[0][left], absent[0][left]), names[1]: (numbers[1][right], absent[1][right])}
-            possible = np.zeros(choices, bool)
-            np.logical_or.at(possible, (codes[0][left], codes[1][right]), constraint.holds(rows))
-            found[names] = found.get(names, np.zeros(choices, bool)) | ~possible
-        return found
+        """Return the pairs of choices of two learned columns that no row can have by declared constraints: (a, b) bool."""
+        if self._impossible is None:
+            apart = {name: column.apart for name, column in self.relatives.items()}
+            learned = [
+                name for name, column in self.columns.items()
+                if name not in self.derived and isinstance(column, Modelled) and apart.get(name, column).choices
+            ]  # fmt: skip
+            self._impossible = impossible_pairs(self._declared, self.columns, self.relatives, learned)
+        return self._impossible
 
     def _kept(self, constraints: Sequence[Constraint], rows: Rows) -> np.ndarray:
         """Mark the rows (n,) that keep these, with values that their columns may have."""
@@ -467,17 +462,6 @@ def _needed(constraints: Sequence[Constraint], is_kept: Callable[[Sequence[Const
             else:
                 place += step
     return found
-
-
-def _examples(column: Modelled, turns: set[int | float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return places of values of each choice, where they are missing, and their choices, all (m,)."""
-    found = [(0, True, column.present)] if column.missing else []
-    for code, (low, high) in enumerate(column.ranges):
-        # A turn may be kept on one side of it alone.
-        inside = {place for turn in turns for place in (turn - 1, turn, turn + 1) if low <= place <= high}
-        found += [(place, False, code) for place in sorted(inside | {low, high})]
-    numbers, absent, codes = (np.array(part) for part in zip(*found, strict=True))
-    return numbers, absent, codes
 
 
 def _made_up(column: Modelled, values: ValueSet, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

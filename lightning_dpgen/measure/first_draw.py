@@ -1,0 +1,118 @@
+"""Constraints and the rows of a model as it first draws them: the share that keeps all, and single shares of those."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.tables.kept_values import draw_kept_values
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.mixture import Mixture
+
+# Rows by which the share is told, and those by which shares are moved; public.
+_ROWS, _MADE_UP, _SEED = 10_000, 30_000, 0
+# Below this share, leaving rows out moves what is left.
+ENOUGH = 0.95
+# Shares are put right in so many rounds at most, until so much is kept and all are within so much. A round moves a share by
+# this power of what it lacks, and by this factor at most.
+_ROUNDS, _NEARLY_ALL, _NEAR, _POWER, _MOST = 20, 0.99, 0.005, 0.9, 3.0
+# Components are moved where less is kept, in so many of these rounds; each counts as so many records like all.
+_MANY, _FIRST, _LIKE = 0.985, 15, 20.0
+_LEAST = 1e-4
+
+
+@dataclass(frozen=True)
+class FirstDraw:
+    """Rows of a model as it first draws them, with values within their bins as they can be chosen. Public.
+
+    Args:
+        kept: the share that keeps all constraints.
+        rule: the constraint that most of the others break, in words.
+    """
+
+    kept: float
+    rule: str | None
+
+    @property
+    def said(self) -> str:
+        """The share in a line of a log."""
+        return f"rules: {100 * self.kept:.1f}% of the rows keep all constraints as the model first draws them"
+
+    @property
+    def warning(self) -> str | None:
+        """A warning with advice where too few rows are kept; None where enough are."""
+        if self.kept >= ENOUGH:
+            return None
+        return (
+            f"only {100 * self.kept:.1f}% of the rows keep all constraints as the model first draws them, and leaving the "
+            f"others out moves shares: {self.rule} leaves out most; correct it if some records only seem to keep it, let a "
+            "column follow from the others (relative_to, or =), cut its columns into more bins, or raise epsilon"
+        )
+
+
+def look_at_first_draw(mixture: Mixture) -> FirstDraw | None:
+    """Draw rows of a model and see how many keep the constraints; None for records without constraints."""
+    schema = mixture.network.schema
+    if not isinstance(schema, TableSchema) or not schema.rules.restrict:
+        return None
+    encoded = mixture.sample(_ROWS, torch.Generator().manual_seed(_SEED))
+    values, kept = draw_kept_values(schema, encoded, np.random.default_rng(_SEED))
+    broken = schema.rules.broken_most(values.filter(~kept)) if not kept.all() else None
+    return FirstDraw(float(kept.mean()), broken)
+
+
+def put_shares_right(mixture: Mixture, shares: Sequence[np.ndarray], free: Collection[int] = ()) -> None:
+    """Move the tables of a mixture of forests so that the rows which keep the constraints have these shares of choices.
+
+    Leaving rows out moves shares, which are known: each choice becomes more or less likely in all components by the ratio
+    of what it should have and what it has. Where many are left out, by constraints of three columns, each component
+    becomes more like those of its rows that are kept, too. What no row can have stays so. Post-processing.
+
+    Args:
+        mixture: of `StackedForests`; its tables are changed.
+        shares: of the choices of each group.
+        free: groups whose shares are not put right.
+    """
+    network = mixture.network
+    schema, layout = network.schema, network.schema.layout
+    assert isinstance(network, StackedForests)
+    if not isinstance(schema, TableSchema) or not schema.rules.restrict:
+        return
+    generator, random = torch.Generator().manual_seed(_SEED), np.random.default_rng(_SEED)
+    for place in range(_ROUNDS):
+        component = torch.multinomial(mixture.weights.double(), _MADE_UP, replacement=True, generator=generator)
+        encoded = mixture.sample_components(component, generator)
+        _, kept = draw_kept_values(schema, encoded, random)
+        rows, moved = encoded[np.flatnonzero(kept)], 0.0
+        if not len(rows):
+            break
+        for group, (table, span) in enumerate(zip(network.tables, layout.spans, strict=True)):
+            if group in free:
+                continue
+            if kept.mean() < _MANY and place < _FIRST:
+                before = _by_component(encoded, component, group, layout.groups[group], network.k)
+                after = _by_component(rows, component[torch.from_numpy(kept)], group, layout.groups[group], network.k)
+                network.tilts[:, span] *= _factors(after, before)
+            there = np.bincount(rows.codes[:, group], minlength=layout.groups[group]) / len(rows)
+            moved = max(moved, np.abs(there - shares[group]).max())
+            table *= _factors(((shares[group] + _LEAST) / (there + _LEAST)) ** _POWER, np.ones(1))
+            table /= table.sum(dim=1, keepdim=True)
+        if kept.mean() >= _NEARLY_ALL and moved <= _NEAR:
+            break
+
+
+def _by_component(encoded: Encoded, component: Tensor, group: int, size: int, k: int) -> np.ndarray:
+    """Return the shares (k, choices) of a group's choices in each component; few records count as like all."""
+    counts = np.bincount(component.numpy() * size + encoded.codes[:, group], minlength=k * size).reshape(k, size)
+    counts = counts + _LIKE * counts.sum(axis=0) / counts.sum()
+    return counts / counts.sum(axis=1, keepdims=True)
+
+
+def _factors(wanted: np.ndarray, there: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.clip(wanted / np.maximum(there, _LEAST), 1.0 / _MOST, _MOST)).float()
