@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -151,6 +152,14 @@ class Comparison(Constraint):
         return self.columns[0] if self.operator == EQUAL else None
 
     @property
+    def solvable(self) -> list[Numeric]:
+        """The columns besides the first that are in one term alone, and do not divide there."""
+        terms = (*self.left.parts, *self.right.parts)
+        often = Counter(column.name for term in terms for column in term.columns)
+        alone = {name for name, count in often.items() if count == 1} - {self.columns[0]}
+        return [column for term in terms for column in term.times if column.name in alone]
+
+    @property
     def whole(self) -> bool:
         """True where both sums are whole multiples of the smallest unit."""
         whole = all(part.whole for part in (*self.left.parts, *self.right.parts))
@@ -193,10 +202,12 @@ class Comparison(Constraint):
         """Change a column within its bounds, in marked rows (n,) that have all columns, so that both sides are equal."""
         where = where & ~self._absent(rows)
         for own, other in ((self.left, self.right), (self.right, self.left)):
-            first = [part for part in own.parts if part[0].name == name]
-            if first:
-                rest = tuple(part for part in own.parts if part[0].name != name)
-                _move(rows, Sum((*first, *rest), own.constant), other, 0, False, self._unit, where)
+            for part in own.parts:
+                column = next((column for column in part.times if column.name == name), None)
+                if column is not None:
+                    times = (column, *(one for one in part.times if one is not column))
+                    rest = (one for one in own.parts if one is not part)
+                    _move(rows, Sum((replace(part, times=times), *rest), own.constant), other, 0, False, self._unit, where)
 
     def _compute(self, rows: Rows, where: np.ndarray) -> None:
         """Set the first column to what the others say, in marked rows (n,): missing if one of them is."""

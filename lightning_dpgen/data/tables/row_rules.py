@@ -277,7 +277,7 @@ class RowRules:
             if not isinstance(constraint, Comparison) or constraint.derives not in cells or others:
                 continue
             left = cells[constraint.derives][0].copy()
-            parts = [column for column, _ in (*constraint.left.parts[1:], *constraint.right.parts)]
+            parts = constraint.solvable
             # The rest of a sum may be no number of few decimals.
             for column in sorted(parts, key=lambda part: -part.scale.unit if part.scale.whole else -np.inf):
                 known = cells[column.name][0] if column.name in cells else np.zeros(len(left), bool)
