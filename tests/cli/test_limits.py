@@ -96,7 +96,7 @@ def test_names_of_columns_cannot_write_into_a_page(tmp_path):
     page = {"kind": "table", "what": "rows", "parts": [], "left_out": 0, "rows": 1, "components": 1, "picture": None}
     page |= {"shown": type("S", (), {"figures": [], "rows": [], "columns": []}), "where": None, "figure": None}
     page |= {"classified": None, "measured": True}
-    page["kept"] = Kept([hostile], [hostile], 0)
+    page["kept"] = Kept([hostile], [hostile], 0, "99.0%")
     write_pages(tmp_path / "r", certificate, "synthetic", [sentence(hostile)], size="n<1K", tasks=[], **page)
     text = (tmp_path / "r" / "report.html").read_text()
     assert "<script" not in text and "&lt;script&gt;" in text

@@ -43,7 +43,8 @@ def test_the_schemas_of_the_page_make_sense():
     schema = parse_schema("columns:\n" + "".join(f"  {line}\n" for line in scaled.splitlines()))
     assert (schema.layout.units, schema.layout.groups) == (1, ())
     columns = dict.fromkeys(
-        ("net", "tax", "total", "pdays", "previous", "age", "years"), "{type: integer, low: -1, high: 99}"
+        ("net", "tax", "total", "pdays", "previous", "age", "years", "hour", "minute", "sched_dep_time"),
+        "{type: integer, low: -1, high: 99}",
     )
     columns |= dict.fromkeys(("admitted", "discharged"), "{type: date, low: 2020-01-01, high: 2020-12-31}")
     categories = {
@@ -55,7 +56,7 @@ def test_the_schemas_of_the_page_make_sense():
     }
     columns |= {name: f"{{type: category, values: [{values}]}}" for name, values in categories.items()}
     text = "".join(f"  {name}: {described}\n" for name, described in columns.items())
-    assert len(parse_schema(f"columns:\n{text}{rules}").constraints) == 6
+    assert len(parse_schema(f"columns:\n{text}{rules}").constraints) == 7
 
 
 @settings(max_examples=60, deadline=None)
