@@ -17,6 +17,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.statistics import Statistic, check_radius
 from lightning_dpgen.measure.whole_shares import SHARE_BITS, whole_shares
 from lightning_dpgen.measure.workload import Measured, Workload
+from lightning_dpgen.models.crossings import Crossed, Crossing
 from lightning_dpgen.models.labelled import LabelledNetwork, added_up, feature_count, feature_spans, log_shares
 from lightning_dpgen.models.mixture import Mixture
 
@@ -47,7 +48,7 @@ class Gradient(Statistic):
     Both factors are whole numbers (`summed_gradients`).
 
     Args:
-        layout: the records' layout, with a label.
+        crossed: the records' layout, with a label, and the cells that are features besides its choices. Public.
         features: (features, d) the rows that are added up to those of a record (`added_up`). Public.
         weights: (d, labels), public.
         bound: the length to which gradients are shortened.
@@ -58,7 +59,7 @@ class Gradient(Statistic):
 
     def __init__(
         self,
-        layout: Layout,
+        crossed: Crossed,
         features: Tensor,
         weights: Tensor,
         bound: float,
@@ -67,15 +68,17 @@ class Gradient(Statistic):
     ) -> None:
         check_radius(bound, "bound")
         check_radius(length, "length")
-        self.layout, self._features, self._length, self._before = layout, features, length, before
+        self.layout, self._crossed = crossed.layout, crossed
+        self._features, self._length, self._before = features, length, before
         # The logits of a record are a sum of public numbers, and no product that rounds rows by how many there are.
         self._logits = features @ weights
         self.shape, self.bound, self.unit = tuple(weights.shape), bound, gradient_unit(bound)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        logits = added_up(records, self.layout, self._logits)
+        wide = self._crossed(records)
+        logits = added_up(wide, self._crossed.wide, self._logits)
         shares = whole_shares(logits, self._before and self._before(records))
-        u = whole_features(added_up(records, self.layout, self._features), self._length)
+        u = whole_features(added_up(wide, self._crossed.wide, self._features), self._length)
         return summed_gradients(u, shares, labels_of(records, self.layout), self.bound, self._length)
 
 
@@ -83,16 +86,16 @@ class Agreement(Statistic):
     """Sums of the shares that weights give to the records' own labels: a share is at most 1, so the bound is 1.
 
     Args:
-        layout, features, weights, before: see `Gradient`.
+        crossed, features, weights, before: see `Gradient`.
     """
 
     shape, bound, unit = (1,), 1.0, 2.0**-SHARE_BITS
 
-    def __init__(self, layout: Layout, features: Tensor, weights: Tensor, before: Shares | None = None) -> None:
-        self.layout, self._before, self._logits = layout, before, features @ weights
+    def __init__(self, crossed: Crossed, features: Tensor, weights: Tensor, before: Shares | None = None) -> None:
+        self.layout, self._crossed, self._before, self._logits = crossed.layout, crossed, before, features @ weights
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        logits = added_up(records, self.layout, self._logits)
+        logits = added_up(self._crossed(records), self._crossed.wide, self._logits)
         shares = whole_shares(logits, self._before and self._before(records))
         return shares.gather(1, labels_of(records, self.layout)[:, None]).sum(dim=0)
 
@@ -245,17 +248,20 @@ class LabelRegression:
         made: records made up by the mixture.
         n: about the number of records; public.
         ridge: draws weights to 0; the less noise there is in the mixture, the smaller it may be.
+        crossings: whose cells are features, too.
     """
 
-    def __init__(self, layout: Layout, made: MadeUp, n: float, ridge: float) -> None:
-        self._layout, self._made, self._n = layout, made, n
+    def __init__(self, layout: Layout, made: MadeUp, n: float, ridge: float, crossings: Sequence[Crossing] = ()) -> None:
+        self._crossed = Crossed(layout, tuple(crossings))
+        self._made, self._n, layout = made, n, self._crossed.wide
+        self._records = self._crossed(made.records)
         rows = feature_count(layout)
         others = torch.ones(rows, dtype=torch.bool)
         others[feature_spans(layout)[layout.label]] = False
         written = torch.eye(rows, dtype=torch.float64)[:, others]
-        x = added_up(made.design, layout, written)
+        x = added_up(self._crossed(made.design), layout, written)
         if made.before is None:
-            weights = fit_softmax(added_up(made.records, layout, written), made.given, ridge)
+            weights = fit_softmax(added_up(self._records, layout, written), made.given, ridge)
             p = torch.softmax(x @ weights, dim=1)
         else:
             weights = torch.zeros(x.shape[1], made.given.shape[1], dtype=torch.float64)
@@ -277,13 +283,20 @@ class LabelRegression:
         lengths *= torch.linalg.vector_norm(errors, dim=1)
         self._bound = max(float(torch.quantile(lengths, _KEPT)), 1e-3)
 
+    @property
+    def shares(self) -> Tensor:
+        """The shares (N, labels) of the labels of made-up records before any access."""
+        if self._made.before is not None:
+            return self._made.given
+        return torch.softmax(added_up(self._records, self._crossed.wide, self._features) @ self._start, dim=1)
+
     def statistics(self, rounds: Sequence[Mapping[str, Measured]]) -> dict[str, Statistic]:
         """Return the statistics of the next access, after these rounds."""
         weights, before = self._corrected(rounds), self._made.before
-        gradient = Gradient(self._layout, self._features, weights, self._bound, self._length, before)
+        gradient = Gradient(self._crossed, self._features, weights, self._bound, self._length, before)
         found: dict[str, Statistic] = {"gradient": gradient}
         if self._made.own is not None:
-            found["agreement"] = Agreement(self._layout, self._features, weights, before)
+            found["agreement"] = Agreement(self._crossed, self._features, weights, before)
         return found
 
     def labelled(self, mixture: Mixture, rounds: Sequence[Mapping[str, Measured]], sharpness: float = 1.0) -> Mixture:
@@ -299,7 +312,7 @@ class LabelRegression:
         """
         weights = self._corrected(rounds)
         closeness = 0.0 if self._made.own is None else self._closeness(rounds, weights)
-        network = LabelledNetwork(mixture.network)
+        network = LabelledNetwork(mixture.network, self._crossed.crossings)
         network.label_weights.copy_(sharpness * self._features @ weights)
         network.label_closeness.fill_(sharpness * closeness)
         network.label_level.copy_(self._levelled(weights, closeness, sharpness)[1])
@@ -338,7 +351,7 @@ class LabelRegression:
 
     def _levelled(self, weights: Tensor, closeness: float, sharpness: float = 1.0) -> tuple[Tensor, Tensor]:
         """Return the shares (N, labels) of made-up records, and the level (labels,) that keeps those of all of them."""
-        logits = added_up(self._made.records, self._layout, self._features) @ weights
+        logits = added_up(self._records, self._crossed.wide, self._features) @ weights
         if self._made.own is not None:
             logits = logits + closeness * self._made.own
         shares, level = torch.empty_like(logits), torch.zeros(logits.shape[1], dtype=torch.float64)
@@ -361,7 +374,7 @@ class LabelRegression:
         return weights
 
     def _shares(self, weights: Tensor) -> Tensor:
-        return torch.softmax(added_up(self._made.records, self._layout, self._features) @ weights, dim=1)
+        return torch.softmax(added_up(self._records, self._crossed.wide, self._features) @ weights, dim=1)
 
     def _gap(self, measured: Measured, weights: Tensor) -> float:
         """Return by how much real records agree with weights more than records do whose labels are drawn by them."""

@@ -49,6 +49,21 @@ class Statistic(ABC):
     k: int | None = None
     at_once: int | None = None
 
+    @property
+    def released(self) -> tuple[int, ...]:
+        """The shape of what is released: of the sums, or of the place of the largest score."""
+        return tuple(self.shape)
+
+    def scores(self, sums: Tensor) -> Tensor:
+        """Return scores (n,), of which the place of a large one is released, as multiples of the unit, in int64.
+
+        One record added or removed moves each by `bound` at most.
+
+        Raises:
+            TypeError: for statistics whose sums are released themselves.
+        """
+        raise TypeError(f"{type(self).__name__}: has sums and no scores")
+
     @abstractmethod
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         """Return the sums over these records, of `shape`, as multiples of the unit, in int64.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,13 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.crossings import (
+    CROSSINGS,
+    CrossingCounts,
+    crossing_workload,
+    label_shares,
+    possible_crossings,
+)
 from lightning_dpgen.measure.first_draw import put_shares_right
 from lightning_dpgen.measure.forest_fit import Forest, fit_forest
 from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
@@ -23,6 +30,7 @@ from lightning_dpgen.measure.splitting import split_noise
 from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.whole_shares import mixed_shares, whole_shares
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
+from lightning_dpgen.models.crossings import Crossing
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.labelled import LEAST, added_up, takes_label
 from lightning_dpgen.models.mixture import Mixture
@@ -57,6 +65,8 @@ class TableRecipe(Recipe):
         label_share: share of what may be spent; 0 leaves the label to the mixture.
         by_label: whether counts are by the label, too: that tells how it goes with two groups, and has as many times the
             noise as there are labels.
+        crossed: whether a few columns are chosen that tell of the label together (`measure.crossings`), where it has a
+            share.
         label_sharpness: factor of the differences between the logits of labels. At 1 labels are drawn as real ones are;
             more helps classifiers that learn from the table, and takes the doubt out of doubtful rows.
 
@@ -72,6 +82,7 @@ class TableRecipe(Recipe):
     label_share: float = 0.0
     label_sharpness: float = 1.0
     by_label: bool = False
+    crossed: bool = False
     # The last fit and its measurements: a fit takes seconds, and each access of the label asks for it.
     _last: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -97,13 +108,16 @@ class TableRecipe(Recipe):
         """The tables, and the accesses of the label."""
         share = 1.0 - self.label_share
         weights = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
+        crossings = [crossing_workload(self.n)] if self.crossed and self.label_share else []
+        share -= sum(one.share for one in crossings)
         tables = Workload(TABLES, {name: weights[name] for name in self.tables}, self.n, share)
-        return (tables, label_workload(self.n, self.label_share, agreement=True)) if self.label_share else (tables,)
+        labels = [label_workload(self.n, self.label_share, agreement=True)] if self.label_share else []
+        return (tables, *crossings, *labels)
 
     @property
     def from_fits(self) -> frozenset[str]:
         """The label, given what the mixture says of it."""
-        return frozenset({LABELS})
+        return frozenset({CROSSINGS, LABELS})
 
     def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
         """Return the statistics of a stage.
@@ -111,8 +125,10 @@ class TableRecipe(Recipe):
         Tables are `singles`, and `pairs` if there are two groups besides the label: one record changes one cell of each by
         1. The label has `gradient` and `agreement`, at the weights that have been reached.
         """
+        if stage == CROSSINGS:
+            return {"choice": self._candidates(state)}
         if stage == LABELS:
-            return self._fitted(state)[1].statistics(state.get(LABELS, ()))
+            return self._regression(state).statistics(state.get(LABELS, ()))
         return self.tables
 
     def warning(self, plan: Plan) -> str | None:
@@ -132,8 +148,10 @@ class TableRecipe(Recipe):
 
     def _mixture(self, state: State) -> Mixture:
         """Fit the mixture to these tables, with the label that follows from its accesses."""
-        mixture, regression = self._fitted(state)
-        return mixture if regression is None else regression.labelled(mixture, state[LABELS], self.label_sharpness)
+        mixture = self._fitted(state)[0]
+        return (
+            self._regression(state).labelled(mixture, state[LABELS], self.label_sharpness) if self.label_share else mixture
+        )
 
     @property
     def tables(self) -> dict[str, Marginals]:
@@ -164,7 +182,7 @@ class TableRecipe(Recipe):
             label=self.schema.layout.label if by_label else None,
         )
 
-    def _fitted(self, state: State) -> tuple[Mixture, LabelRegression | None]:
+    def _fitted(self, state: State) -> tuple[Mixture, MadeUp | None]:
         tables, measured = self._measured(state)
         if self._last.get("to") != [id(own) for own in measured.values()]:
             layout, noisy = self.schema.layout, self._noisy(tables, measured)
@@ -186,14 +204,45 @@ class TableRecipe(Recipe):
             network.tilts.copy_(fit.tilts)
             for table, shares in zip(network.tables, fit.tables, strict=True):
                 table.copy_(shares)
-            mixture, regression = Mixture(network, fit.weights), None
+            mixture = Mixture(network, fit.weights)
             put_shares_right(mixture, forest.shares, {layout.label} if self.label_share else ())
-            if self.label_share:
-                ridge = max(_RIDGE * (noisy.single_deviation / noisy.total) ** 2, _LEAST)
-                regression = LabelRegression(layout, _made_up(mixture, self.seed), noisy.total, ridge)
+            made = _made_up(mixture, self.seed) if self.label_share else None
             # The measurements are kept beside the fit, so that no others can get their ids.
-            self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, regression))
+            self._last.clear()
+            self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, made))
         return self._last["fitted"]
+
+    def _candidates(self, state: State) -> CrossingCounts:
+        """Return the counts by which the next crossing is chosen: of all but those that have been chosen."""
+        made, layout = self._fitted(state)[1], self.schema.layout
+        left = possible_crossings(self.schema, made.records)
+        for found in state.get(CROSSINGS, ()):
+            left.pop(int(found["choice"].sums))
+        shares = self._regression_of(state, []).shares
+        return CrossingCounts(layout, left, [label_shares(crossing, made.records, shares) for crossing in left])
+
+    def _crossings(self, state: State) -> list[Crossing]:
+        """Return the crossings that have been chosen."""
+        if not state.get(CROSSINGS):
+            return []
+        left, chosen = possible_crossings(self.schema, self._fitted(state)[1].records), []
+        for found in state[CROSSINGS]:
+            chosen.append(left.pop(int(found["choice"].sums)))
+        return chosen
+
+    def _regression(self, state: State) -> LabelRegression:
+        """Return the regression of the label, with the crossings that have been chosen."""
+        crossings = self._crossings(state)
+        if self._last.get("crossings") != crossings:
+            self._last.update(crossings=crossings, regression=self._regression_of(state, crossings))
+        return self._last["regression"]
+
+    def _regression_of(self, state: State, crossings: Sequence[Crossing]) -> LabelRegression:
+        _, made = self._fitted(state)
+        tables, measured = self._measured(state)
+        total = total_of(tables, measured)
+        ridge = max(_RIDGE * (measured["singles"].deviation / total) ** 2, _LEAST)
+        return LabelRegression(self.schema.layout, made, total, ridge, crossings)
 
 
 def pays_by_label(layout: Layout, strength: float) -> bool:

@@ -15,9 +15,10 @@ from torch import Tensor
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.passes.reduce import InBlocks
+from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.mechanisms import rounded_gaussian
+from lightning_dpgen.privacy.mechanisms import report_noisy_max, rounded_gaussian
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
@@ -58,6 +59,8 @@ class Workload:
         max_noise: about the number of records behind a number: if the noise outweighs them all, a plan is refused.
         share: share of what a recipe may spend, in mu^2.
         rounds: number of accesses; the statistics of one may depend on the results of those before it.
+        chooses: whether an access tells which of the scores of its statistic is large, by the exponential mechanism
+            (`mechanisms.report_noisy_max`), and no sums.
 
     Raises:
         ValueError: for shares that are not positive, or no share; for rounds or a `max_noise` that are not.
@@ -68,6 +71,7 @@ class Workload:
     max_noise: float
     share: float = 1.0
     rounds: int = 1
+    chooses: bool = False
 
     def __post_init__(self) -> None:
         weighed = (
@@ -94,7 +98,10 @@ class Workload:
         """
         if not _positive(share):
             raise ValueError(f"stage {self.stage!r}: share={share!r}, expected a number above 0")
-        return StageSpec(self.stage, self.noise_shares, self.rounds, max_noise=self.max_noise, share=share * self.share)
+        kinds = dict.fromkeys(self.noise_shares, PURE) if self.chooses else {}
+        return StageSpec(
+            self.stage, self.noise_shares, self.rounds, max_noise=self.max_noise, share=share * self.share, kinds=kinds
+        )
 
     def measure(
         self,
@@ -147,6 +154,11 @@ class Workload:
         with account.open(self.stage, of=records) as access:
             for name, sums in exact.items():
                 bound, unit = statistics[name].bound, statistics[name].unit
+                if self.chooses:
+                    scores = statistics[name].scores(sums)
+                    place = report_noisy_max(access, name, scores, unit=unit, sensitivity=bound)
+                    found[name] = Measured(torch.tensor([float(place)], dtype=torch.float64), 0.0, account.ledger.run)
+                    continue
                 deviation = access.access.multipliers[name] * bound * access.max_rows
                 noisy = rounded_gaussian(access, name, sums, unit=unit, sensitivity=bound)
                 found[name] = Measured(noisy, deviation, account.ledger.run)

@@ -73,6 +73,7 @@ class ConditionalSampler:
         self._weights = weights.double()[self._likely].log()
         self._alone = [group not in self._parents and self._parents[group] < 0 for group in range(len(groups))]
         if self._labels is not None:
+            self._crossed = self._labels.crossed
             self._followed = self._labels.label_closeness.double() * plain.label_table.clamp(min=LEAST).log()
 
     @torch.no_grad()
@@ -183,8 +184,10 @@ class ConditionalSampler:
 
     def _label_logits(self, codes: Tensor, component: Tensor) -> Tensor:
         """Return the logits (n, labels) of labels given all other choices and the component."""
-        records = self._encoded(codes)
-        logits = self._labels.label_level.double() + added_up(records, self._layout, self._labels.label_weights.double())
+        records = self._crossed(self._encoded(codes))
+        logits = self._labels.label_level.double() + added_up(
+            records, self._crossed.wide, self._labels.label_weights.double()
+        )
         return logits + self._followed[self._network.label_rows(records), component]
 
     def _component(self, evidence: Tensor, generator: torch.Generator) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.models.crossings import Crossed, Crossing
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.mixture import GenerativeNetwork
 from lightning_dpgen.models.outputs import draw
@@ -33,9 +34,10 @@ class LabelledNetwork(nn.Module):
     Args:
         network: a stack of generative networks of records with a label and something besides it, without units or with
             units that are real numbers: tables.
+        crossings: of other groups, whose cells are features, too.
 
     Raises:
-        ValueError: for other records.
+        ValueError: for other records, or crossings.
 
     Example:
         >>> from lightning_dpgen.data.tables.columns import column_of
@@ -47,12 +49,14 @@ class LabelledNetwork(nn.Module):
         torch.Size([5, 4])
     """
 
-    def __init__(self, network: GenerativeNetwork) -> None:
-        features = self._features_of(network.schema)
+    def __init__(self, network: GenerativeNetwork, crossings: Sequence[Crossing] = ()) -> None:
+        crossed = Crossed(network.schema.layout, tuple(crossings))
+        features = self._features_of(network.schema) + sum(crossing.cells for crossing in crossings)
         if isinstance(network, StackedForests) and network.schema.layout.label in network.parents:
             raise ValueError("parents: expected a label from which no other group follows, since it is drawn last")
         super().__init__()
         self.network: Any = network
+        self.crossed = crossed
         self.kind, self.schema, self.k = network.kind, network.schema, network.k
         labels = self.schema.layout.groups[self.schema.layout.label]
         self.register_buffer("label_weights", torch.zeros(features, labels))
@@ -83,7 +87,7 @@ class LabelledNetwork(nn.Module):
         drawn = draw(made, layout, generator)
         codes = torch.from_numpy(drawn.codes.astype(np.int64))
         logits = self.label_level + self.label_closeness * log_shares(made, layout)
-        logits = logits + added_up(drawn, layout, self.label_weights)
+        logits = logits + added_up(self.crossed(drawn), self.crossed.wide, self.label_weights)
         for group, span in enumerate(layout.spans):
             if group != layout.label:
                 made[:, span] = F.one_hot(codes[:, group], layout.groups[group]).to(made.dtype)
@@ -102,7 +106,7 @@ class LabelledNetwork(nn.Module):
             weights: (k,) mixture weights.
         """
         layout, closeness = self.schema.layout, self.label_closeness.double()
-        logits = added_up(records, layout, self.label_weights.double()) + self.label_level.double()
+        logits = added_up(self.crossed(records), self.crossed.wide, self.label_weights.double()) + self.label_level.double()
         if not closeness or not isinstance(self.network, StackedProducts | StackedForests):
             return torch.softmax(logits, dim=1)
         likely = added_up(records, layout, self.network.log_evidence) + weights.double().clamp(min=1e-30).log()

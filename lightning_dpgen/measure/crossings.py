@@ -1,0 +1,170 @@
+"""Which columns tell of the label together: chosen privately among all twos and threes, by the exponential mechanism."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.measure.workload import Workload
+from lightning_dpgen.models.crossings import Crossing
+from lightning_dpgen.models.labelled import takes_label
+
+# The stage of the accesses that choose.
+CROSSINGS = "crossings"
+# So many are chosen, one by an access, among so many at most, of columns whose choices are joined to so many parts.
+CHOSEN, _MOST, _PARTS = 3, 20_000, 4
+# The share of what a recipe may spend, which is spent where a crossing that explains the labels of so many records more is
+# surely found with it.
+SHARE, _EFFECT = 0.03, 0.1
+# Choosing wrongly has the chance of e to minus this.
+_SURE = 6.0
+# Whole multiples of a share.
+_BITS = 16
+
+
+class CrossingCounts(Statistic):
+    """How many records of each label have each cell of each crossing: what scores are made of.
+
+    A score is how far the counts of labels are from those that a public model gives to the cells:
+    ``sum of |n(cell, label) - n(cell) q(label | cell)|``. A record added moves it by ``1 - q`` in the cell of its own label
+    and by ``q`` in those of all others: by 2 at most.
+
+    Args:
+        layout: with a label.
+        crossings: the candidates.
+        shares: for each of them (cells, labels) the shares q.
+
+    Example:
+        >>> layout, both = Layout(0, groups=(2, 2, 2), label=2), Crossing((0, 1), ((0, 1), (0, 1)))
+        >>> counts = CrossingCounts(layout, [both], [torch.full((4, 2), 0.5)])
+        >>> xor = Encoded(np.zeros((4, 0)), np.array([[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]]))
+        >>> (counts.scores(counts.sums(xor, torch.zeros(4, dtype=torch.int64))) * counts.unit).tolist()
+        [4.0]
+    """
+
+    bound, unit = 2.0, 2.0**-_BITS
+
+    def __init__(self, layout: Layout, crossings: Sequence[Crossing], shares: Sequence[Tensor]) -> None:
+        self.layout, self._crossings, self._labels = layout, list(crossings), layout.groups[layout.label]
+        self.shape = (sum(crossing.cells for crossing in crossings) * self._labels,)
+        self._shares = [_whole(own) for own in shares]
+
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        labels, found = records.codes[:, self.layout.label].astype(np.intp), []
+        # Columns are joined once, and not for each candidate.
+        joined = {
+            (group, parts): np.asarray(parts)[records.codes[:, group]]
+            for crossing in self._crossings
+            for group, parts in zip(crossing.groups, crossing.parts, strict=True)
+        }
+        for crossing in self._crossings:
+            place = np.zeros(len(labels), np.intp)
+            for group, parts, size in zip(crossing.groups, crossing.parts, crossing.sizes, strict=True):
+                place = place * size + joined[group, parts]
+            found.append(np.bincount(place * self._labels + labels, minlength=crossing.cells * self._labels))
+        return torch.from_numpy(np.concatenate(found))
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """The shape of a place."""
+        return (1,)
+
+    def scores(self, sums: Tensor) -> Tensor:
+        """Return the score of each crossing, int64, as multiples of the unit."""
+        found, start = [], 0
+        for crossing, shares in zip(self._crossings, self._shares, strict=True):
+            counts = sums[start : start + crossing.cells * self._labels].view(crossing.cells, self._labels)
+            start += counts.numel()
+            expected = counts.sum(dim=1, keepdim=True) * shares
+            found.append((counts * 2**_BITS - expected).abs().sum())
+        return torch.stack(found)
+
+
+def _whole(shares: Tensor) -> Tensor:
+    """Return shares (cells, labels) as whole multiples of the unit that add up to 1 exactly."""
+    whole = (shares.double() * 2**_BITS).floor().to(torch.int64)
+    whole[:, 0] += 2**_BITS - whole.sum(dim=1)
+    return whole
+
+
+def buys_crossings(layout: Layout, n: int, strength: float) -> bool:
+    """Return whether crossings are worth to be looked for: one that tells of the label is surely found then.
+
+    Args:
+        n: the declared number of records.
+        strength: that in units of the noise that the budget buys.
+
+    Example:
+        >>> layout = Layout(0, groups=(2, 2, 2, 2), label=3)
+        >>> buys_crossings(layout, 20_000, 5_000.0), buys_crossings(layout, 100, 10.0)
+        (True, False)
+    """
+    if not takes_label(layout) or layout.units or len(layout.groups) < 3:
+        return False
+    # By zero-concentrated privacy a choice costs epsilon^2 / 8, and the budget is mu^2 / 2.
+    epsilon = 2.0 * math.sqrt(SHARE / CHOSEN) * strength / n
+    return epsilon * _EFFECT * n / 4.0 > math.log(sum(1 for _ in _candidates(layout))) + _SURE
+
+
+def crossing_workload(n: int) -> Workload:
+    """Return the accesses that choose crossings."""
+    return Workload(CROSSINGS, {"choice": 1.0}, n, SHARE, CHOSEN, chooses=True)
+
+
+def _candidates(layout: Layout) -> Iterator[tuple[int, ...]]:
+    """Yield twos and threes of groups; of very many columns those with the fewest choices."""
+    groups = [group for group in range(len(layout.groups)) if group != layout.label and layout.groups[group] > 1]
+    groups.sort(key=lambda group: (layout.groups[group], group))
+    while len(groups) > 3 and math.comb(len(groups), 3) > _MOST:
+        groups.pop()
+    for size in (2, 3):
+        yield from itertools.combinations(sorted(groups), size)
+
+
+def possible_crossings(schema: Schema, made: Encoded) -> list[Crossing]:
+    """Return the crossings to choose among; choices of many are joined so that parts hold about as many made-up records.
+
+    Args:
+        made: made-up records; public.
+    """
+    layout = schema.layout
+    parts: dict[int, tuple[int, ...]] = {}
+    for group, choices in enumerate(layout.groups):
+        counts = np.bincount(made.codes[:, group], minlength=choices)
+        parts[group] = _joined(counts, ordered=isinstance(schema.modelled[group], Numeric))
+    return [Crossing(own, tuple(parts[group] for group in own)) for own in _candidates(layout)]
+
+
+def _joined(counts: np.ndarray, *, ordered: bool) -> tuple[int, ...]:
+    """Return the part of each choice: neighbours of numbers together, or the most frequent ones by themselves."""
+    if len(counts) <= _PARTS:
+        return tuple(range(len(counts)))
+    if ordered:
+        middle = np.cumsum(counts) - counts / 2
+        place = np.minimum(middle / max(counts.sum(), 1) * _PARTS, _PARTS - 1).astype(int)
+    else:
+        place = np.full(len(counts), _PARTS - 1)
+        place[np.argsort(-counts, kind="stable")[: _PARTS - 1]] = np.arange(_PARTS - 1)
+    return tuple(np.unique(place, return_inverse=True)[1].tolist())
+
+
+def label_shares(crossing: Crossing, made: Encoded, shares: Tensor) -> Tensor:
+    """Return the shares (cells, labels) that a model gives to labels in the cells of a crossing.
+
+    Args:
+        made: made-up records; public.
+        shares: (N, labels) of their labels.
+    """
+    cells = torch.from_numpy(crossing.cells_of(made.codes))
+    sums = shares.mean(dim=0, keepdim=True).double().repeat(crossing.cells, 1)
+    sums = sums.index_add_(0, cells, shares.double())
+    return sums / sums.sum(dim=1, keepdim=True)

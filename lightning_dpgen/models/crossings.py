@@ -1,0 +1,117 @@
+"""Columns that tell of the label together: their choices, crossed, are one more choice of a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
+
+# Cells of a crossing: a release that names more asks for memory alone.
+MOST_CELLS = 4096
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A few groups, whose choices are joined to parts and crossed.
+
+    Args:
+        groups: two or more, in their order.
+        parts: for each of them the part, from 0, to which each of its choices belongs.
+
+    Example:
+        >>> both = Crossing((0, 2), ((0, 1), (0, 0, 1)))
+        >>> both.cells, both.cells_of(np.array([[1, 5, 0], [1, 5, 2]])).tolist()
+        (4, [2, 3])
+    """
+
+    groups: tuple[int, ...]
+    parts: tuple[tuple[int, ...], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of parts of each group."""
+        return tuple(max(own) + 1 for own in self.parts)
+
+    @property
+    def cells(self) -> int:
+        """The number of all combinations of parts."""
+        return math.prod(self.sizes)
+
+    def cells_of(self, codes: np.ndarray) -> np.ndarray:
+        """Return the cell (B,) of each record, by its codes (B, groups)."""
+        place = np.zeros(len(codes), np.intp)
+        for group, own, size in zip(self.groups, self.parts, self.sizes, strict=True):
+            place = place * size + np.asarray(own)[codes[:, group]]
+        return place
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """Adds the cells of crossings to records, each as one more group.
+
+    Args:
+        layout: the records' layout.
+        crossings: of its groups, but for the label.
+
+    Raises:
+        ValueError: for a crossing of other groups, of other choices than these have, or of too many cells.
+    """
+
+    layout: Layout
+    crossings: tuple[Crossing, ...] = ()
+
+    def __post_init__(self) -> None:
+        groups = self.layout.groups
+        for crossing in self.crossings:
+            own = crossing.groups
+            if len(own) < 2 or list(own) != sorted({*own} & {*range(len(groups))} - {self.layout.label}):
+                raise ValueError(f"crossing of groups {own}: expected two or more in their order, and not the label")
+            if [len(parts) for parts in crossing.parts] != [groups[group] for group in own]:
+                raise ValueError(f"crossing of groups {own}: expected a part for each of their choices")
+            if any(sorted({*parts}) != list(range(max(parts) + 1)) for parts in crossing.parts):
+                raise ValueError(f"crossing of groups {own}: expected parts from 0 on, none of them empty")
+            if crossing.cells > MOST_CELLS:
+                raise ValueError(f"crossing of groups {own}: {crossing.cells:,} cells, expected {MOST_CELLS:,} or fewer")
+
+    @cached_property
+    def wide(self) -> Layout:
+        """The layout of records with their cells."""
+        return replace(self.layout, groups=(*self.layout.groups, *(crossing.cells for crossing in self.crossings)))
+
+    def __call__(self, records: Encoded) -> Encoded:
+        """Return records with their cells."""
+        if not self.crossings:
+            return records
+        cells = [crossing.cells_of(records.codes) for crossing in self.crossings]
+        codes = np.column_stack([records.codes, *cells]).astype(smallest_integer(max(self.wide.groups)))
+        return Encoded(records.units, codes)
+
+
+def described_crossings(crossings: Sequence[Crossing]) -> list[dict[str, list[object]]]:
+    """Return crossings as a release describes them."""
+    return [{"groups": list(one.groups), "parts": [list(parts) for parts in one.parts]} for one in crossings]
+
+
+def read_crossings(described: object) -> tuple[Crossing, ...]:
+    """Read what `described_crossings` returns.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    expected = ValueError("crossings: expected a list of groups and the parts of their choices")
+    if not isinstance(described, list):
+        raise expected
+    found = []
+    for one in described:
+        if not isinstance(one, dict) or set(one) != {"groups", "parts"}:
+            raise expected
+        rows = [one["groups"], *one["parts"]] if isinstance(one["parts"], list) else [None]
+        if not all(isinstance(row, list) and row and all(type(x) is int and x >= 0 for x in row) for row in rows):
+            raise expected
+        found.append(Crossing(tuple(one["groups"]), tuple(map(tuple, one["parts"]))))
+    return tuple(found)
