@@ -18,13 +18,13 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.models.crossings import Crossing
 from lightning_dpgen.models.labelled import takes_label
 
-# The stage of the accesses that choose.
-CROSSINGS = "crossings"
+# The stages of the accesses that choose, and of the one that tells how much each of what was chosen explains.
+CROSSINGS, EVIDENCE = "crossings", "evidence"
 # So many are chosen, one by an access, among so many at most, of columns whose choices are joined to so many parts.
 CHOSEN, _MOST, _PARTS = 3, 20_000, 4
-# The share of what a recipe may spend, which is spent where a crossing that explains the labels of so many records more is
-# surely found with it.
-SHARE, _EFFECT = 0.03, 0.1
+# The shares of what a recipe may spend, which are spent where a crossing that explains the labels of so many records more
+# is surely found with them; and less than that is explained by what columns tell by themselves, when that is better known.
+CHOICE_SHARE, EVIDENCE_SHARE, EFFECT = 0.03, 0.005, 0.2
 # Choosing wrongly has the chance of e to minus this.
 _SURE = 6.0
 # Whole multiples of a share.
@@ -42,6 +42,7 @@ class CrossingCounts(Statistic):
         layout: with a label.
         crossings: the candidates.
         shares: for each of them (cells, labels) the shares q.
+        choice: whether one of them is chosen; else all scores are released, whose bound is that of them together.
 
     Example:
         >>> layout, both = Layout(0, groups=(2, 2, 2), label=2), Crossing((0, 1), ((0, 1), (0, 1)))
@@ -51,12 +52,16 @@ class CrossingCounts(Statistic):
         [4.0]
     """
 
-    bound, unit = 2.0, 2.0**-_BITS
+    unit = 2.0**-_BITS
 
-    def __init__(self, layout: Layout, crossings: Sequence[Crossing], shares: Sequence[Tensor]) -> None:
+    def __init__(
+        self, layout: Layout, crossings: Sequence[Crossing], shares: Sequence[Tensor], *, choice: bool = True
+    ) -> None:
         self.layout, self._crossings, self._labels = layout, list(crossings), layout.groups[layout.label]
         self.shape = (sum(crossing.cells for crossing in crossings) * self._labels,)
         self._shares = [_whole(own) for own in shares]
+        self.bound = 2.0 if choice else 2.0 * math.sqrt(len(crossings))
+        self.released = (1,) if choice else (len(crossings),)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         labels, found = records.codes[:, self.layout.label].astype(np.intp), []
@@ -72,11 +77,6 @@ class CrossingCounts(Statistic):
                 place = place * size + joined[group, parts]
             found.append(np.bincount(place * self._labels + labels, minlength=crossing.cells * self._labels))
         return torch.from_numpy(np.concatenate(found))
-
-    @property
-    def released(self) -> tuple[int, ...]:
-        """The shape of a place."""
-        return (1,)
 
     def scores(self, sums: Tensor) -> Tensor:
         """Return the score of each crossing, int64, as multiples of the unit."""
@@ -111,13 +111,14 @@ def buys_crossings(layout: Layout, n: int, strength: float) -> bool:
     if not takes_label(layout) or layout.units or len(layout.groups) < 3:
         return False
     # By zero-concentrated privacy a choice costs epsilon^2 / 8, and the budget is mu^2 / 2.
-    epsilon = 2.0 * math.sqrt(SHARE / CHOSEN) * strength / n
-    return epsilon * _EFFECT * n / 4.0 > math.log(sum(1 for _ in _candidates(layout))) + _SURE
+    epsilon = 2.0 * math.sqrt(CHOICE_SHARE / CHOSEN) * strength / n
+    return epsilon * EFFECT * n / 4.0 > math.log(sum(1 for _ in _candidates(layout))) + _SURE
 
 
-def crossing_workload(n: int) -> Workload:
-    """Return the accesses that choose crossings."""
-    return Workload(CROSSINGS, {"choice": 1.0}, n, SHARE, CHOSEN, chooses=True)
+def crossing_workloads(n: int) -> tuple[Workload, Workload]:
+    """Return the accesses that choose crossings, and the one that tells of them."""
+    choice = Workload(CROSSINGS, {"choice": 1.0}, n, CHOICE_SHARE, CHOSEN, chooses=True)
+    return choice, Workload(EVIDENCE, {"scores": 1.0}, n, EVIDENCE_SHARE)
 
 
 def _candidates(layout: Layout) -> Iterator[tuple[int, ...]]:

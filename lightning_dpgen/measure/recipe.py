@@ -170,7 +170,7 @@ class Recipe(ABC):
                 due = self.statistics(workload.stage, before)
                 if set(found) != set(due):
                     return False
-                if any(tuple(found[name].sums.shape) != due[name].released for name in due):
+                if any(tuple(found[name].sums.shape) != _released(due[name]) for name in due):
                     return False
                 if not all(own.sums.isfinite().all() and 0.0 <= own.deviation < math.inf for own in found.values()):
                     return False
@@ -183,9 +183,13 @@ class Recipe(ABC):
 def _zeros(statistics: Mapping[str, Statistic], run: str) -> dict[str, Measured]:
     """Return what is as large as the measurements of these statistics."""
     return {
-        name: Measured(torch.zeros(statistic.released, dtype=torch.float64), 0.0, run)
+        name: Measured(torch.zeros(_released(statistic), dtype=torch.float64), 0.0, run)
         for name, statistic in statistics.items()
     }
+
+
+def _released(statistic: Statistic) -> tuple[int, ...]:
+    return tuple(statistic.shape if statistic.released is None else statistic.released)
 
 
 def _runs(state: State) -> set[str]:

@@ -40,6 +40,7 @@ class Statistic(ABC):
         layout: the layout of the records for which the bound holds; None if it holds for any.
         k: number of components that it tells apart; None if it does not look at them.
         at_once: records that are taken at a time; None for as many as have a million columns.
+        released: shape of what is released; None for that of the sums.
     """
 
     shape: tuple[int, ...]
@@ -48,21 +49,15 @@ class Statistic(ABC):
     layout: Layout | None = None
     k: int | None = None
     at_once: int | None = None
-
-    @property
-    def released(self) -> tuple[int, ...]:
-        """The shape of what is released: of the sums, or of the place of the largest score."""
-        return tuple(self.shape)
+    released: tuple[int, ...] | None = None
 
     def scores(self, sums: Tensor) -> Tensor:
-        """Return scores (n,), of which the place of a large one is released, as multiples of the unit, in int64.
+        """Return what is released with noise, of shape `released`, as multiples of the unit, in int64: the sums.
 
-        One record added or removed moves each by `bound` at most.
-
-        Raises:
-            TypeError: for statistics whose sums are released themselves.
+        Scores of another kind are a function of the sums of all records, and one record added or removed moves them by the
+        bound, too.
         """
-        raise TypeError(f"{type(self).__name__}: has sums and no scores")
+        return sums
 
     @abstractmethod
     def sums(self, records: Encoded, component: Tensor) -> Tensor:

@@ -15,8 +15,10 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.crossings import (
     CROSSINGS,
+    EFFECT,
+    EVIDENCE,
     CrossingCounts,
-    crossing_workload,
+    crossing_workloads,
     label_shares,
     possible_crossings,
 )
@@ -108,7 +110,7 @@ class TableRecipe(Recipe):
         """The tables, and the accesses of the label."""
         share = 1.0 - self.label_share
         weights = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
-        crossings = [crossing_workload(self.n)] if self.crossed and self.label_share else []
+        crossings = crossing_workloads(self.n) if self.crossed and self.label_share else ()
         share -= sum(one.share for one in crossings)
         tables = Workload(TABLES, {name: weights[name] for name in self.tables}, self.n, share)
         labels = [label_workload(self.n, self.label_share, agreement=True)] if self.label_share else []
@@ -117,7 +119,7 @@ class TableRecipe(Recipe):
     @property
     def from_fits(self) -> frozenset[str]:
         """The label, given what the mixture says of it."""
-        return frozenset({CROSSINGS, LABELS})
+        return frozenset({CROSSINGS, EVIDENCE, LABELS})
 
     def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
         """Return the statistics of a stage.
@@ -126,7 +128,9 @@ class TableRecipe(Recipe):
         1. The label has `gradient` and `agreement`, at the weights that have been reached.
         """
         if stage == CROSSINGS:
-            return {"choice": self._candidates(state)}
+            return {"choice": self._counts(state, self._left(state)[1])}
+        if stage == EVIDENCE:
+            return {"scores": self._counts(state, self._left(state)[0], choice=False)}
         if stage == LABELS:
             return self._regression(state).statistics(state.get(LABELS, ()))
         return self.tables
@@ -212,23 +216,26 @@ class TableRecipe(Recipe):
             self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, made))
         return self._last["fitted"]
 
-    def _candidates(self, state: State) -> CrossingCounts:
-        """Return the counts by which the next crossing is chosen: of all but those that have been chosen."""
-        made, layout = self._fitted(state)[1], self.schema.layout
-        left = possible_crossings(self.schema, made.records)
+    def _left(self, state: State) -> tuple[list[Crossing], list[Crossing]]:
+        """Return the crossings that have been chosen, and the others."""
+        chosen, left = [], possible_crossings(self.schema, self._fitted(state)[1].records)
         for found in state.get(CROSSINGS, ()):
-            left.pop(int(found["choice"].sums))
-        shares = self._regression_of(state, []).shares
-        return CrossingCounts(layout, left, [label_shares(crossing, made.records, shares) for crossing in left])
+            chosen.append(left.pop(int(found["choice"].sums)))
+        return chosen, left
+
+    def _counts(self, state: State, crossings: Sequence[Crossing], *, choice: bool = True) -> CrossingCounts:
+        """Return the counts of crossings, beside what is known of the label already."""
+        made, shares = self._fitted(state)[1], self._regression_of(state, []).shares
+        known = [label_shares(crossing, made.records, shares) for crossing in crossings]
+        return CrossingCounts(self.schema.layout, crossings, known, choice=choice)
 
     def _crossings(self, state: State) -> list[Crossing]:
-        """Return the crossings that have been chosen."""
-        if not state.get(CROSSINGS):
+        """Return the crossings that have been chosen and explain enough."""
+        if not state.get(EVIDENCE):
             return []
-        left, chosen = possible_crossings(self.schema, self._fitted(state)[1].records), []
-        for found in state[CROSSINGS]:
-            chosen.append(left.pop(int(found["choice"].sums)))
-        return chosen
+        chosen, _ = self._left(state)
+        explained = state[EVIDENCE][0]["scores"].sums / total_of(*self._measured(state))
+        return [crossing for crossing, part in zip(chosen, explained, strict=True) if part > EFFECT]
 
     def _regression(self, state: State) -> LabelRegression:
         """Return the regression of the label, with the crossings that have been chosen."""

@@ -154,14 +154,14 @@ class Workload:
         with account.open(self.stage, of=records) as access:
             for name, sums in exact.items():
                 bound, unit = statistics[name].bound, statistics[name].unit
+                scores = statistics[name].scores(sums)
                 if self.chooses:
-                    scores = statistics[name].scores(sums)
-                    place = report_noisy_max(access, name, scores, unit=unit, sensitivity=bound)
-                    found[name] = Measured(torch.tensor([float(place)], dtype=torch.float64), 0.0, account.ledger.run)
-                    continue
-                deviation = access.access.multipliers[name] * bound * access.max_rows
-                noisy = rounded_gaussian(access, name, sums, unit=unit, sensitivity=bound)
-                found[name] = Measured(noisy, deviation, account.ledger.run)
+                    place, deviation = report_noisy_max(access, name, scores, unit=unit, sensitivity=bound), 0.0
+                    released = torch.tensor([float(place)], dtype=torch.float64)
+                else:
+                    released = rounded_gaussian(access, name, scores, unit=unit, sensitivity=bound)
+                    deviation = access.access.multipliers[name] * bound * access.max_rows
+                found[name] = Measured(released, deviation, account.ledger.run)
         return found
 
     def check(
