@@ -13,6 +13,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.models.crossings import Crossing
 from lightning_dpgen.models.labelled import LabelledNetwork, takes_label
 from lightning_dpgen.models.mixture import GenerativeNetwork
 from lightning_dpgen.models.scattering import Scattering
@@ -69,10 +70,17 @@ def can_label(schema: Schema) -> bool:
     return is_classified(schema) or (isinstance(schema, TableSchema) and takes_label(schema.layout))
 
 
-def with_label(network: GenerativeNetwork) -> LabelledNetwork:
+def with_label(network: GenerativeNetwork, crossings: Sequence[Crossing] = ()) -> LabelledNetwork:
     """Return the network with a label given all other numbers: drawn last in tables, told beside it of pictures and series.
 
+    Args:
+        crossings: of a table, whose cells are features, too.
+
     Raises:
-        ValueError: for records that take none.
+        ValueError: for records that take no label, or not these crossings.
     """
-    return (ClassifiedNetwork if is_classified(network.schema) else LabelledNetwork)(network)
+    if not is_classified(network.schema):
+        return LabelledNetwork(network, crossings)
+    if crossings:
+        raise ValueError(f"crossings: expected none for records of kind {network.schema.kind}")
+    return ClassifiedNetwork(network)

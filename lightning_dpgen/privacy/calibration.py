@@ -27,7 +27,7 @@ from lightning_dpgen.privacy.truncation import Truncation
 
 # The number of this planner, which certificates name. A change of the stages, noises or counts that follow from settings
 # raises it: `verify` plans again only what this planner has planned (tests/verification/kept_plans.json).
-PLANNER = 1
+PLANNER = 2
 # The part of delta beside a reference, so that profiles need not be compared in their farthest tails.
 _FAILURE_PART = 20.0
 # The least failure for each sampled access: below it rounding could hide the tail that a record replaced has.

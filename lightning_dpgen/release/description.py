@@ -23,6 +23,8 @@ PROJECTION = "projection"
 PLAIN_WEIGHTS = "weights"
 # The key that is true where the label given all other numbers was bought: drawn so in tables, a classifier elsewhere.
 LABELLED = "labelled"
+# The crossings of columns by which that label is drawn, too.
+CROSSINGS = "crossings"
 # The key of the share of rows that keep all constraints of a table as the model first draws them; nothing reads it again.
 KEPT = "kept_at_first_draw"
 # The models that are fitted to measured statistics, by the kind of the records; tables of an earlier planner, too.

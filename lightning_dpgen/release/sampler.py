@@ -29,6 +29,7 @@ from lightning_dpgen.data.tables.reading import Table
 from lightning_dpgen.data.tables.row_rules import with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.classified import with_label
+from lightning_dpgen.models.crossings import described_crossings, read_crossings
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.labelled import LabelledNetwork, without_label
@@ -42,6 +43,7 @@ from lightning_dpgen.release.blocks import block_rows, block_streams
 from lightning_dpgen.release.bounds import check_columns, check_numbers
 from lightning_dpgen.release.codes import encode_records
 from lightning_dpgen.release.description import (
+    CROSSINGS,
     KEPT,
     LABELLED,
     PROJECTION,
@@ -458,9 +460,12 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
 
 def _described(network: GenerativeNetwork) -> dict[str, Any]:
     own = {"model": network.kind, "schema": network.schema.as_json(), "k": network.k}
-    if taken := sorted({*own, "mixture_weights", "private", KEPT, LABELLED} & set(network.settings)):
+    if taken := sorted({*own, "mixture_weights", "private", KEPT, LABELLED, CROSSINGS} & set(network.settings)):
         raise ValueError(f"the settings of the network name {taken[0]!r}, which a release holds already")
-    return own | network.settings | ({LABELLED: True} if isinstance(network, LabelledNetwork) else {})
+    if not isinstance(network, LabelledNetwork):
+        return own | network.settings
+    crossings = described_crossings(network.crossed.crossings)
+    return own | network.settings | {LABELLED: True} | ({CROSSINGS: crossings} if crossings else {})
 
 
 def _foreign(kind: Any, networks: Mapping[str, Any]) -> str:
@@ -485,6 +490,9 @@ def _described_network(
     mixture_weights, labelled = description.pop("mixture_weights"), description.pop(LABELLED, False)
     if type(labelled) is not bool:
         raise ValueError(f"{LABELLED}={labelled!r}: expected true or false")
+    crossings = read_crossings(description.pop(CROSSINGS, []))
+    if crossings and not labelled:
+        raise ValueError(f"{CROSSINGS}: expected none without a label that is drawn last")
     # The class of a custom network knows which settings make sense; those of this package check words and objects.
     for name, value in description.items() if kind in NETWORKS else ():
         kinds = _NO_SIZES.get(name)
@@ -495,7 +503,7 @@ def _described_network(
     # Sizes that the tensors do not have cost nothing on this device.
     with torch.device("meta"):
         network = networks[kind](schema, **description)
-        return with_label(network) if labelled else network, mixture_weights
+        return with_label(network, crossings) if labelled else network, mixture_weights
 
 
 def _filled(network: GenerativeNetwork, tensors: dict[str, torch.Tensor]) -> GenerativeNetwork:

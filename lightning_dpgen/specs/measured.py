@@ -14,6 +14,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.classifier import ClassifierRecipe, classifier_sizes
+from lightning_dpgen.measure.crossings import buys_crossings
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.series import SeriesRecipe
@@ -155,6 +156,7 @@ def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, seed: int, streng
         return TableRecipe(
             schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed, label_share=spec.label_share,
             label_sharpness=sharpness, by_label=pays_by_label(schema.layout, strength),
+            crossed=bool(spec.label_share) and buys_crossings(schema.layout, n, strength),
         )  # fmt: skip
     if isinstance(schema, BasketSchema):
         return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)
