@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -147,10 +146,12 @@ class ConditionalSampler:
         for tried, least in ((0.5, 0.5), (1.0, 1.0)):
             ratio = _Ratio(self, own[single], others[single], torch.full((len(single),), tried, dtype=torch.float64))
             tilted = self._log_evidence(ratio.tilted(free[single]), ratio)
-            cost = tilted.logsumexp(dim=1) + math.log(least)
+            # Crossings tilt no choice by itself: their largest factor is a part of the bound.
+            most = least * ratio.most()
+            cost = tilted.logsumexp(dim=1) + most.log()
             better = cost < log_cost[single]
             cases = single[better]
-            power[cases], bound[cases], log_cost[cases] = tried, least, cost[better]
+            power[cases], bound[cases], log_cost[cases] = tried, most[better], cost[better]
             evidence = evidence.index_copy(0, cases, tilted[better])
         codes = torch.zeros(len(rows), len(self._layout.groups), dtype=torch.int64)
         totals, left = torch.zeros(len(rows), dtype=torch.float64), torch.arange(len(rows))
@@ -161,7 +162,7 @@ class ConditionalSampler:
             tries = self._draw(ratio.tilted(free[cases]), component, generator, ratio)
             logits = self._label_logits(tries, component)
             shares = torch.softmax(logits, dim=1) * may[cases]
-            chance = shares.sum(dim=1) / ratio.of(logits) / bound[cases]
+            chance = shares.sum(dim=1) / ratio.of(logits - self._crossed_logits(tries)) / bound[cases]
             tries[:, self._layout.label] = chosen(shares, self._uniform(len(left), generator))
             # Records that are not kept were drawn less often by their chance, which their weight makes good.
             weight = chance / (1.0 - chance).clamp(min=1e-9)
@@ -189,6 +190,15 @@ class ConditionalSampler:
             records, self._crossed.wide, self._labels.label_weights.double()
         )
         return logits + self._followed[self._network.label_rows(records), component]
+
+    def _crossed_logits(self, codes: Tensor) -> Tensor:
+        """Return the part (n, labels) of `_label_logits` that is of crossings."""
+        cells, start = self._crossed(self._encoded(codes)).codes[:, codes.shape[1] :], self._layout.width
+        found = torch.zeros(len(codes), self._labels.label_weights.shape[1], dtype=torch.float64)
+        for own, crossing in zip(cells.T, self._crossed.crossings, strict=True):
+            rows = self._labels.label_weights[start : start + crossing.cells].double()
+            found, start = found + rows[torch.from_numpy(own.astype(np.int64))], start + crossing.cells
+        return found
 
     def _component(self, evidence: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a component (n,) by logarithms (n, likely components)."""
@@ -283,10 +293,20 @@ class _Ratio:
 
     def tilted(self, allowed: Tensor) -> Tensor:
         """Return what is allowed (n, width) times the factors of choices."""
-        weights, label = self._sampler._labels.label_weights.double(), self._sampler._layout.labels
+        layout = self._sampler._layout
+        weights, label = self._sampler._labels.label_weights[: layout.width].double(), layout.labels
         found = self._power[:, None] * (weights[:, self._own] - weights[:, self._others]).T
         found[:, label] = 0.0
         return allowed * found.exp()
+
+    def most(self) -> Tensor:
+        """Return the largest factor (n,) that crossings give."""
+        weights, start = self._sampler._labels.label_weights.double(), self._sampler._layout.width
+        found = torch.zeros(len(self._own), dtype=torch.float64)
+        for crossing in self._sampler._crossed.crossings:
+            rows, start = weights[start : start + crossing.cells], start + crossing.cells
+            found += (rows[:, self._own] - rows[:, self._others]).amax(dim=0)
+        return (self._power * found).exp()
 
     def message(self, component: Tensor | None) -> Tensor:
         """Return the factor of labels for each choice of the label's parent, (n, choices), or (n, likely, choices)."""

@@ -31,6 +31,7 @@ from lightning_dpgen.measure.posed import Lengths
 from lightning_dpgen.measure.series_statistics import CharacteristicFunctions, CoordinateHistograms, SecondMoments
 from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares
 from lightning_dpgen.models.bases import Basis
+from lightning_dpgen.models.crossings import Crossed
 from lightning_dpgen.models.labelled import feature_count
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.passes.stretches import Stretch
@@ -216,8 +217,8 @@ def _statistics(schema, k=2):
     if layout.label is not None:
         rows = torch.randn(feature_count(layout), 3, generator=generator).double()
         weights = torch.randn(3, layout.groups[layout.label], generator=generator).double()
-        found["gradient"] = Gradient(layout, rows, weights, 0.7, 1.0)
-        found["agreement"] = Agreement(layout, rows, weights)
+        found["gradient"] = Gradient(Crossed(layout), rows, weights, 0.7, 1.0)
+        found["agreement"] = Agreement(Crossed(layout), rows, weights)
     if layout.sizes:
         bins = len(layout.sizes)
         found["items"] = ItemsBySize(layout, [0] * bins)

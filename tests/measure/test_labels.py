@@ -17,6 +17,7 @@ from lightning_dpgen.measure.labels import LABELS, Agreement, Gradient, whole_fe
 from lightning_dpgen.measure.tables import TABLES, TableRecipe
 from lightning_dpgen.measure.whole_shares import whole_shares
 from lightning_dpgen.measure.workload import Measured
+from lightning_dpgen.models.crossings import Crossed
 from lightning_dpgen.models.labelled import LEAST, added_up, feature_count
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
@@ -60,7 +61,7 @@ def test_errors_that_are_too_small_to_be_squared_add_nothing():
     features[0] = 1e180
     weights = torch.full((1, 1000), -372.6 / 1e180, dtype=torch.float64)
     weights[0, 0] = 0.0
-    assert float(sums(Gradient(layout, features, weights, 1.0, 1.0), np.zeros((1, 2), np.int16)).norm()) <= 1.0
+    assert float(sums(Gradient(Crossed(layout), features, weights, 1.0, 1.0), np.zeros((1, 2), np.int16)).norm()) <= 1.0
 
 
 def shares_before(scale=1.0, layout=LAYOUT):
@@ -82,7 +83,7 @@ def test_a_gradient_is_that_of_the_loss(before):
     records = Encoded(np.zeros((40, 0)), codes)
     logits = added_up(records, LAYOUT, features) @ weights + (0.0 if before is None else before(records).log())
     torch.nn.functional.cross_entropy(logits, torch.from_numpy(codes[:, 2]).long(), reduction="sum").backward()
-    found = sums(Gradient(LAYOUT, features, weights.detach(), 20.0, 4.0, before), codes)
+    found = sums(Gradient(Crossed(LAYOUT), features, weights.detach(), 20.0, 4.0, before), codes)
     torch.testing.assert_close(found, weights.grad, rtol=0.0, atol=40 * 20.0 * 2.0**-15)
 
 
@@ -109,17 +110,20 @@ def test_no_record_moves_a_sum_by_more_than_its_bound(scale, layout, begins):
         assert max(squares) <= Fraction(statistic.bound / statistic.unit) ** 2
         return [statistic.unit * math.sqrt(square) for square in squares]
 
-    for statistic in (Gradient(layout, features, weights, 0.7, 4.0, before), Agreement(layout, features, weights, before)):
+    for statistic in (
+        Gradient(Crossed(layout), features, weights, 0.7, 4.0, before),
+        Agreement(Crossed(layout), features, weights, before),
+    ):
         longest = max(lengths(statistic))
         assert longest <= statistic.bound and (scale != 1e3 or longest > 0.99 * statistic.bound)
     # A gradient that is not shortened would be noticed.
-    assert scale != 1e3 or max(lengths(Gradient(layout, features, weights, 20.0, 4.0, before))) > 0.7
+    assert scale != 1e3 or max(lengths(Gradient(Crossed(layout), features, weights, 20.0, 4.0, before))) > 0.7
 
 
 def test_a_gradient_that_is_too_long_nevertheless_becomes_zero(monkeypatch):
     """Roots that are too small make factors too large, which the squared lengths in whole numbers notice."""
     features, weights = public_numbers(1e3)
-    statistic, every, root = Gradient(LAYOUT, features, weights, 0.7, 4.0), every_record(LAYOUT), torch.Tensor.sqrt
+    statistic, every, root = Gradient(Crossed(LAYOUT), features, weights, 0.7, 4.0), every_record(LAYOUT), torch.Tensor.sqrt
     monkeypatch.setattr(torch.Tensor, "sqrt", lambda x: 0.95 * root(x))
     rows = [statistic.sums(every[i : i + 1], torch.zeros(1).long()).flatten().tolist() for i in range(len(every))]
     squares = [sum(number**2 for number in row) for row in rows]
@@ -136,7 +140,10 @@ def test_a_record_adds_the_same_beside_any_others():
     """Bit for bit: products, powers and sums of floats round a row by how many there are, and by its place."""
     (features, weights), before = public_numbers(), shares_before()
     codes = some_codes(60)
-    for statistic in (Gradient(LAYOUT, features, weights, 1.0, 4.0, before), Agreement(LAYOUT, features, weights, before)):
+    for statistic in (
+        Gradient(Crossed(LAYOUT), features, weights, 1.0, 4.0, before),
+        Agreement(Crossed(LAYOUT), features, weights, before),
+    ):
         alone = sum(sums(statistic, codes[i : i + 1]) for i in range(60))
         assert torch.equal(sums(statistic, codes), alone)
         for cut in (1, 7, 59):
@@ -357,5 +364,5 @@ def test_without_a_label_there_is_nothing_to_tell():
         with pytest.raises(ValueError, match=rf"label_share={share!r}: expected a number from 0, below 1"):
             TableRecipe(schema(), 3, 100, label_share=share)
     with pytest.raises(ValueError, match=r"bound=0\.0: expected"):
-        Gradient(LAYOUT, *public_numbers(), 0.0, 4.0)
+        Gradient(Crossed(LAYOUT), *public_numbers(), 0.0, 4.0)
     assert TABLES in TableRecipe(schema(), 3, 100).workloads[0].stage

@@ -10,6 +10,7 @@ import torch
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.models import conditional
 from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
+from lightning_dpgen.models.crossings import Crossing
 from lightning_dpgen.models.labelled import LabelledNetwork, added_up
 from lightning_dpgen.models.mixture import Diverged
 from lightning_dpgen.models.products import StackedProducts
@@ -26,9 +27,9 @@ def products():
     return network
 
 
-def labelled(network, level):
+def labelled(network, level, crossings=()):
     """Put a label on top, which the columns and the component tell; `level` makes its last value rare."""
-    found = LabelledNetwork(network)
+    found = LabelledNetwork(network, crossings)
     random = torch.Generator().manual_seed(4)
     found.label_weights.normal_(generator=random)
     found.label_closeness.fill_(0.7)
@@ -36,11 +37,16 @@ def labelled(network, level):
     return found
 
 
+CROSSINGS = [
+    Crossing((0, 1), tuple(tuple(range(SIZES[group])) for group in (0, 1))),
+    Crossing((1, 2), ((0, 1), (0, 1, 0, 2))),
+]
 NETWORKS = {
     "products": products,
     **{name: lambda parents=parents: forests(parents) for name, parents in FORESTS.items()},
     "a label of its own": lambda: labelled(products(), -1.0),
     "a label on a star": lambda: labelled(forests([-1, 0, 0, 0, 2]), -1.0),
+    "a label of crossings": lambda: labelled(forests([-1, 0, 0, 0, 2]), -1.0, CROSSINGS),
     "a rare label": lambda: labelled(forests([1, 2, -1, 0, -1]), -6.0),
 }
 
@@ -57,7 +63,8 @@ def joint(network):
         apart = found.reshape(3, -1, SIZES[-1])
         others = apart.sum(axis=2, keepdims=True)
         followed = np.divide(apart, others, out=np.zeros_like(apart), where=others > 0.0).clip(min=1e-4)
-        told = network.label_level.double() + added_up(every[:: SIZES[-1]], LAYOUT, network.label_weights.double())
+        wide = network.crossed(every[:: SIZES[-1]])
+        told = network.label_level.double() + added_up(wide, network.crossed.wide, network.label_weights.double())
         logits = told.numpy() + float(network.label_closeness) * np.log(followed)
         found = (others * torch.softmax(torch.from_numpy(logits), dim=2).numpy()).reshape(3, -1)
     return WEIGHTS.double().numpy() @ found, every.codes
