@@ -347,7 +347,7 @@ class ClassifierRecipe(Recipe):
             ratio = 1.0 + (measured.sums / self.n - 1.0) / (1.0 + noise**2)
             scale = (start.expected * ratio.clamp(0.1, 100.0) + start.floor).rsqrt()
             shares = F.one_hot(start.labels, self.schema.layout.groups[self.schema.layout.label]).double()
-            first = fit_softmax(_with_one(start.coordinates * scale), shares, _RIDGE)
+            first = fit_softmax(_with_one(start.coordinates * scale).numpy(), shares, _RIDGE)
             self._last.update(scaled=measured, scale=scale, first=first)
         return self._last["scale"], self._descended(self._last["first"], state.get(LABELS, ()))
 

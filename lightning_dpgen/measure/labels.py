@@ -6,13 +6,15 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import scipy.sparse
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import product, unit_of
+from lightning_dpgen.clustering.fixed_point import DOUBLE, product, unit_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.statistics import Statistic, check_radius
 from lightning_dpgen.measure.whole_shares import SHARE_BITS, whole_shares
@@ -36,6 +38,8 @@ _CLOSEST, _EXPECTED = 8.0, 4.0
 _GRADIENT_BITS, _FEATURE_BITS, _LONGEST = 30, 15, 2.0**29
 # Records whose gradients, of fewer than 2^31 units, are added up exactly in float64.
 _AT_ONCE = 1 << 20
+# Records whose squared lengths are looked up together.
+_FEW_AT_ONCE = 1 << 14
 
 # Gives the shares (B, labels), each `LEAST` or more, of the labels of records, of each by itself.
 Shares = Callable[[Encoded], Tensor]
@@ -75,11 +79,17 @@ class Gradient(Statistic):
         self.shape, self.bound, self.unit = tuple(weights.shape), bound, gradient_unit(bound)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        wide = self._crossed(records)
-        logits = added_up(wide, self._crossed.wide, self._logits)
-        shares = whole_shares(logits, self._before and self._before(records))
-        u = whole_features(added_up(wide, self._crossed.wide, self._features), self._length)
-        return summed_gradients(u, shares, labels_of(records, self.layout), self.bound, self._length)
+        wide, layout = self._crossed(records), self._crossed.wide
+        logits = added_up(wide, layout, self._logits)
+        shares, labels = whole_shares(logits, self._before and self._before(records)), labels_of(records, self.layout)
+        if not layout.units:
+            return self._choices.summed(wide, shares, labels, self.bound)
+        u = whole_features(added_up(wide, layout, self._features), self._length)
+        return summed_gradients(u, shares, labels, self.bound, self._length)
+
+    @cached_property
+    def _choices(self) -> _ChoiceGradients:
+        return _ChoiceGradients(self._crossed.wide, self._features, self._length)
 
 
 class Agreement(Statistic):
@@ -181,9 +191,13 @@ def feature_unit(length: float) -> float:
     return unit_of(length, _FEATURE_BITS)
 
 
-def whole_features(u: Tensor, length: float) -> Tensor:
-    """Round features (B, d), in float64, to multiples of `feature_unit`, int32, no longer than 2^30; NaN counts as 0."""
-    most = _LONGEST / math.sqrt(max(u.shape[1], 1))
+def whole_features(u: Tensor, length: float, added: int = 1) -> Tensor:
+    """Round features (B, d), in float64, to multiples of `feature_unit`, int32; NaN counts as 0.
+
+    Args:
+        added: how many of them are added up; a sum is no longer than 2^30.
+    """
+    most = _LONGEST / math.sqrt(max(u.shape[1], 1)) / added
     return (u * (1.0 / feature_unit(length))).nan_to_num_(nan=0.0).clamp_(-most, most).round_().to(torch.int32)
 
 
@@ -216,6 +230,47 @@ def summed_gradients(u: Tensor, shares: Tensor, labels: Tensor, bound: float, le
         errors = _whole_errors(shares[rows], labels[rows], squares, bound, length)
         total += product(part.T, errors.to(torch.float64)).to(torch.int64)
     return total
+
+
+class _ChoiceGradients:
+    """The same sums where records are choices alone, whose features are sums of a few rows of a table.
+
+    Rows are whole numbers, and so are features. The squared length of a sum of rows is a sum of their products, which are
+    tabulated. All records with a choice meet the same row, so errors are added up by choices first, and are multiplied by
+    rows once. Integers that wrap around are right in the end: the sum is below 2^63, as it is of gradients that are short.
+
+    Args:
+        layout: without units.
+        features: (features, d) the rows.
+        length: as for `summed_gradients`.
+    """
+
+    def __init__(self, layout: Layout, features: Tensor, length: float) -> None:
+        self._layout, self._length = layout, length
+        self._spans = [(g, span) for g, span in enumerate(feature_spans(layout)) if g != layout.label]
+        self._rows = whole_features(features, length, max(len(self._spans), 1)).to(torch.int64)
+        # The products of float64 are exact below 2^53; those of int64 take twenty times as long.
+        largest = int(self._rows.abs().max()) if self._rows.numel() else 0
+        exact = largest**2 * self._rows.shape[1] < 2**DOUBLE
+        rows = self._rows.double() if exact else self._rows
+        self._products = (rows @ rows.T).to(torch.int64)
+
+    def summed(self, records: Encoded, shares: Tensor, labels: Tensor, bound: float) -> Tensor:
+        """Return the sum of the gradients (d, labels) of records, as `summed_gradients` does."""
+        by_choice = torch.zeros(len(self._rows), shares.shape[1], dtype=torch.int64)
+        for start in range(0, len(records), _FEW_AT_ONCE):
+            part = slice(start, start + _FEW_AT_ONCE)
+            codes = torch.from_numpy(records.codes[part].astype(np.int64))
+            places = [codes[:, group] + span.start for group, span in self._spans]
+            squares = torch.zeros(len(codes), dtype=torch.int64)
+            for i, place in enumerate(places):
+                squares += self._products[place, place]
+                for other in places[:i]:
+                    squares += 2 * self._products[place, other]
+            errors = _whole_errors(shares[part], labels[part], squares[:, None], bound, self._length)
+            for place in places:
+                by_choice.index_add_(0, place, errors)
+        return self._rows.T @ by_choice
 
 
 def _whole_errors(shares: Tensor, labels: Tensor, squares: Tensor, bound: float, length: float) -> Tensor:
@@ -261,7 +316,8 @@ class LabelRegression:
         written = torch.eye(rows, dtype=torch.float64)[:, others]
         x = added_up(self._crossed(made.design), layout, written)
         if made.before is None:
-            weights = fit_softmax(added_up(self._records, layout, written), made.given, ridge)
+            own = scipy.sparse.csr_array(added_up(self._records, layout, written).numpy())
+            weights = fit_softmax(own, made.given, ridge)
             p = torch.softmax(x @ weights, dim=1)
         else:
             weights = torch.zeros(x.shape[1], made.given.shape[1], dtype=torch.float64)
@@ -288,7 +344,7 @@ class LabelRegression:
         """The shares (N, labels) of the labels of made-up records before any access."""
         if self._made.before is not None:
             return self._made.given
-        return torch.softmax(added_up(self._records, self._crossed.wide, self._features) @ self._start, dim=1)
+        return self._shares(self._start)
 
     def statistics(self, rounds: Sequence[Mapping[str, Measured]]) -> dict[str, Statistic]:
         """Return the statistics of the next access, after these rounds."""
@@ -351,7 +407,7 @@ class LabelRegression:
 
     def _levelled(self, weights: Tensor, closeness: float, sharpness: float = 1.0) -> tuple[Tensor, Tensor]:
         """Return the shares (N, labels) of made-up records, and the level (labels,) that keeps those of all of them."""
-        logits = added_up(self._records, self._crossed.wide, self._features) @ weights
+        logits = self._logits(weights)
         if self._made.own is not None:
             logits = logits + closeness * self._made.own
         shares, level = torch.empty_like(logits), torch.zeros(logits.shape[1], dtype=torch.float64)
@@ -374,7 +430,11 @@ class LabelRegression:
         return weights
 
     def _shares(self, weights: Tensor) -> Tensor:
-        return torch.softmax(added_up(self._records, self._crossed.wide, self._features) @ weights, dim=1)
+        return torch.softmax(self._logits(weights), dim=1)
+
+    def _logits(self, weights: Tensor) -> Tensor:
+        """Return what weights (d, labels) say of made-up records, (N, labels)."""
+        return added_up(self._records, self._crossed.wide, self._features @ weights)
 
     def _gap(self, measured: Measured, weights: Tensor) -> float:
         """Return by how much real records agree with weights more than records do whose labels are drawn by them."""
@@ -386,17 +446,22 @@ def labels_of(records: Encoded, layout: Layout) -> Tensor:
     return torch.from_numpy(records.codes[:, layout.label].astype(np.int64))
 
 
-def fit_softmax(x: Tensor, shares: Tensor, ridge: float) -> Tensor:
-    """Fit weights (d, labels) of softmax regression on shares of labels; the penalty is ridge / 2 times their squares."""
+def fit_softmax(x: np.ndarray | scipy.sparse.csr_array, shares: Tensor, ridge: float) -> Tensor:
+    """Fit weights (d, labels) of softmax regression on shares of labels; the penalty is ridge / 2 times their squares.
+
+    Args:
+        x: (N, d) features, float64.
+    """
     weights = torch.zeros(x.shape[1], shares.shape[1], dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([weights], max_iter=200, history_size=20, line_search_fn="strong_wolfe")
+    across = x.T.tocsr() if scipy.sparse.issparse(x) else x.T
 
+    @torch.no_grad()
     def loss() -> Tensor:
-        optimizer.zero_grad()
-        fit = -(shares * torch.log_softmax(x @ weights, dim=1)).sum(dim=1).mean() + ridge / 2 * weights.square().sum()
-        fit.backward()
-        return fit
+        logs = torch.log_softmax(torch.from_numpy(x @ weights.numpy()), dim=1)
+        errors = (logs.exp() * shares.sum(dim=1, keepdim=True) - shares) / len(shares)
+        weights.grad = torch.from_numpy(across @ errors.numpy()) + ridge * weights
+        return -(shares * logs).sum(dim=1).mean() + ridge / 2 * weights.square().sum()
 
-    with torch.enable_grad():
-        optimizer.step(loss)
+    optimizer.step(loss)
     return weights.detach()

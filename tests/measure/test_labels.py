@@ -130,6 +130,19 @@ def test_a_gradient_that_is_too_long_nevertheless_becomes_zero(monkeypatch):
     assert 0 in squares and max(squares) <= Fraction(statistic.bound / statistic.unit) ** 2
 
 
+@pytest.mark.parametrize("scale", [0.1, 30.0, 1e9, 1e308])
+def test_sums_by_choices_are_those_of_features(scale):
+    """Bit for bit: errors that are added up by choices first give what each record's own product gives."""
+    features, weights = public_numbers(scale)
+    statistic, codes = Gradient(Crossed(LAYOUT), features, weights, 0.7, 4.0), some_codes(300)
+    records = Encoded(np.zeros((300, 0), np.float32), codes)
+    u = added_up(records, LAYOUT, statistic._choices._rows.double()).to(torch.int32)
+    shares = whole_shares(added_up(records, LAYOUT, statistic._logits))
+    told = torch.from_numpy(codes[:, 2].astype(np.int64))
+    expected = labels.summed_gradients(u, shares, told, 0.7, 4.0)
+    assert torch.equal(statistic.sums(records, torch.zeros(300).long()), expected) and expected.any()
+
+
 def test_features_that_are_too_long_are_cut_on_both_sides():
     u = torch.tensor([[3e3, 1e300], [0.5, -1e9], [torch.inf, torch.nan]], dtype=torch.float64)
     whole = whole_features(u, 1.0)
@@ -228,7 +241,7 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
     """Not at all where real records agree with no weights; as closely as helps where they always do; between, no closer."""
     records, _ = some_records(2000)
     own, mixture, kept = measured(records, 5.0)
-    regression = own._fitted(kept[-1])[1]
+    regression = own._regression(kept[-1])
     weights = regression._corrected(kept[-1][LABELS])
     made = regression._shares(weights)
 
