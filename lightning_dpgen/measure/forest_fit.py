@@ -409,9 +409,14 @@ class _Fit:
             every = torch.cat([shares[group] for group in range(len(self.spans))], dim=1)
         divergence = divergence + ((every * tilts).sum(dim=0) * self.held).sum()
         single_errors = (by_label.T @ every - self.singles) * self.known
-        error = error + (self.scale_of_singles * single_errors.square()).sum()
+        error = error + _weighed(single_errors, self.scale_of_singles)
         arguments = (self.target, self._made, self.within, self.scale, self.held_down)
         return error + _Across.apply(every, by_label, *arguments), divergence
+
+
+def _weighed(errors: Tensor, scale: float | Tensor) -> Tensor:
+    """Return the sum of squared errors, by one weight or one for each."""
+    return scale * errors.square().sum() if isinstance(scale, float) else (scale * errors.square()).sum()
 
 
 class _Walk:
@@ -507,10 +512,7 @@ class _Across(torch.autograd.Function):
             for rows, columns in within:
                 made[rows, columns] = 0.0
             # Each table is there twice, once on each side.
-            if isinstance(scale, float):
-                error += 0.5 * scale * made.square().sum()
-            else:
-                error += 0.5 * (scale * made.square()).sum()
+            error += 0.5 * _weighed(made, scale)
             made.mul_(scale)
             if held_down is not None:
                 made.add_(held_down)

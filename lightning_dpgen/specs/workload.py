@@ -22,7 +22,7 @@ from lightning_dpgen.specs.typed import typed
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 # The most cells of all tables together: each is a row of a file of the release.
-MOST_CELLS = 1_000_000
+MOST_CELLS = 200_000
 _MOST_SETS, _MOST_COLUMNS = 1000, 4
 _EXPECTED = f"lists of 1 to {_MOST_COLUMNS} names of columns, as in data.workload=[[age,sex],[region]]"
 
