@@ -35,6 +35,8 @@ def tell_run(spec: RunSpec) -> int:
     for line in (decay_line(settings.clipping, plan), terms_table(settings, plan), answers_table(settings, plan)):
         if line is not None:
             print(line)
+    if settings.parts and settings.spec.data.asked_sets:
+        print("the number of cells follows from what a first pass finds, and may differ")
     _tell_study(settings.spec, plan, settings.n)
     return 0
 

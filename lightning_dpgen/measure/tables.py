@@ -27,7 +27,7 @@ from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.labelled import LEAST, added_up, takes_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
-from lightning_dpgen.privacy.plain_text import listed
+from lightning_dpgen.privacy.plain_text import listed, say_count
 from lightning_dpgen.privacy.plan import Plan
 
 TABLES = "tables"
@@ -115,7 +115,8 @@ class TableRecipe(Recipe):
         """Return the statistics of a stage.
 
         Tables are `singles`, `pairs` if there are two groups besides the label, and `workload` for sets that are asked
-        for: one record changes one cell of each by 1. The label has `gradient` and `agreement`, at the weights that have been reached.
+        for: one record changes one cell of each by 1. The label has `gradient` and `agreement`, at the weights that have
+        been reached.
         """
         if stage == LABELS:
             return self._fitted(state)[1].statistics(state.get(LABELS, ()))
@@ -126,6 +127,11 @@ class TableRecipe(Recipe):
         found = [own for own in (self._warning_of_pairs(plan), self._warning_of_asked(plan)) if own is not None]
         return "; ".join(found) or None
 
+    @property
+    def cells_asked(self) -> list[int]:
+        """The number of cells of each table that is asked for."""
+        return [math.prod(self.schema.layout.groups[group] for group in own) for own in self.asked]
+
     def deviation_of_asked(self, plan: Plan) -> float:
         """Return the standard deviation of the noise of a count of the sets that are asked for."""
         return plan.stage(TABLES).access.multipliers[ASKED] * self.tables[ASKED].bound * plan.max_rows
@@ -134,15 +140,16 @@ class TableRecipe(Recipe):
         if not self.asked:
             return None
         deviation, names = self.deviation_of_asked(plan), list(self.schema.choices)
-        noisy = {own: math.prod(size) for own, size in zip(self.asked, self.tables[ASKED].sizes, strict=True)}
-        noisy = {own: cells for own, cells in noisy.items() if cells * deviation > self.n}
+        counted = zip(self.asked, self.cells_asked, strict=True)
+        noisy = {own: cells for own, cells in counted if cells * deviation > self.n}
         if not noisy:
             return None
         largest = max(noisy, key=noisy.__getitem__)
         return (
-            f"of the tables that data.workload asks for {len(noisy):,} of {len(self.asked):,} would be mostly noise: that of "
-            f"{listed(names[group] for group in largest)} has {noisy[largest]:,} cells, {self.n / noisy[largest]:.2g} records "
-            f"in a cell on average, and noise of standard deviation {deviation:,.1f}; ask for fewer columns or sets"
+            f"data.workload: {len(noisy):,} of {say_count(len(self.asked), 'table')} would be mostly noise: that of "
+            f"{listed(names[group] for group in largest)} has {noisy[largest]:,} cells, with "
+            f"{self.n / noisy[largest]:.2g} records in a cell on average and noise of standard deviation {deviation:,.1f}; "
+            "ask for fewer columns or fewer tables, or raise epsilon"
         )
 
     def _warning_of_pairs(self, plan: Plan) -> str | None:

@@ -122,9 +122,7 @@ def learn(run: Context, records: Records | InBlocks | None) -> SyntheticContent:
         run.ranks.broadcast_object(None)
         mixture, answers = measured_mixture(run, records)
     limits = plan_limits(settings, run.account.plan)
-    content = SyntheticContent(
-        mixture, settings.rows, spec.seed, _fidelity(run, mixture, records), limits, answers
-    )
+    content = SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records), limits, answers)
     if (drawn := content.first_draw) is not None:
         run.reporter.say(drawn.said)
         run.reporter.warn(drawn.warning)

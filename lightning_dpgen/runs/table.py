@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from lightning_dpgen.data.value_grid import without_level
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
-from lightning_dpgen.measure.tables import ASKED
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.plan import Plan
@@ -117,10 +116,8 @@ def answers_table(settings: Settings, plan: Plan) -> str | None:
     recipe, n = settings.recipe, settings.n
     deviation = recipe.deviation_of_asked(plan)
     rows = [("counts of", "cells", "records in a cell, on average", "standard error of a count", "of n")]
-    for own, size in zip(sets, recipe.tables[ASKED].sizes, strict=True):
-        cells = math.prod(size)
-        error = (f"{deviation:,.1f}", f"{deviation / n:.2%}")
-        rows.append((listed(own), f"{cells:,}", f"{n / cells:,.1f}", *error))
+    for own, cells in zip(sets, recipe.cells_asked, strict=True):
+        rows.append((listed(own), f"{cells:,}", f"{n / cells:,.1f}", f"{deviation:,.1f}", f"{deviation / n:.2%}"))
     more = [] if len(rows) <= _MOST_SETS + 1 else [f"and {len(rows) - 1 - _MOST_SETS:,} more, each with this error"]
     return "\n".join(["", aligned(rows[: _MOST_SETS + 1]), *more])
 

@@ -49,7 +49,7 @@ from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import completed
 from lightning_dpgen.specs.usage_error import UsageError
-from lightning_dpgen.specs.workload import check_names, check_sets, read_sets
+from lightning_dpgen.specs.workload import check_sets, read_sets
 
 if TYPE_CHECKING:
     from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -363,7 +363,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     if initial is not None:
         check_records(spec, initial, schema, source.open_parts)
         spec = take_sizes(spec, initial)
-    spec = _with_sets(spec, schema, unknown=found is None and bool(source.open_parts))
+    spec = _with_sets(spec, schema)
     if isinstance(spec.model, AutoSpec):
         return _choose(spec, source, schema, found)
     spec, defaults = _complete(spec, schema, source.open_parts)
@@ -398,19 +398,11 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     return settings
 
 
-def _with_sets(spec: RunSpec, schema: Schema, unknown: bool) -> RunSpec:
-    """Return the settings with the sets of columns that are asked for in place of their file, all of them checked.
-
-    Args:
-        unknown: whether a first pass finds values that the schema lacks: then names are checked, and there are no tables.
-    """
+def _with_sets(spec: RunSpec, schema: Schema) -> RunSpec:
+    """Return the settings with the sets of columns that are asked for in place of their file, all of them checked."""
     if spec.data.asked_sets is None:
         return spec
-    sets = read_sets(spec.data.asked_sets)
-    if unknown:
-        check_names(sets, schema)
-        return spec.changed(data=spec.data.changed(**{_WORKLOAD: None}))
-    spec = spec.changed(data=spec.data.changed(**{_WORKLOAD: sets}))
+    spec = spec.changed(data=spec.data.changed(**{_WORKLOAD: read_sets(spec.data.asked_sets)}))
     check_workload(spec, schema)
     return spec
 

@@ -44,15 +44,18 @@ def read_sets(asked: str | Sequence[Any]) -> list[list[str]]:
         try:
             check_there(path, "data.workload")
             content = read_yaml(path)
-        except (BadSchema, MissingData) as error:
-            raise UsageError(f"{told}: {error}") from None
+        except MissingData as error:
+            raise UsageError(str(error)) from None
+        except BadSchema as error:
+            form = "workload: [[age, sex], [region]]"
+            raise UsageError(f"{told}: {error} (expected a file of YAML or JSON as in {form})") from None
         except OSError as error:
             raise UsageError(f"{told}: {describe_os_error(error)}") from None
         asked = content.get("workload")
         if list(content) != ["workload"]:
             raise UsageError(f"{told}: holds the keys {listed(content) if content else 'none'}: expected workload alone")
-    whole = isinstance(asked, list | tuple) and all(isinstance(own, list | tuple) and own for own in asked)
-    if not (whole and asked and all(type(name) is not bool and isinstance(name, str | int) for own in asked for name in own)):
+    lists = isinstance(asked, list) and asked and all(isinstance(own, list) and own for own in asked)
+    if not lists or not all(isinstance(name, str | int) and not isinstance(name, bool) for own in asked for name in own):
         raise UsageError(f"{told}: {shown(asked)}: expected {_EXPECTED}")
     return [[name if isinstance(name, str) else typed(name) for name in own] for own in asked]
 
@@ -63,17 +66,17 @@ def check_sets(
     """Refuse sets of columns of which no table of counts can be measured.
 
     Args:
-        schema: all of it known.
         n, epsilon, delta, max_rows: the declared number of records and the budget, from which the expected noise follows.
 
     Raises:
         UsageError: naming the set and the column.
     """
-    check_names(sets, schema)
-    assert isinstance(schema, TableSchema), "names of columns are those of a table"
+    if not isinstance(schema, TableSchema):
+        raise UsageError(f"data.workload: applies only to tables, and these records are {schema.kind}; leave it out")
+    _check_names(sets, schema)
     sizes = dict(zip(schema.choices, schema.layout.groups, strict=True))
     if single := sorted({name for own in sets for name in own} - sizes.keys()):
-        raise UsageError(f"data.workload: column {single[0]!r} has one value only, so there is nothing to count; leave it out")
+        raise UsageError(f"data.workload: column {single[0]!r} has one value only, which tells nothing; leave it out")
     cells = [math.prod(sizes[name] for name in own) for own in sets]
     if sum(cells) > MOST_CELLS:
         noise = n / strength_of(n, epsilon, delta, max_rows) * math.sqrt(len(sets) / WORKLOAD_SHARE)
@@ -85,14 +88,7 @@ def check_sets(
         )
 
 
-def check_names(sets: Sequence[Sequence[str]], schema: Schema) -> None:
-    """Refuse sets of names other than those of columns that are counted; their values need not be known.
-
-    Raises:
-        UsageError: naming the set and the name.
-    """
-    if not isinstance(schema, TableSchema):
-        raise UsageError(f"data.workload: applies only to tables, and these records are of kind {schema.kind}; leave it out")
+def _check_names(sets: Sequence[Sequence[str]], schema: TableSchema) -> None:
     if len(sets) > _MOST_SETS:
         raise UsageError(f"data.workload: {len(sets):,} sets of columns: expected at most {_MOST_SETS:,}")
     relatives, derived = schema.rules.relatives, schema.rules.derived
@@ -100,9 +96,9 @@ def check_names(sets: Sequence[Sequence[str]], schema: Schema) -> None:
     columns = {column.name for column in schema.columns}
     seen: set[frozenset[str]] = set()
     for own in sets:
-        told = f"data.workload: [{', '.join(own)}]"
+        told = f"data.workload: [{listed(own)}]"
         if len(own) > _MOST_COLUMNS:
-            raise UsageError(f"{told[:200]}: has {len(own):,} columns: expected 1 to {_MOST_COLUMNS}")
+            raise UsageError(f"{told}: has {len(own):,} columns: expected 1 to {_MOST_COLUMNS}")
         for name in own:
             if name in counted:
                 continue

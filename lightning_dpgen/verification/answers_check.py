@@ -95,8 +95,8 @@ def _wrong(
         stated = entry["multiplier"] * bound * entry["records"]
         if not math.isclose(entry["scale"], stated, rel_tol=1e-3):
             yield (
-                f"{len(sets):,} tables of counts need noise of standard deviation {stated:,.6g}, and the certificate states "
-                f"{entry['scale']:,.6g}"
+                f"{len(sets):,} tables of counts need noise of standard deviation {stated:,.6g}, and the certificate "
+                f"states {entry['scale']:,.6g}"
             )
         if abs(error - stated) > _NOISE * stated + 10.0**-DECIMALS:
             yield f"its errors are {error:,.6g}, and the noise on its counts has standard deviation {stated:,.6g}"
