@@ -41,8 +41,8 @@ def check_answers(folder: Path, certificate: Mapping[str, Any], verdict: Verdict
     # A network that has seen nothing has counted nothing.
     due = bool(sets) and not (isinstance(selection, dict) and selection["chosen"] is None)
     if due != (ANSWERS in certificate["released"]):
-        asked = "asks for counts, and there are none" if due else "is not declared, and there are counts"
-        verdict.problems.append(f"{ANSWERS}: data.workload {asked}")
+        problem = "the settings ask for counts, and there are none" if due else "no settings ask for these counts"
+        verdict.problems.append(f"{ANSWERS}: {problem}")
     if verdict.problems or not due:
         return
     assert isinstance(schema, TableSchema), "sets of columns are those of a table"

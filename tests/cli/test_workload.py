@@ -147,7 +147,7 @@ def test_other_models_and_records_refuse_it(dpgen, table):
 def test_tables_that_are_too_large_or_mostly_noise_are_told_with_their_numbers(dpgen, table, tmp_path):
     (tmp_path / "t.schema.yaml").write_text(SCHEMA.replace("bins: 4", "bins: 100"))
     status, _, err = dpgen("budget", *table, "privacy.epsilon=0.5", "data.workload=[[age,ill],[ill]]")
-    assert status == 0 and "data.workload: 1 of 2 tables would be mostly noise: that of age, ill has 300 cells" in err
+    assert status == 0 and "1 of 2 tables that are asked for would be mostly noise: that of age, ill has 300 cells" in err
     wide = "  w: {type: integer, low: 0, high: 999, bins: 1000}\n"
     (tmp_path / "t.schema.yaml").write_text(SCHEMA.replace("bins: 4", "bins: 100") + wide)
     status, _, err = dpgen("budget", *table, "data.workload=[[age,w,ill]]")
