@@ -36,10 +36,9 @@ def check_answers(folder: Path, certificate: Mapping[str, Any], verdict: Verdict
     Args:
         certificate: whose stages and noises are those of its settings (`plan_check`).
     """
-    settings, selection = settings_of(certificate), certificate["selection"]
+    settings = settings_of(certificate)
     sets, schema = settings.spec.data.asked_sets, settings.schema
-    # A network that has seen nothing has counted nothing.
-    due = bool(sets) and not (isinstance(selection, dict) and selection["chosen"] is None)
+    due = bool(sets)
     if due != (ANSWERS in certificate["released"]):
         problem = "the settings ask for counts, and there are none" if due else "no settings ask for these counts"
         verdict.problems.append(f"{ANSWERS}: {problem}")
