@@ -53,7 +53,9 @@ def check_answers(folder: Path, certificate: Mapping[str, Any], verdict: Verdict
     if problem is not None:
         verdict.problems.append(f"{ANSWERS}: {problem}")
     else:
-        verdict.checks.append(f"{ANSWERS} holds the counts that are asked for, with the error of the noise on them")
+        # A selection states no noise of its trials.
+        error = ", with the error of the noise on them" if sums_of(certificate, TABLES) else ""
+        verdict.checks.append(f"{ANSWERS} holds the counts that are asked for{error}")
 
 
 def _wrong(

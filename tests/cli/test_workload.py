@@ -10,6 +10,9 @@ import pandas as pd
 import pytest
 
 from lightning_dpgen.release.certificate import digest
+from lightning_dpgen.runs.candidates import read_candidates
+from lightning_dpgen.runs.reporter import SilentReporter
+from lightning_dpgen.runs.select import _untrained
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -142,6 +145,16 @@ def test_other_models_and_records_refuse_it(dpgen, table):
         assert status == 2 and told in err
     status, out, _ = dpgen("budget", *table[:-1], "data.workload=[[age]]")
     assert status == 0 and "standard error of a count" in out
+
+
+def test_a_selection_without_a_trial_releases_a_network_that_has_counted_nothing(table):
+    words = [*table, "data.workload=asked.yaml", "model.components=2,3", "model.label_share=0",
+             "privacy.selection=geometric", "privacy.selection_mean=2", "privacy.fidelity_share=0.1",
+             "privacy.selection_score=fidelity"]  # fmt: skip
+    candidates = read_candidates(words, SilentReporter())
+    assert [settings.spec.data.asked_sets for settings in candidates.settings] == [SETS, SETS]
+    content, settings = _untrained(candidates)
+    assert "answers.csv" not in content.released and "workload" not in settings.declared()
 
 
 def test_tables_that_are_too_large_or_mostly_noise_are_told_with_their_numbers(dpgen, table, tmp_path):
