@@ -10,7 +10,7 @@ from lightning_dpgen.projection.choice import PAIRS, Option
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.reporter import TerminalReporter, warn
 from lightning_dpgen.runs.studies import check_study, first_total, spent_so_far, study_delta_warning, study_of
-from lightning_dpgen.runs.table import aligned, budget_table, decay_line, terms_table
+from lightning_dpgen.runs.table import aligned, answers_table, budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
@@ -32,9 +32,11 @@ def tell_run(spec: RunSpec) -> int:
     if settings.initial is not None:
         print(settings.initial.line)
     print(budget_table(plan, of_person=settings.spec.data.column_of_persons is not None))
-    for line in (decay_line(settings.clipping, plan), terms_table(settings, plan)):
+    for line in (decay_line(settings.clipping, plan), terms_table(settings, plan), answers_table(settings, plan)):
         if line is not None:
             print(line)
+    if settings.parts and settings.spec.data.asked_sets:
+        print("the number of cells follows from what a first pass finds, and may differ")
     _tell_study(settings.spec, plan, settings.n)
     return 0
 

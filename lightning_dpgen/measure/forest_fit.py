@@ -276,6 +276,21 @@ class _Fit:
         # Without noise all tables weigh alike.
         self.of_pairs = (total / max(tables.pair_deviation, 1.0)) ** 2
         self.of_singles = (total / max(tables.single_deviation, 1.0)) ** 2
+        # Tables that other counts have made more exact weigh more.
+        self.finer = {
+            groups: (total / max(own, 1.0)) ** 2 for groups, own in tables.deviations.items() if groups in tables.pairs
+        }
+        self.scale: float | Tensor = self.of_pairs
+        if self.finer:
+            self.scale = torch.full((width, width), self.of_pairs)
+            for (first, second), weight in self.finer.items():
+                self.scale[self.spans[first], self.spans[second]] = weight
+                self.scale[self.spans[second], self.spans[first]] = weight
+        self.scale_of_singles: float | Tensor = self.of_singles
+        if exact := [groups for groups in tables.deviations if len(groups) == 1]:
+            self.scale_of_singles = torch.full((width,), self.of_singles)
+            for (group,) in exact:
+                self.scale_of_singles[self.spans[group]] = (total / max(tables.deviation_of(group), 1.0)) ** 2
         # Blocks of the target that are no matter of components alone: those within a tree, and what was not measured.
         self.measured = set(tables.pairs)
         tree = {group: place for place, groups in enumerate(forest.trees) for group in groups}
@@ -386,16 +401,22 @@ class _Fit:
                 for pair, made, weight in [*walk.neighbours(by_label), *walk.others(sources, by_label)]:
                     if pair in self.measured:
                         target = self.target[:, self.spans[pair[0]], self.spans[pair[1]]]
-                        error = error + weight * self.of_pairs * (made - target).square().sum()
+                        scale = weight * self.finer.get(pair, self.of_pairs)
+                        error = error + scale * (made - target).square().sum()
                         if self.within_held is not None:
                             held_down = self.within_held[self.spans[pair[0]], self.spans[pair[1]]]
                             error = error + weight * (made * held_down).sum()
             every = torch.cat([shares[group] for group in range(len(self.spans))], dim=1)
         divergence = divergence + ((every * tilts).sum(dim=0) * self.held).sum()
         single_errors = (by_label.T @ every - self.singles) * self.known
-        error = error + self.of_singles * single_errors.square().sum()
-        arguments = (self.target, self._made, self.within, self.of_pairs, self.held_down)
+        error = error + _weighed(single_errors, self.scale_of_singles)
+        arguments = (self.target, self._made, self.within, self.scale, self.held_down)
         return error + _Across.apply(every, by_label, *arguments), divergence
+
+
+def _weighed(errors: Tensor, scale: float | Tensor) -> Tensor:
+    """Return the sum of squared errors, by one weight or one for each."""
+    return scale * errors.square().sum() if isinstance(scale, float) else (scale * errors.square()).sum()
 
 
 class _Walk:
@@ -491,7 +512,7 @@ class _Across(torch.autograd.Function):
             for rows, columns in within:
                 made[rows, columns] = 0.0
             # Each table is there twice, once on each side.
-            error += 0.5 * scale * made.square().sum()
+            error += 0.5 * _weighed(made, scale)
             made.mul_(scale)
             if held_down is not None:
                 made.add_(held_down)

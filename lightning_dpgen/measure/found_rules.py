@@ -50,7 +50,7 @@ def find_rules(layout: Layout, tables: NoisyTables) -> list[FoundRule]:
         if layout.label in pair:
             continue
         for given, then, crossed in ((*pair, counts), (*pair[::-1], counts.T)):
-            deviation = tables.pair_deviation * math.sqrt(crossed.shape[1] - 1)
+            deviation = tables.deviation_of(*pair) * math.sqrt(crossed.shape[1] - 1)
             others = crossed.sum(axis=1, keepdims=True) - crossed
             expected = tables.total * np.outer(shares[given], 1.0 - shares[then])
             rare = (others <= _MEASURED * deviation) & (others < _PART * expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +35,7 @@ class NoisyTables:
         single_deviation, pair_deviation: standard deviation of the noise of a number of each.
         total: the number of records, as it is estimated.
         label: the group by whose choices counts are told apart; None where there is one table of each, of all records.
+        deviations: standard deviations of tables that other counts have made more exact, by their groups (`sharpened`).
     """
 
     singles: Mapping[int, np.ndarray]
@@ -43,6 +44,7 @@ class NoisyTables:
     pair_deviation: float
     total: float
     label: int | None = None
+    deviations: Mapping[tuple[int, ...], float] = field(default_factory=dict)
 
     @property
     def labels(self) -> int:
@@ -61,16 +63,61 @@ class NoisyTables:
         singles[self.label] = of_labels[None] / sum(weights.values())
         pairs = {pair: counts.sum(axis=0)[None] for pair, counts in self.pairs.items()}
         root = math.sqrt(self.labels)
-        return NoisyTables(singles, pairs, root * self.single_deviation, root * self.pair_deviation, self.total)
+        finer = {groups: root * own for groups, own in self.deviations.items()}
+        return NoisyTables(
+            singles, pairs, root * self.single_deviation, root * self.pair_deviation, self.total, deviations=finer
+        )
+
+    def deviation_of(self, *groups: int) -> float:
+        """Return the standard deviation of the noise of a number in the table of one group, or of two."""
+        return self.deviations.get(groups, self.single_deviation if len(groups) == 1 else self.pair_deviation)
+
+    def sharpened(self, groups: tuple[int, ...], counts: np.ndarray, deviation: float) -> NoisyTables:
+        """Return the tables with what other counts of the same records say, which have noise of their own.
+
+        Each table of these groups moves to the estimate of least variance of its cells and its sums, in which the other
+        counts say the same: those of more groups are added up. A deviation is never below the true one.
+
+        Args:
+            groups: any of them, in the order of the axes.
+            counts: an axis for each group.
+            deviation: the standard deviation of the noise of each number.
+
+        Example:
+            >>> before = NoisyTables({0: np.array([[6.0, 2.0]])}, {}, 2.0, 2.0, total=8.0)
+            >>> after = before.sharpened((0,), np.array([4.0, 4.0]), 2.0)
+            >>> after.singles[0], round(after.deviation_of(0), 3)
+            (array([[5., 3.]]), 1.414)
+        """
+        singles, pairs, deviations = dict(self.singles), dict(self.pairs), dict(self.deviations)
+        for own, table in [*(((group,), table) for group, table in singles.items()), *pairs.items()]:
+            if not set(own) <= set(groups):
+                continue
+            # The first axis is that of the label, or there is one table.
+            axes = (-1 if self.label is None else self.label, *own)
+            added = tuple(axis for axis, group in enumerate(groups) if group not in axes)
+            kept = [group for group in groups if group in axes]
+            summed = tuple(axis for axis, group in enumerate(axes) if group not in groups)
+            other = counts.sum(axis=added).transpose([kept.index(group) for group in axes if group in groups])
+            number = math.prod(table.shape[axis] for axis in summed)
+            # Without noise all counts say the same.
+            variance = max(self.deviation_of(*own), 1e-9) ** 2
+            noise = max(deviation, 1e-9) ** 2 * math.prod(counts.shape[axis] for axis in added)
+            gain = variance / (number * variance + noise)
+            moved = table + gain * (np.expand_dims(other, summed) - table.sum(axis=summed, keepdims=True))
+            (singles if len(own) == 1 else pairs)[own[0] if len(own) == 1 else own] = moved
+            if self.deviation_of(*own):
+                deviations[own] = math.sqrt(variance * (1.0 - gain))
+        return replace(self, singles=singles, pairs=pairs, deviations=deviations)
 
     def shares(self) -> list[np.ndarray]:
         """Return the shares of each group's choices: its own counts and those of its pairs, by their inverse variance."""
         tables = self.of_all
-        trust = {group: 1.0 / max(tables.single_deviation, 1.0) ** 2 for group in tables.singles}
+        trust = {group: 1.0 / max(tables.deviation_of(group), 1.0) ** 2 for group in tables.singles}
         sums = {group: trust[group] * counts[0] for group, counts in tables.singles.items()}
         for pair, (counts,) in tables.pairs.items():
             for group, axis in zip(pair, (1, 0), strict=True):
-                variance = max(tables.pair_deviation, 1.0) ** 2 * counts.shape[axis]
+                variance = max(tables.deviation_of(*pair), 1.0) ** 2 * counts.shape[axis]
                 sums[group] = sums[group] + counts.sum(axis=axis) / variance
                 trust[group] += 1.0 / variance
         return [nearest_shares(sums[group] / trust[group] / tables.total) for group in sorted(sums)]
@@ -168,7 +215,8 @@ def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> 
     """
     found = {}
     for number, ((first, second), (counts,)) in enumerate(tables.of_all.pairs.items()):
-        about = (counts, tables.of_all.pair_deviation, shares[first], shares[second], tables.total)
+        deviation = tables.of_all.deviation_of(first, second)
+        about = (counts, deviation, shares[first], shares[second], tables.total)
         if evidence(*about) > _CERTAIN:
             own = estimate_pair(*about, np.random.default_rng((seed, number)))
             if own.sure > _SURE:

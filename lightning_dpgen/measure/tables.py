@@ -37,10 +37,12 @@ from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.labelled import LEAST, added_up, takes_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
-from lightning_dpgen.privacy.plain_text import listed
+from lightning_dpgen.privacy.plain_text import listed, say_count
 from lightning_dpgen.privacy.plan import Plan
 
 TABLES = "tables"
+# The name of the counts of sets of columns that a user asks for, and their share of the access.
+ASKED, WORKLOAD_SHARE = "workload", 1 / 3
 # The ridge of the label's regression: so many times the variance of a noisy share, and the least.
 _RIDGE, _LEAST = 140.0, 2e-4
 # Counts are by the label where a cell holds so many records more than its noise has deviations, for two labels: each gets
@@ -71,6 +73,8 @@ class TableRecipe(Recipe):
             share.
         label_sharpness: factor of the differences between the logits of labels. At 1 labels are drawn as real ones are;
             more helps classifiers that learn from the table, and takes the doubt out of doubtful rows.
+        asked: sets of groups whose tables of counts are measured beside the others, in the same access: they get
+            `WORKLOAD_SHARE` of it, and `pairs_share` is a share of the rest.
 
     Raises:
         ValueError: for records of other kinds, a share outside (0, 1), or one for a label that no other choice tells of.
@@ -85,6 +89,7 @@ class TableRecipe(Recipe):
     label_sharpness: float = 1.0
     by_label: bool = False
     crossed: bool = False
+    asked: tuple[tuple[int, ...], ...] = ()
     # The last fit and its measurements: a fit takes seconds, and each access of the label asks for it.
     _last: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -109,7 +114,8 @@ class TableRecipe(Recipe):
     def workloads(self) -> tuple[Workload, ...]:
         """The tables, and the accesses of the label."""
         share = 1.0 - self.label_share
-        weights = {"singles": 1.0 - self.pairs_share, "pairs": self.pairs_share}
+        rest = 1.0 - (WORKLOAD_SHARE if self.asked else 0.0)
+        weights = {"singles": rest * (1.0 - self.pairs_share), "pairs": rest * self.pairs_share, ASKED: WORKLOAD_SHARE}
         crossings = crossing_workloads(self.n) if self.crossed and self.label_share else ()
         share -= sum(one.share for one in crossings)
         tables = Workload(TABLES, {name: weights[name] for name in self.tables}, self.n, share)
@@ -124,8 +130,9 @@ class TableRecipe(Recipe):
     def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
         """Return the statistics of a stage.
 
-        Tables are `singles`, and `pairs` if there are two groups besides the label: one record changes one cell of each by
-        1. The label has `gradient` and `agreement`, at the weights that have been reached.
+        Tables are `singles`, `pairs` if there are two groups besides the label, and `workload` for sets that are asked
+        for: one record changes one cell of each by 1. The label has `gradient` and `agreement`, at the weights that have
+        been reached.
         """
         if stage == CROSSINGS:
             return {"choice": self._counts(state, self._left(state)[1])}
@@ -136,7 +143,36 @@ class TableRecipe(Recipe):
         return self.tables
 
     def warning(self, plan: Plan) -> str | None:
-        """Return how noisy a cell of the tables of two columns is where the noise outweighs its records, else None."""
+        """Return how noisy a cell of tables of columns is where the noise outweighs its records, else None."""
+        found = [own for own in (self._warning_of_pairs(plan), self._warning_of_asked(plan)) if own is not None]
+        return "; ".join(found) or None
+
+    @property
+    def cells_asked(self) -> list[int]:
+        """The number of cells of each table that is asked for."""
+        return [math.prod(self.schema.layout.groups[group] for group in own) for own in self.asked]
+
+    def deviation_of_asked(self, plan: Plan) -> float:
+        """Return the standard deviation of the noise of a count of the sets that are asked for."""
+        return plan.stage(TABLES).access.multipliers[ASKED] * self.tables[ASKED].bound * plan.max_rows
+
+    def _warning_of_asked(self, plan: Plan) -> str | None:
+        if not self.asked:
+            return None
+        deviation, names = self.deviation_of_asked(plan), list(self.schema.choices)
+        counted = zip(self.asked, self.cells_asked, strict=True)
+        noisy = {own: cells for own, cells in counted if cells * deviation > self.n}
+        if not noisy:
+            return None
+        largest = max(noisy, key=noisy.__getitem__)
+        return (
+            f"{len(noisy):,} of {say_count(len(self.asked), 'table')} that are asked for would be mostly noise: that of "
+            f"{listed(names[group] for group in largest)} has {noisy[largest]:,} cells, with "
+            f"{self.n / noisy[largest]:.2g} records in a cell on average and noise of standard deviation {deviation:,.1f}; "
+            "ask for fewer columns or fewer tables, or raise epsilon"
+        )
+
+    def _warning_of_pairs(self, plan: Plan) -> str | None:
         tables = self.tables.get("pairs")
         if tables is None:
             return None
@@ -159,13 +195,19 @@ class TableRecipe(Recipe):
 
     @property
     def tables(self) -> dict[str, Marginals]:
-        """All tables: `singles`, and `pairs` if there are two groups; by label, the label is the first group of each."""
+        """All tables: `singles`, `pairs` if there are two groups, each by the label if any is, and what is asked for."""
         layout = self.schema.layout
         label = (layout.label,) if self.by_label else ()
         groups = [group for group in range(len(layout.groups)) if group not in label]
         tables = {"singles": Marginals(layout, [(*label, group) for group in groups])}
         pairs = [(*label, *pair) for pair in itertools.combinations(groups, 2)]
-        return tables | ({"pairs": Marginals(layout, pairs)} if pairs else {})
+        tables |= {"pairs": Marginals(layout, pairs)} if pairs else {}
+        return tables | ({ASKED: Marginals(layout, self.asked)} if self.asked else {})
+
+    def answers(self, state: State) -> tuple[list[Tensor], float]:
+        """Return the noisy tables of the sets that were asked for, and the standard deviation of each count's noise."""
+        measured = state[TABLES][0][ASKED]
+        return self.tables[ASKED].tables_of(measured.sums), measured.deviation
 
     def _measured(self, state: State) -> tuple[dict[str, Marginals], Mapping[str, Measured]]:
         """Return the tables that were measured, and what was found."""
@@ -175,9 +217,11 @@ class TableRecipe(Recipe):
         """Return what was found of each group, and of each two."""
         by_label, counts = int(self.by_label), {"singles": {}, "pairs": {}}
         for name, own in measured.items():
+            if name == ASKED:
+                continue
             for groups, table in zip(tables[name].tables, tables[name].tables_of(own.sums), strict=True):
                 counts[name][groups[by_label:]] = table.numpy() if by_label else table.numpy()[None]
-        return NoisyTables(
+        noisy = NoisyTables(
             singles={group: table for (group,), table in counts["singles"].items()},
             pairs=counts["pairs"],
             single_deviation=measured["singles"].deviation,
@@ -185,6 +229,11 @@ class TableRecipe(Recipe):
             total=total_of(tables, measured),
             label=self.schema.layout.label if by_label else None,
         )
+        if self.asked:
+            own = measured[ASKED]
+            for groups, table in zip(self.asked, tables[ASKED].tables_of(own.sums), strict=True):
+                noisy = noisy.sharpened(groups, table.numpy(), own.deviation)
+        return noisy
 
     def _fitted(self, state: State) -> tuple[Mixture, MadeUp | None]:
         tables, measured = self._measured(state)

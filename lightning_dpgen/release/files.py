@@ -9,7 +9,7 @@ from lightning_dpgen.release.opened import read_json_file
 
 CERTIFICATE, MODEL, WEIGHTS = "privacy.json", "model.json", "model.safetensors"
 SYNTHETIC, SHEET, PROJECTED = "synthetic.parquet", "samples.png", "projected.parquet"
-FIGURE = "fidelity.json"
+FIGURE, ANSWERS = "fidelity.json", "answers.csv"
 # The signature of the certificate, which may be added to a release, and is therefore not among the files that it hashes.
 SIGNATURE = f"{CERTIFICATE}.sig"
 REPORT, CARD, CROISSANT = "report.html", "README.md", "croissant.json"

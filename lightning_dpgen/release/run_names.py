@@ -12,7 +12,7 @@ RUN_NAMES = frozenset(
         "bins_share", "by", "channels", "classes", "clipping", "columns", "day", "decimals", "discovered",
         "discovery_share", "fidelity_share", "fit", "form", "header", "height", "high", "label", "length", "low",
         "max_items", "n_share", "options", "outside", "person", "rows_independent", "separator", "split", "steps",
-        "target", "threshold", "time", "weekdays", "width",
+        "target", "threshold", "time", "weekdays", "width", "workload",
     }
 )  # fmt: skip
 

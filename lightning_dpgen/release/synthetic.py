@@ -21,6 +21,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.declared import declared_records
+from lightning_dpgen.release.answers import Answers
 from lightning_dpgen.release.bounds import bytes_of_record, default_rows
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import INIT
@@ -29,7 +30,7 @@ from lightning_dpgen.release.described import described, kept_constraints
 from lightning_dpgen.release.description import MEASURED_KINDS
 from lightning_dpgen.release.distributions import shown
 from lightning_dpgen.release.examples import example_condition, size_category, tasks
-from lightning_dpgen.release.files import FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
+from lightning_dpgen.release.files import ANSWERS, FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.licenses import LICENSE
 from lightning_dpgen.release.limits import sentence
 from lightning_dpgen.release.pictures import MOST_ROWS, write_sheet
@@ -49,6 +50,7 @@ class SyntheticContent:
         rows, seed: number and seed of the synthetic records; public.
         figure: their closeness to the real ones, if it was bought with a share of the budget (`measure_fidelity`).
         limits: sentences about what to expect of them, from public numbers alone, for report and card.
+        answers: noisy counts of the sets of columns that were asked for.
 
     Raises:
         Diverged: for a mixture that is not finite.
@@ -59,6 +61,7 @@ class SyntheticContent:
     seed: int
     figure: dict[str, float] | None = None
     limits: tuple[str, ...] = ()
+    answers: Answers | None = None
 
     def __post_init__(self) -> None:
         self.mixture.check_finite()
@@ -76,7 +79,8 @@ class SyntheticContent:
     @property
     def released(self) -> tuple[str, ...]:
         pictured, measured = self._draw is not None, self.figure is not None
-        return (MODEL, WEIGHTS, SYNTHETIC) + (SHEET,) * pictured + (FIGURE,) * measured
+        asked = self.answers is not None
+        return (MODEL, WEIGHTS, SYNTHETIC) + (SHEET,) * pictured + (FIGURE,) * measured + (ANSWERS,) * asked
 
     @property
     def _draw(self) -> Callable[[Path, Release], None] | None:
@@ -99,6 +103,8 @@ class SyntheticContent:
             self._draw(folder / SHEET, release)
         if self.figure is not None:
             (folder / FIGURE).write_text(json.dumps(self.figure, indent=2) + "\n", encoding="utf-8")
+        if self.answers is not None:
+            self.answers.write(folder / ANSWERS, private=private)
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
         schema = self.mixture.network.schema
@@ -125,6 +131,7 @@ class SyntheticContent:
             size=size_category(self.rows),
             tasks=tasks(schema),
             figure=self.figure,
+            answers=None if self.answers is None else self.answers.deviation,
             measured=self.mixture.network.kind in MEASURED_KINDS,
             classified=_label(schema) if isinstance(self.mixture.network, LabelledNetwork) else None,
         )

@@ -94,7 +94,7 @@ def learn(run: Context, records: Records | InBlocks | None) -> SyntheticContent:
     Raises:
         UsageError: if the training diverges; what was drawn until then is spent.
     """
-    settings, spec = run.settings, run.settings.spec
+    settings, spec, answers = run.settings, run.settings.spec, None
     if records is not None:
         keep_warnings(run.folder, settings, records)
     if spec.trainer.threads is not None:
@@ -120,9 +120,9 @@ def learn(run: Context, records: Records | InBlocks | None) -> SyntheticContent:
             )
         # Nothing to follow for the others.
         run.ranks.broadcast_object(None)
-        mixture = measured_mixture(run, records)
+        mixture, answers = measured_mixture(run, records)
     limits = plan_limits(settings, run.account.plan)
-    content = SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records), limits)
+    content = SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records), limits, answers)
     if (drawn := content.first_draw) is not None:
         run.reporter.say(drawn.said)
         run.reporter.warn(drawn.warning)

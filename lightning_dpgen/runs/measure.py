@@ -22,13 +22,14 @@ from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState
 from lightning_dpgen.privacy.room import make_room
+from lightning_dpgen.release.answers import Answers
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.resume import load_state, paid_once, say_plan
 from lightning_dpgen.runs.run_dir import remove_blocks
 
 
-def measured_mixture(run: Context, records: Records | InBlocks | None) -> Mixture:
-    """Return the mixture that is fitted to what has been measured.
+def measured_mixture(run: Context, records: Records | InBlocks | None) -> tuple[Mixture, Answers | None]:
+    """Return the mixture that is fitted to what has been measured, and the counts that `data.workload` asks for.
 
     Args:
         records: None where the run goes on and `needs_records` no more.
@@ -47,18 +48,18 @@ def measured_mixture(run: Context, records: Records | InBlocks | None) -> Mixtur
         account.go_on(accesses | paid_once(account))
         say_plan(run)
     with run.interrupts.patient():
-        if records is None:
-            mixture = recipe.fitted(state)
-        else:
+        if records is not None:
             component = label_components if isinstance(records, InBlocks) else label_components(records)
             _refuse_lost(run, recipe, state)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", MostlyNoise)  # it was said with the plan
-                mixture = recipe.measure(records, component, account, state=state, **_kept_by(run))
+                state = recipe.measured(records, component, account, state=state, **_kept_by(run))
+        mixture = recipe.fitted(state)
     run.interrupts.stop_here()
     if account.finished:
         account.verify_complete()
-    return mixture
+    sets = run.settings.spec.data.asked_sets
+    return mixture, Answers(run.settings.schema, sets, *recipe.answers(state)) if sets else None
 
 
 def labelled_mixture(run: Context, records: Records | InBlocks, mixture: Mixture) -> Mixture:

@@ -31,7 +31,7 @@ from lightning_dpgen.runs.moved import check_moved
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.run_dir import remove_blocks
 from lightning_dpgen.runs.studies import check_study, mark, spent_so_far, study_delta_warning, study_of
-from lightning_dpgen.runs.table import budget_table, decay_line, terms_table
+from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
 from lightning_dpgen.specs.compute import RaySpec
 from lightning_dpgen.specs.model import CustomSpec
@@ -154,6 +154,7 @@ class _Run:
         self.reporter.say(budget_table(plan, of_person=self.spec.data.column_of_persons is not None))
         self.reporter.say(decay_line(settings.clipping, plan))
         self.reporter.say(terms_table(settings, plan))
+        self.reporter.say(answers_table(settings, plan))
         return plan
 
     def _look(self, settings: Settings | None, plan: Plan) -> Any:

@@ -283,7 +283,11 @@ def _read_as(candidates: Candidates) -> dict[str, Any]:
 def _untrained(candidates: Candidates) -> tuple[SyntheticContent, Settings]:
     """Return a network that has seen nothing: released where no trial is drawn, and what a score is tried out on."""
     plain = {"model": VAESpec(), "clipping": DPNormSpec(), "split": SplitSpec()}
-    made = fill(candidates.settings[0].spec.changed(**plain), candidates.source)
+    spec = candidates.settings[0].spec
+    if spec.data.asked_sets is not None:
+        # It counts nothing.
+        plain["data"] = spec.data.changed(workload=None)
+    made = fill(spec.changed(**plain), candidates.source)
     module = made.module(Account(made.plan()))
     mixture = Mixture(module.network.float().eval(), torch.ones(module.k) / module.k)
     return SyntheticContent(mixture, made.rows, made.spec.seed), made

@@ -17,6 +17,8 @@ from lightning_dpgen.specs.settings import Settings
 
 _KINDS = {GAUSSIAN: "Gaussian", LAPLACE: "Laplace", PURE: "pure"}
 _METHODS = {"pld": "privacy loss distributions", "closed form": "closed form", "rdp": "Renyi moments"}
+# The sets of columns that are listed.
+_MOST_SETS = 20
 _HEADER = ("stage", "mechanism", "noise multiplier", "steps", "share", "epsilon alone")
 
 
@@ -104,6 +106,20 @@ def terms_table(settings: Settings, plan: Plan) -> str | None:
     multiplier = training.multipliers["gradient"]
     noise = f"noise of a number of the mean gradient: {multiplier * sum(parts):.3g}, {multiplier:.3g} times the sensitivity"
     return "\n".join(["", aligned(rows), f"{noise}; of records alone {multiplier * parts[0]:.3g}"])
+
+
+def answers_table(settings: Settings, plan: Plan) -> str | None:
+    """Return the error of the counts that `data.workload` asks for, as text; None where nothing is asked for."""
+    sets = settings.spec.data.asked_sets
+    if not sets or not plan.private:
+        return None
+    recipe, n = settings.recipe, settings.n
+    deviation = recipe.deviation_of_asked(plan)
+    rows = [("counts of", "cells", "records in a cell, on average", "standard error of a count", "of n")]
+    for own, cells in zip(sets, recipe.cells_asked, strict=True):
+        rows.append((listed(own), f"{cells:,}", f"{n / cells:,.1f}", f"{deviation:,.1f}", f"{deviation / n:.2%}"))
+    more = [] if len(rows) <= _MOST_SETS + 1 else [f"and {len(rows) - 1 - _MOST_SETS:,} more, each with this error"]
+    return "\n".join(["", aligned(rows[: _MOST_SETS + 1]), *more])
 
 
 def _bound(rule: ClippingRule) -> tuple[float, str]:

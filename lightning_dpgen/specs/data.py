@@ -34,6 +34,14 @@ def _bins_share() -> Any:
     )  # fmt: skip
 
 
+def _workload() -> Any:
+    return setting(
+        "model=measured: sets of 1 to 4 columns whose tables of counts get a third of what tables may spend, and are "
+        "released with error bars, as in [[age,diagnosis],[region,sex,income]], or a YAML or JSON file with such a list "
+        "under workload; PUBLISHED"
+    )
+
+
 class DataSpec(Spec):
     """The settings of all kinds of data."""
 
@@ -62,6 +70,11 @@ class DataSpec(Spec):
     def share_of_values(self) -> float | None:
         """The share of the budget for how columns are distributed; None for none."""
         return getattr(self, "bins_share", None) or None
+
+    @property
+    def asked_sets(self) -> Any:
+        """The sets of columns whose tables of counts are asked for, or the file that holds them; None for none."""
+        return getattr(self, "workload", None)
 
     def model_post_init(self, _: Any) -> None:
         if self.n is not None and self.n_share is not None:
@@ -108,6 +121,7 @@ class PublicTableSpec(DataSpec):
     source: Literal["adult", "mushroom"]
     bins_share: float | None = _bins_share()
     bins: int | None = setting("the number of bins of numbers, if the schema does not say", **_BINS)
+    workload: list[list[Name]] | Place | None = _workload()
 
 
 class PublicBasketsSpec(DataSpec):
@@ -167,6 +181,7 @@ class TableSpec(_InFile, _OfPersons):
     )
     bins_share: float | None = _bins_share()
     bins: int | None = setting("the number of bins of numbers, if the schema does not say", **_BINS)
+    workload: list[list[Name]] | Place | None = _workload()
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -283,6 +298,7 @@ class CustomDataSpec(_OfPersons):
     )
     bins_share: float | None = _bins_share()
     bins: int | None = setting("for a frame: the number of bins of numbers, if the schema does not say", **_BINS)
+    workload: list[list[Name]] | Place | None = _workload()
 
 
 AnyData = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -144,18 +145,23 @@ def _symmetries(asked: Any, schema: Schema) -> dict[str, Any] | None:
     return asdict(found)
 
 
-def make_recipe(spec: MeasuredSpec, schema: Schema, *, n: int, seed: int, strength: float) -> Recipe:
+def make_recipe(
+    spec: MeasuredSpec, schema: Schema, *, n: int, seed: int, strength: float, sets: Sequence[Sequence[str]] = ()
+) -> Recipe:
     """Return what is measured, and what is fitted to it.
 
     Args:
         spec: complete.
         strength: the declared number of records in units of the noise that the budget buys (`Defaults`).
+        sets: names of columns of a table, whose tables of counts are asked for.
     """
     if isinstance(schema, TableSchema):
+        groups = list(schema.choices)
+        asked = tuple(tuple(map(groups.index, own)) for own in sets)
         sharpness = 1.0 if spec.label_sharpness is None else spec.label_sharpness
         return TableRecipe(
             schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed, label_share=spec.label_share,
-            label_sharpness=sharpness, by_label=pays_by_label(schema.layout, strength),
+            label_sharpness=sharpness, by_label=pays_by_label(schema.layout, strength), asked=asked,
             crossed=bool(spec.label_share) and buys_crossings(schema.layout, n, strength),
         )  # fmt: skip
     if isinstance(schema, BasketSchema):

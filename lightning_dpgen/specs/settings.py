@@ -49,6 +49,7 @@ from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import completed
 from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.specs.workload import check_sets, read_sets
 
 if TYPE_CHECKING:
     from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -62,6 +63,8 @@ _ASSUMED_EPSILON = 4.0
 # that was raised until a run went on would tell what it had stopped for.
 _NOT_KEPT = {"path", "url", "query", "schema_", "items", "memory_gib", "max_moved"}
 _NOT_SHOWN = _NOT_KEPT | {"source", "n", "bins"}
+# The setting of the data that neither says what a record is nor changes what a first pass buys.
+_WORKLOAD = "workload"
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ class Settings:
         """The statistics that are measured, where nothing is trained."""
         spec = self.spec
         strength = strength_of(self.n, _epsilon(spec), spec.privacy.delta, spec.data.most_rows)
-        return make_recipe(spec.model, self.schema, n=self.n, seed=spec.seed, strength=strength)
+        sets = spec.data.asked_sets or ()
+        return make_recipe(spec.model, self.schema, n=self.n, seed=spec.seed, strength=strength, sets=sets)
 
     def module(self, account: Account, clipping: ClippingRule | None = None) -> PrivateMixture:
         """Return the module that is trained on an account, by the settings' clipping rule or another one.
@@ -214,7 +218,7 @@ def read_as(spec: RunSpec, source: Source) -> dict[str, Any]:
     """Return all that decides what a record is, and what is bought before the rest can be planned."""
     data, privacy = spec.data.given(), spec.privacy
     return {
-        "data": {name: value for name, value in data.items() if name not in _NOT_KEPT},
+        "data": {name: value for name, value in data.items() if name not in {*_NOT_KEPT, _WORKLOAD}},
         "schema": source.description,
         "privacy": {name: getattr(privacy, name) for name in ("epsilon", "delta", "noise", "unit", "study")},
     }
@@ -359,6 +363,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     if initial is not None:
         check_records(spec, initial, schema, source.open_parts)
         spec = take_sizes(spec, initial)
+    spec = _with_sets(spec, schema)
     if isinstance(spec.model, AutoSpec):
         return _choose(spec, source, schema, found)
     spec, defaults = _complete(spec, schema, source.open_parts)
@@ -367,6 +372,7 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
         check_model(model, schema, data.n, data.source)
     elif spec.clipping != DPNormSpec():
         raise _clips_nothing(spec.clipping.rule, model.name)
+    check_counted(spec)
     _check_trainer(spec)
     split, centres = _split(spec, schema)
     clipping = None
@@ -390,6 +396,35 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     except ValueError as error:
         raise UsageError(str(error)) from None
     return settings
+
+
+def _with_sets(spec: RunSpec, schema: Schema) -> RunSpec:
+    """Return the settings with the sets of columns that are asked for in place of their file, all of them checked."""
+    if spec.data.asked_sets is None:
+        return spec
+    spec = spec.changed(data=spec.data.changed(**{_WORKLOAD: read_sets(spec.data.asked_sets)}))
+    check_workload(spec, schema)
+    return spec
+
+
+def check_workload(spec: RunSpec, schema: Schema) -> None:
+    """Refuse sets of columns of which no table of counts can be measured (`specs.workload.check_sets`)."""
+    data = spec.data
+    if data.asked_sets is not None:
+        budget = {"epsilon": _epsilon(spec), "delta": spec.privacy.delta, "max_rows": data.most_rows}
+        check_sets(data.asked_sets, schema, n=data.n, **budget)
+
+
+def check_counted(spec: RunSpec) -> None:
+    """Refuse sets of columns for a model that measures no tables of counts.
+
+    Raises:
+        UsageError: naming the model.
+    """
+    if spec.data.asked_sets is not None and not isinstance(spec.model, MeasuredSpec):
+        raise UsageError(
+            f"data.workload: model={spec.model.name} measures no tables of counts; take model=measured, or leave it out"
+        )
 
 
 def _described(rule: ClippingRule) -> dict[str, Any]:

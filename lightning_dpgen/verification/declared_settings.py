@@ -28,7 +28,7 @@ from lightning_dpgen.specs.model import AutoSpec, CustomSpec
 from lightning_dpgen.specs.modules import check_model
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
-from lightning_dpgen.specs.settings import Settings, default_unit
+from lightning_dpgen.specs.settings import Settings, check_counted, check_workload, default_unit
 from lightning_dpgen.specs.source import check_discovery
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import names_of, parse, variants
@@ -93,8 +93,12 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
         raise UsageError(f"data={data.source}: is of kind {data.kind}, and the schema of kind {schema.kind}")
     if isinstance(data, SeriesSpec | PicturesSpec | PublicPicturesSpec) and source_of(data).declare() != schema:
         raise UsageError("schema: it is not the one that these settings of the data describe")
+    if isinstance(data.asked_sets, str):
+        raise UsageError("workload: expected sets of columns, and it names a file")
     spec, parts = spec.changed(data=data), _parts(declared.get("discovered"), schema, data)
     check_privacy(spec)
+    check_counted(spec)
+    check_workload(spec, schema)
     check_discovery(data, parts)
     rule = None
     if trained:

@@ -27,6 +27,7 @@ from lightning_dpgen.release.signature import fingerprint, is_signed_by, read_pu
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
 from lightning_dpgen.release.unit_check import check_unit
 from lightning_dpgen.release.verdict import Verdict
+from lightning_dpgen.verification.answers_check import check_answers
 from lightning_dpgen.verification.declared_settings import declared_unit
 from lightning_dpgen.verification.epsilon_check import check_epsilon
 from lightning_dpgen.verification.noise_check import check_noises
@@ -91,6 +92,8 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
             found = check_plan(certificate, model)
             for lines, said in zip(found, (verdict.problems, verdict.checks, verdict.notes), strict=True):
                 said += lines
+            if verdict.good:
+                check_answers(folder, certificate, verdict)
         elif PROJECTED not in certificate["released"]:
             verdict.has_plan = False
             verdict.notes.append(

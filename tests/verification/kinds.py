@@ -45,6 +45,7 @@ KINDS = {
                        "data.bins_share=0.1"],
     "chosen": [*TABLE, "data.bins_share=0.1", "privacy.noise=secure"],
     "persons": [*TABLE, *PERSONS, "model=measured", "model.label_share=0"],
+    "asked for": [*TABLE, "model=measured", "data.bins_share=0", "data.workload=[[a,c],[b,number,a]]"],
     "found": [*OPEN, "model=measured", "privacy.epsilon=8"],
     "found of persons": [*OPEN, *PERSONS, "model=measured", "privacy.epsilon=8"],
     "number": [*TABLE[:3], "data.n_share=0.05", "model=measured"],

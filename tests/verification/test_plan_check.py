@@ -172,7 +172,7 @@ def _forgeries(kind):
     yield "another model", lambda c, m: c["declared"]["model"].update(name="a model")
     yield "no name of a model", lambda c, m: c["declared"]["model"].pop("name")
     for name in ("split", "clipping", "schema", "seed", "rows", "n_share", "discovered", "discovery_share", "max_rows",
-                 "person", "fidelity_share"):  # fmt: skip
+                 "person", "fidelity_share", "workload"):  # fmt: skip
         if name in certificate["declared"]:
             yield f"without {name}", lambda c, m, name=name: c["declared"].pop(name)
     for name in ("rate", "steps", "noise", "components", "pairs_share", "waves", "cells", "label_share", "group_c"):
