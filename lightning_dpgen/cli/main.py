@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 from lightning_dpgen.cli import verbose
 from lightning_dpgen.cli.arguments import HelpPrinted
+from lightning_dpgen.privacy import pace
+from lightning_dpgen.privacy.launched import launched_as
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.privacy.software import installed_version
@@ -36,6 +38,8 @@ COMMANDS = {
     "evaluate": "compare a release with real data (the result is private)",
     "completion": "print a script that completes commands, settings and their values in bash, zsh or fish",
 }
+# They ask for a password, which nothing is written over.
+_ASKING = ("sign", "push")
 
 
 def usage() -> str:
@@ -59,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv[0] == "--version":
             print(f"dpgen {version}")
             return OK
-        with verbose.told(asked):
+        # One of several devices speaks for all.
+        shown_on = None if argv[0] in _ASKING or launched_as() else sys.stderr
+        with pace.shown(shown_on), pace.stage(f"dpgen {argv[0]}"), verbose.told(asked):
             with leaving_at_once():
                 command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
             return command.run(argv[1:])

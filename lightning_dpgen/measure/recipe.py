@@ -16,6 +16,7 @@ from lightning_dpgen.measure.workload import Components, Measured, State, Worklo
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.passes.reduce import InBlocks
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.stage_spec import StageSpec
@@ -145,12 +146,14 @@ class Recipe(ABC):
                 if not made:
                     raise ValueError(f"account=None: the state lacks {workload.stage!r}, which an account has to pay for")
                 continue
-            while len(made) < workload.rounds and (not made or account.remaining(workload.stage)):
-                statistics = self.statistics(workload.stage, state)
-                reserve({**state, workload.stage: (*made, _zeros(statistics, account.ledger.run))})
-                made.append(workload.measure(statistics, records, component, account))
-                state = {**state, workload.stage: tuple(made)}
-                save(state)
+            with pace.stage(f"measuring {workload.stage}", workload.rounds, done=len(made)) as progress:
+                while len(made) < workload.rounds and (not made or account.remaining(workload.stage)):
+                    statistics = self.statistics(workload.stage, state)
+                    reserve({**state, workload.stage: (*made, _zeros(statistics, account.ledger.run))})
+                    made.append(workload.measure(statistics, records, component, account))
+                    state = {**state, workload.stage: tuple(made)}
+                    save(state)
+                    progress.advance()
         return state
 
     def fits(self, state: State) -> bool:

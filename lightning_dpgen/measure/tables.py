@@ -27,6 +27,7 @@ from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.labelled import LEAST, added_up, takes_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.plan import Plan
 
@@ -133,7 +134,10 @@ class TableRecipe(Recipe):
     def _mixture(self, state: State) -> Mixture:
         """Fit the mixture to these tables, with the label that follows from its accesses."""
         mixture, regression = self._fitted(state)
-        return mixture if regression is None else regression.labelled(mixture, state[LABELS], self.label_sharpness)
+        if regression is None:
+            return mixture
+        with pace.stage("giving the label its shares"):
+            return regression.labelled(mixture, state[LABELS], self.label_sharpness)
 
     @property
     def tables(self) -> dict[str, Marginals]:
@@ -190,7 +194,8 @@ class TableRecipe(Recipe):
             put_shares_right(mixture, forest.shares, {layout.label} if self.label_share else ())
             if self.label_share:
                 ridge = max(_RIDGE * (noisy.single_deviation / noisy.total) ** 2, _LEAST)
-                regression = LabelRegression(layout, _made_up(mixture, self.seed), noisy.total, ridge)
+                with pace.stage("looking at the label in made-up records"):
+                    regression = LabelRegression(layout, _made_up(mixture, self.seed), noisy.total, ridge)
             # The measurements are kept beside the fit, so that no others can get their ids.
             self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, regression))
         return self._last["fitted"]

@@ -12,6 +12,7 @@ import pyarrow as pa
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.reduce import InBlocks
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.plain_text import say_count
@@ -146,7 +147,8 @@ class _Run:
 
     def _plan(self, settings: Settings, promise: Plan | None = None) -> Plan:
         _LOG.debug("planning: solving for the noise of each stage")
-        plan = settings.plan(promise)
+        with pace.stage("planning the noise"):
+            plan = settings.plan(promise)
         for text in plan_warnings(settings, plan):
             self.reporter.warn(text)
         self.reporter.say(settings.chosen)
@@ -269,9 +271,10 @@ class _Run:
         content = learn(run, records)
         _LOG.debug("drawing synthetic records, and writing the release")
         declared = settings.declared()
-        certificate = write_release(
-            self.folder.release, self.folder.staging, content, account, unit=settings.unit, declared=declared
-        )
+        with pace.stage("writing the release"):
+            certificate = write_release(
+                self.folder.release, self.folder.staging, content, account, unit=settings.unit, declared=declared
+            )
         # Encoded records, where they were read in blocks, have been learned from.
         remove_blocks(self.folder.root)
         return certificate
