@@ -228,7 +228,7 @@ def fit_forest(
 
         @functools.cache
         def distance(together: float) -> float:
-            progress.total = max(progress.total, progress.done + trial + steps)
+            progress.total = max(progress.total or 0.0, progress.done + trial + steps)
             short = _Fit(forest, seen, k, seed, together, free, held_down).descended(trial, progress)
             return _Fit(forest, held_out, k, seed, together, free, None).distance(short)
 

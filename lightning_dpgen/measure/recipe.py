@@ -146,14 +146,20 @@ class Recipe(ABC):
                 if not made:
                     raise ValueError(f"account=None: the state lacks {workload.stage!r}, which an account has to pay for")
                 continue
+
+            def lacks(workload: Workload = workload, made: list[Mapping[str, Measured]] = made) -> bool:
+                return len(made) < workload.rounds and (not made or account.remaining(workload.stage) > 0)
+
+            # The first statistics may follow from a fit, whose time says nothing of the others.
+            statistics = self.statistics(workload.stage, state) if lacks() else {}
             with pace.stage(f"measuring {workload.stage}", workload.rounds, done=len(made)) as progress:
-                while len(made) < workload.rounds and (not made or account.remaining(workload.stage)):
-                    statistics = self.statistics(workload.stage, state)
+                while lacks():
                     reserve({**state, workload.stage: (*made, _zeros(statistics, account.ledger.run))})
                     made.append(workload.measure(statistics, records, component, account))
                     state = {**state, workload.stage: tuple(made)}
                     save(state)
                     progress.advance()
+                    statistics = self.statistics(workload.stage, state) if lacks() else {}
         return state
 
     def fits(self, state: State) -> bool:

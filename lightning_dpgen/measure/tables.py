@@ -134,10 +134,7 @@ class TableRecipe(Recipe):
     def _mixture(self, state: State) -> Mixture:
         """Fit the mixture to these tables, with the label that follows from its accesses."""
         mixture, regression = self._fitted(state)
-        if regression is None:
-            return mixture
-        with pace.stage("giving the label its shares"):
-            return regression.labelled(mixture, state[LABELS], self.label_sharpness)
+        return mixture if regression is None else regression.labelled(mixture, state[LABELS], self.label_sharpness)
 
     @property
     def tables(self) -> dict[str, Marginals]:
@@ -171,34 +168,42 @@ class TableRecipe(Recipe):
     def _fitted(self, state: State) -> tuple[Mixture, LabelRegression | None]:
         tables, measured = self._measured(state)
         if self._last.get("to") != [id(own) for own in measured.values()]:
-            layout, noisy = self.schema.layout, self._noisy(tables, measured)
-            rules = find_rules(layout, noisy)
-            broken = broken_pairs(self.schema, rules)
-            # From a label that is drawn last, given all other groups, none of them follows.
-            leaf = layout.label if self.label_share else None
-            forest = Forest.of(layout, noisy, self.seed, leaf, broken if broken.any() else None)
-
-            def split(chance: bool) -> tuple[NoisyTables, NoisyTables]:
-                # Records are a sample of those that might have been: a count has about the variance of a binomial one.
-                shares = {name: (own.sums / noisy.total).clamp(0.0, 1.0) for name, own in measured.items()}
-                variances = {name: noisy.total * share * (1.0 - share) for name, share in shares.items()}
-                seen, held_out = split_noise(measured, _PART, self.seed, variances if chance else None)
-                return tuple(replace(self._noisy(tables, part), total=noisy.total) for part in (seen, held_out))
-
-            fit = fit_forest(forest, noisy, split, self.k, self.seed, free={layout.label})
-            network = StackedForests(with_rules(self.schema, rules), self.k, forest.parents)
-            network.tilts.copy_(fit.tilts)
-            for table, shares in zip(network.tables, fit.tables, strict=True):
-                table.copy_(shares)
-            mixture, regression = Mixture(network, fit.weights), None
-            put_shares_right(mixture, forest.shares, {layout.label} if self.label_share else ())
-            if self.label_share:
-                ridge = max(_RIDGE * (noisy.single_deviation / noisy.total) ** 2, _LEAST)
-                with pace.stage("looking at the label in made-up records"):
-                    regression = LabelRegression(layout, _made_up(mixture, self.seed), noisy.total, ridge)
+            with pace.stage("learning from what was measured"):
+                mixture, regression = self._fit(tables, measured)
             # The measurements are kept beside the fit, so that no others can get their ids.
             self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, regression))
         return self._last["fitted"]
+
+    def _fit(
+        self, tables: Mapping[str, Marginals], measured: Mapping[str, Measured]
+    ) -> tuple[Mixture, LabelRegression | None]:
+        """Fit the mixture to tables that were measured, and prepare the regression of its label."""
+        layout, noisy = self.schema.layout, self._noisy(tables, measured)
+        rules = find_rules(layout, noisy)
+        broken = broken_pairs(self.schema, rules)
+        # From a label that is drawn last, given all other groups, none of them follows.
+        leaf = layout.label if self.label_share else None
+        forest = Forest.of(layout, noisy, self.seed, leaf, broken if broken.any() else None)
+
+        def split(chance: bool) -> tuple[NoisyTables, NoisyTables]:
+            # Records are a sample of those that might have been: a count has about the variance of a binomial one.
+            shares = {name: (own.sums / noisy.total).clamp(0.0, 1.0) for name, own in measured.items()}
+            variances = {name: noisy.total * share * (1.0 - share) for name, share in shares.items()}
+            seen, held_out = split_noise(measured, _PART, self.seed, variances if chance else None)
+            return tuple(replace(self._noisy(tables, part), total=noisy.total) for part in (seen, held_out))
+
+        fit = fit_forest(forest, noisy, split, self.k, self.seed, free={layout.label})
+        network = StackedForests(with_rules(self.schema, rules), self.k, forest.parents)
+        network.tilts.copy_(fit.tilts)
+        for table, shares in zip(network.tables, fit.tables, strict=True):
+            table.copy_(shares)
+        mixture, regression = Mixture(network, fit.weights), None
+        put_shares_right(mixture, forest.shares, {layout.label} if self.label_share else ())
+        if self.label_share:
+            ridge = max(_RIDGE * (noisy.single_deviation / noisy.total) ** 2, _LEAST)
+            with pace.stage("looking at the label in made-up records"):
+                regression = LabelRegression(layout, _made_up(mixture, self.seed), noisy.total, ridge)
+        return mixture, regression
 
 
 def pays_by_label(layout: Layout, strength: float) -> bool:
