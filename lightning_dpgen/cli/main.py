@@ -7,6 +7,8 @@ Nothing heavy is imported before the subcommand is known.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -20,6 +22,9 @@ from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.privacy.software import installed_version
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
+
+# Nothing is garbage any more at the end, and looking for some would keep a user waiting for a second or more.
+atexit.register(gc.freeze)
 
 COMMANDS = {
     "train": "learn a generative model privately and release it",

@@ -21,7 +21,7 @@ from lightning_dpgen.privacy import pace
 # Groups hang together in a tree where both have so much mutual information, in nats.
 _STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
-_MOST_GROUPS, _MOST_CELLS = 8, 200_000
+_MOST_GROUPS, MOST_CELLS = 8, 200_000
 # Two groups are an edge by their impossible pairs of choices alone where so large a share of records would have one if the
 # groups had nothing to do with each other.
 _RULED = 0.01
@@ -153,7 +153,7 @@ def _bounded(edges: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[tup
     for first, second in edges:
         joined = tree[first] | tree[second]
         cells = sum(sizes[one] * sizes[other] for one, other in itertools.combinations(sorted(joined), 2))
-        if len(joined) <= _MOST_GROUPS and cells <= _MOST_CELLS:
+        if len(joined) <= _MOST_GROUPS and cells <= MOST_CELLS:
             kept.append((first, second))
             tree |= dict.fromkeys(joined, joined)
     return kept

@@ -58,6 +58,11 @@ class Recipe(ABC):
         """The stages whose statistics follow from a fit to earlier ones, which takes long or turns with their noise."""
         return frozenset()
 
+    @property
+    def fit_bytes(self) -> int:
+        """About how many bytes of memory a fit takes at most; public. 0 where that is little."""
+        return 0
+
     @abstractmethod
     def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
         """Return the statistics of the next access of a stage, given what has been measured already."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.first_draw import put_shares_right
-from lightning_dpgen.measure.forest_fit import Forest, fit_forest
+from lightning_dpgen.measure.forest_fit import MOST_CELLS, Forest, fit_forest
 from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
 from lightning_dpgen.measure.pair_tables import NoisyTables
@@ -39,6 +39,9 @@ _RIDGE, _LEAST = 140.0, 2e-4
 _WORTH, _MOST_BY_LABEL = 0.25, 4_000_000
 # The weight of components is chosen by noise that is split off, so many of its deviations.
 _PART = 0.7
+# Bytes of a fit, as measured: in any case, for each cell of the tables, which are there several times while their noise is
+# split, and at most for each component and cell of neighbours in trees.
+_BYTES_ANYWAY, _BYTES_OF_CELL, _BYTES_IN_TREES = 200 << 20, 60, 8
 # Columns determine the label where they leave so little of the doubt about it, as the mixture says.
 _DOUBT = 0.1
 
@@ -145,6 +148,14 @@ class TableRecipe(Recipe):
         tables = {"singles": Marginals(layout, [(*label, group) for group in groups])}
         pairs = [(*label, *pair) for pair in itertools.combinations(groups, 2)]
         return tables | ({"pairs": Marginals(layout, pairs)} if pairs else {})
+
+    @property
+    def fit_bytes(self) -> int:
+        """About how many bytes a fit takes: for the cells of all tables, and for what trees make of each component."""
+        cells = sum(tables.shape[0] for tables in self.tables.values())
+        sizes = self.schema.layout.groups
+        in_trees = min(sum(sizes) * max(sizes), MOST_CELLS * len(sizes) // 4)
+        return _BYTES_ANYWAY + _BYTES_OF_CELL * cells + _BYTES_IN_TREES * self.k * in_trees
 
     def _measured(self, state: State) -> tuple[dict[str, Marginals], Mapping[str, Measured]]:
         """Return the tables that were measured, and what was found."""

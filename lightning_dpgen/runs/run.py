@@ -28,6 +28,7 @@ from lightning_dpgen.runs.initial import check_other_records, keep_initial, with
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import learn, open_records, read_records
 from lightning_dpgen.runs.measure import needs_records
+from lightning_dpgen.runs.memory import check_fit_memory
 from lightning_dpgen.runs.moved import check_moved
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.run_dir import remove_blocks
@@ -101,6 +102,8 @@ def settle(spec: RunSpec, source: Source) -> tuple[Settings | None, Plan | None]
     buys = spec.data.n is None or bool(source.open_parts)
     settled = (None, discover.first_plan(spec, source)) if buys else (fill(spec, source), None)
     source.files()
+    if settled[0] is not None:
+        check_fit_memory(settled[0])
     check_memory(settled[0] or discover.for_any_find(spec, source), source)
     check_other_records(spec, source.contents())
     return settled
@@ -232,6 +235,7 @@ class _Run:
             self.reporter.say(f"found, with noise: {name}: {value}")
         try:
             settings = discover.with_bought(self.spec, self.source, bought)
+            check_fit_memory(settings)
             plan = self._plan(settings, account.plan)
         except (UsageError, BudgetTooSmall) as error:
             raise UsageError(
