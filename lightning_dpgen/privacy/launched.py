@@ -1,4 +1,4 @@
-"""Which of several processes this one is, as a launcher says; nothing heavy is imported to ask."""
+"""The rank that a launcher has given to this process; nothing heavy is imported to ask for it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The pace of long work: a stage says its name, how far it is, and about how much time is left.
 
 Work tells of itself wherever it is done (`stage`), and a program decides once where that is seen (`shown`): as a bar on a
-terminal, and elsewhere as plain lines. Nobody sees it where nobody asked. A thread looks at the stages, so that one which
-takes long between two steps is not silent, and a step costs an addition.
+terminal, and elsewhere as plain lines. Where no program has decided, nothing is seen. A thread looks at the stages, so that
+one which takes long between two steps is not silent, and a step costs an addition.
 
 How far a stage is and how long it takes may tell of private records: it is for the curator's eyes, as `dpgen -v` is, and no
 release holds any of it.
@@ -64,7 +64,7 @@ class Display:
     def __init__(self, stream: TextIO | None, *, bar: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream, self.bar, self._clock = stream, bar, clock
         self._stages: list[Stage] = []
-        # What was drawn and is to be erased, whether text stands in front of it, and when there was something to see last.
+        # Letters that are to be erased, whether a line of text is begun, and when there was something to see last.
         self._drawn, self._amid, self._seen = 0, False, clock()
         self._lock = threading.RLock()
 
@@ -121,7 +121,7 @@ class Display:
             return stream.write(text)
 
     def _draw(self, picture: str) -> None:
-        # What was longer is blanked out.
+        # A longer picture is blanked out.
         self._write("\r" + picture.ljust(self._drawn))
         self._drawn = len(picture)
 
@@ -137,7 +137,7 @@ class Display:
             self.stream.write(text)
             self.stream.flush()
         except (OSError, ValueError):
-            # The work goes on where nobody listens any more.
+            # The work goes on without a reader.
             self.stream = None
 
     def _line(self, stage: Stage, now: float) -> str:

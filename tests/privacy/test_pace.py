@@ -123,7 +123,7 @@ def test_text_stands_above_the_bar_and_is_never_written_over():
         display.write_above(stream, "epsilon ")
         before = stream.getvalue()
         _pass_time(clock, display, 5.0)
-        # What is begun is ended first.
+        # A line that is begun is ended first.
         assert stream.getvalue() == before and re.search(r"\r +\repsilon $", before)
         display.write_above(stream, "1\n")
         _pass_time(clock, display, 1.0)
