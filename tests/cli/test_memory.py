@@ -134,11 +134,9 @@ def test_a_fit_that_would_not_fit_is_refused_before_it_is_paid_for(dpgen, tmp_pa
 
 def test_more_choices_take_more_memory():
     """Tables of two columns grow with their cells, and a fit with its components."""
-    schemas = [
-        parse_schema(
-            f"columns: {{{', '.join(f'c{i}: {{type: integer, low: 1, high: {size}, bins: {size}}}' for i in range(width))}}}"
-        )
-        for width, size in ((5, 10), (5, 40), (50, 40))
-    ]
+    schemas = []
+    for width, size in ((5, 10), (5, 40), (50, 40)):
+        columns = [f"c{i}: {{type: integer, low: 1, high: {size}, bins: {size}}}" for i in range(width)]
+        schemas.append(parse_schema(f"columns: {{{', '.join(columns)}}}"))
     needed = [TableRecipe(schema, k, 1000).fit_bytes for schema in schemas for k in (1, 30)]
     assert needed == sorted(set(needed)) and needed[0] < 2**28 < needed[-1] < 2**31
