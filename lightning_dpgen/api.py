@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.certificate import paragraphs
@@ -232,7 +234,8 @@ def fit(
         assert isinstance(spec.data, TableSpec), "data=table is one"
         source = TableFile(spec.data, frame if place == _IN_MEMORY else None, described)
         folder = run_folder.choose(run_dir)
-        with Interrupts().caught() as interrupts:
+        shown_on = sys.stderr if progress else None
+        with pace.shown(shown_on, bar=True), Interrupts().caught() as interrupts:
             train(spec, source, folder, interrupts, LogReporter(progress))
     except UsageError as mistake:
         raise ValueError(_in_arguments(mistake)) from None

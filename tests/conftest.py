@@ -9,6 +9,8 @@ import sys
 # Torch reads them when it is imported, as do the programs that tests start.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# A slow machine would show stages in the middle of what a program says; tests of them turn it on.
+os.environ["TQDM_DISABLE"] = "1"
 
 import pytest
 from hypothesis import HealthCheck, settings

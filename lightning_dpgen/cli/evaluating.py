@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from lightning_dpgen.data.records import Records
@@ -58,7 +57,6 @@ def run(arguments: argparse.Namespace, certificate: dict[str, Any], source: Sour
         seed=arguments.seed,
         by=arguments.by,
         sdmetrics=arguments.sdmetrics,
-        progress=lambda part: print(f"  {part} ...", file=sys.stderr, flush=True),
     )
     folder = arguments.release.resolve().parent / "private"
     facts = {name: certificate[name] for name in ("epsilon", "delta") if certificate.get(name) is not None}

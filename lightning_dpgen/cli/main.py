@@ -7,17 +7,24 @@ Nothing heavy is imported before the subcommand is known.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
 
 from lightning_dpgen.cli import verbose
 from lightning_dpgen.cli.arguments import HelpPrinted
+from lightning_dpgen.privacy import pace
+from lightning_dpgen.privacy.launched import launched_as
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.privacy.software import installed_version
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
+
+# Nothing is garbage any more at the end, and looking for some would keep a user waiting for a second or more.
+atexit.register(gc.freeze)
 
 COMMANDS = {
     "train": "learn a generative model privately and release it",
@@ -36,6 +43,8 @@ COMMANDS = {
     "evaluate": "compare a release with real data (the result is private)",
     "completion": "print a script that completes commands, settings and their values in bash, zsh or fish",
 }
+# They ask for a password, which nothing is written over.
+_ASKING = ("sign", "push")
 
 
 def usage() -> str:
@@ -59,7 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv[0] == "--version":
             print(f"dpgen {version}")
             return OK
-        with verbose.told(asked):
+        # One of several devices speaks for all.
+        shown_on = None if argv[0] in _ASKING or launched_as() else sys.stderr
+        with pace.shown(shown_on), pace.stage(f"dpgen {argv[0]}"), verbose.told(asked):
             with leaving_at_once():
                 command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
             return command.run(argv[1:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.real_records import checked_source
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
@@ -116,7 +118,7 @@ def _do_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> End:
         return End(run_worker(spec, source, folder, ranks))
 
     def work(interrupts: Interrupts) -> dict[str, Any]:
-        with _listening(desk, interrupts):
+        with _listening(desk, interrupts), pace.shown(sys.stderr):
             return train(spec, source, folder, interrupts, TerminalReporter(), ranks, on_ray=True)
 
     return End(OK, guarded("train", argv, folder, work))

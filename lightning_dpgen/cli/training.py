@@ -9,6 +9,7 @@ from typing import Any
 from lightning_dpgen.cli import launch
 from lightning_dpgen.cli.guarded import guarded, tell_release
 from lightning_dpgen.measure.labels import LABELS
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.initial import with_kept_initial
@@ -28,10 +29,13 @@ def run(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
         from lightning_dpgen.cli import ray_launch
 
         ray_launch.check_trainer(spec.trainer, spec.compute)
-        return _tell(ray_launch.launch(argv, folder, spec), folder)
+        with pace.hidden():
+            return _tell(ray_launch.launch(argv, folder, spec), folder)
     if launch.to_launch(spec.trainer):
         settle(_begun(spec, folder), source)
-        return launch.launch(argv, folder, spec.trainer.devices)
+        # The first of them shows how far all are.
+        with pace.hidden():
+            return launch.launch(argv, folder, spec.trainer.devices)
     with launch.together(spec.trainer) as ranks:
         if not ranks.leads:
             # It imports what networks are trained with, as `runs/learn.py` does where it trains one.

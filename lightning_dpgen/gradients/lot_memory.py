@@ -35,7 +35,7 @@ def records_that_fit(compute: Callable[[int], Any], device: torch.device) -> int
     compute(_SMALL)
     small, large = (_peak(compute, n) for n in (_SMALL, _LARGE))
     each = max((large - small) / (_LARGE - _SMALL), 1.0)
-    return max(1, int((_PART * _free(device) - (small - _SMALL * each)) / each))
+    return max(1, int((_PART * free_memory(device) - (small - _SMALL * each)) / each))
 
 
 def _peak(compute: Callable[[int], Any], n: int) -> int:
@@ -77,8 +77,8 @@ class _Bytes(TorchDispatchMode):
         self._held -= size
 
 
-def _free(device: torch.device) -> int:
-    """Return the bytes that are free."""
+def free_memory(device: torch.device) -> int:
+    """Return the bytes of memory that are free on a device."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept

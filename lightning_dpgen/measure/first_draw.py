@@ -14,6 +14,7 @@ from lightning_dpgen.data.tables.kept_values import draw_kept_values
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy import pace
 
 # Rows by which the share is told, and those by which shares are moved; public.
 _ROWS, _MADE_UP, _SEED = 10_000, 30_000, 0
@@ -85,7 +86,7 @@ def put_shares_right(mixture: Mixture, shares: Sequence[np.ndarray], free: Colle
     if not isinstance(schema, TableSchema) or not schema.rules.restrict:
         return
     generator, random = torch.Generator().manual_seed(_SEED), np.random.default_rng(_SEED)
-    for place in range(_ROUNDS):
+    for place in pace.counted("putting shares right", range(_ROUNDS)):
         component = torch.multinomial(mixture.weights.double(), _MADE_UP, replacement=True, generator=generator)
         encoded = mixture.sample_components(component, generator)
         _, kept = draw_kept_values(schema, encoded, random)

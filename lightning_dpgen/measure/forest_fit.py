@@ -16,11 +16,12 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimate_pairs, fitted_to, strongest_tree
 from lightning_dpgen.models.forests import forest_order
+from lightning_dpgen.privacy import pace
 
 # Groups hang together in a tree where both have so much mutual information, in nats.
 _STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
-_MOST_GROUPS, _MOST_CELLS = 8, 200_000
+_MOST_GROUPS, MOST_CELLS = 8, 200_000
 # Two groups are an edge by their impossible pairs of choices alone where so large a share of records would have one if the
 # groups had nothing to do with each other.
 _RULED = 0.01
@@ -34,8 +35,8 @@ _BEGIN, _SPREAD = 2.0, 0.1
 # Weights of the relative entropy that holds components to what all have in common, beside squared errors in deviations of
 # the noise; and the one to begin with.
 _TOGETHER, _USUAL = (3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0), 10.0
-# One of them is chosen by fits of so many of all steps.
-_TRIAL = 0.4
+# One of them is chosen by fits of so many of all steps, as many fits as these in most cases.
+_TRIAL, _TRIALS = 0.4, 4
 # The weight of the share of records that have a pair of choices that there is not, in records and deviations of the noise.
 # At ten times as much nothing else would be fitted, at a tenth other columns would move when they are left out.
 _HELD = 100.0
@@ -152,7 +153,7 @@ def _bounded(edges: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[tup
     for first, second in edges:
         joined = tree[first] | tree[second]
         cells = sum(sizes[one] * sizes[other] for one, other in itertools.combinations(sorted(joined), 2))
-        if len(joined) <= _MOST_GROUPS and cells <= _MOST_CELLS:
+        if len(joined) <= _MOST_GROUPS and cells <= MOST_CELLS:
             kept.append((first, second))
             tree |= dict.fromkeys(joined, joined)
     return kept
@@ -227,17 +228,21 @@ def fit_forest(
 
         @functools.cache
         def distance(together: float) -> float:
-            short = _Fit(forest, seen, k, seed, together, free, held_down).descended(max(round(_TRIAL * steps), 1))
+            progress.total = max(progress.total or 0.0, progress.done + trial + steps)
+            short = _Fit(forest, seen, k, seed, together, free, held_down).descended(trial, progress)
             return _Fit(forest, held_out, k, seed, together, free, None).distance(short)
 
         return distance
 
-    # Columns that follow from each other share their chance, which is split in each cell alone: where components may be
-    # told apart more, noise alone is judged.
-    together = _lowest(distances(True), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
-    if together == _USUAL and tables.pair_deviation:
-        together = _lowest(distances(False), _TOGETHER[_TOGETHER.index(_USUAL) :])
-    return _Fit(forest, tables, k, seed, together, free, held_down).descended(steps)
+    trial = max(round(_TRIAL * steps), 1)
+    with pace.stage("fitting", _TRIALS * trial + steps) as progress:
+        # Columns that follow from each other share their chance, which is split in each cell alone: where components may be
+        # told apart more, noise alone is judged.
+        together = _lowest(distances(True), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
+        if together == _USUAL and tables.pair_deviation:
+            together = _lowest(distances(False), _TOGETHER[_TOGETHER.index(_USUAL) :])
+        progress.total = progress.done + steps
+        return _Fit(forest, tables, k, seed, together, free, held_down).descended(steps, progress)
 
 
 def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> float:
@@ -321,8 +326,8 @@ class _Fit:
         ])  # fmt: skip
         self.children = [group for group, parent in enumerate(forest.parents) if parent >= 0]
 
-    def descended(self, steps: int) -> ForestFit:
-        """Return the mixture after so many steps."""
+    def descended(self, steps: int, progress: pace.Stage) -> ForestFit:
+        """Return the mixture after so many steps, each of which is counted."""
         forest, generator = self.forest, torch.Generator().manual_seed(self.seed)
         rows = torch.from_numpy(forest.rows(self.k, np.random.default_rng((self.seed, 2))))
         tilts = _SPREAD * torch.randn(self.k, forest.layout.width, generator=generator)
@@ -350,6 +355,7 @@ class _Fit:
             (error + self.together * divergence).backward()
             optimizer.step()
             schedule.step()
+            progress.advance()
         with torch.no_grad():
             roots, shared = self._normed(alone.exp())[0], shared_tables()
             tables = [shared[group] if group in shared else roots[None, span] for group, span in enumerate(self.spans)]

@@ -22,6 +22,7 @@ from lightning_dpgen.measure.workload import Measured, Workload
 from lightning_dpgen.models.crossings import Crossed, Crossing
 from lightning_dpgen.models.labelled import LabelledNetwork, added_up, feature_count, feature_spans, log_shares
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy import pace
 
 # The stage of the accesses that correct the label.
 LABELS = "labels"
@@ -33,6 +34,8 @@ _MADE = 10_000
 _KEPT = 0.9
 # The largest weight with which labels follow their components, and its prior mean.
 _CLOSEST, _EXPECTED = 8.0, 4.0
+# Degrees of it are tried, and the best is searched for nearby, by about so many.
+_PLACES, _SEARCHED = 19, 10
 # Bits of the bound of a gradient, and of the length of usual features, so that both factors of a gradient have about as
 # many; features are shorter than 2^30 units.
 _GRADIENT_BITS, _FEATURE_BITS, _LONGEST = 30, 15, 2.0**29
@@ -386,24 +389,26 @@ class LabelRegression:
         doubt = sum((rounds[i]["agreement"].deviation / self._n) ** 2 for i in later) / max(len(gaps), 1) ** 2 + 1e-6
 
         def agreement(closeness: float) -> float:
+            progress.advance()
             return float((self._levelled(weights, closeness)[0] * made).sum(dim=1).mean())
 
-        if agreement(0.0) >= wanted:
-            return 0.0
-        # Agreement grows less and less, and then falls: beyond its peak noise would tie labels to components alone. Where
-        # that is depends on how plainly components tell of labels, over some orders of magnitude.
-        places = np.array([0.0, *np.geomspace(_CLOSEST / 1000.0, _CLOSEST, 18)])
-        agreed = np.array([agreement(closeness) for closeness in places])
+        with pace.stage("finding how closely the label follows", _PLACES + _SEARCHED) as progress:
+            if agreement(0.0) >= wanted:
+                return 0.0
+            # Agreement grows less and less, and then falls: beyond its peak noise would tie labels to components alone.
+            # Where that is depends on how plainly components tell of labels, over some orders of magnitude.
+            places = np.array([0.0, *np.geomspace(_CLOSEST / 1000.0, _CLOSEST, _PLACES - 1)])
+            agreed = np.array([agreement(closeness) for closeness in places])
 
-        def doubted(closeness: float | np.ndarray, agreed: float | np.ndarray) -> float | np.ndarray:
-            return (agreed - wanted) ** 2 / (2.0 * doubt) + closeness / _EXPECTED
+            def doubted(closeness: float | np.ndarray, agreed: float | np.ndarray) -> float | np.ndarray:
+                return (agreed - wanted) ** 2 / (2.0 * doubt) + closeness / _EXPECTED
 
-        best = int(doubted(places, agreed)[: agreed.argmax() + 1].argmin())
-        low, high = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
-        return minimize_scalar(
-            lambda closeness: doubted(closeness, agreement(closeness)),
-            bounds=(low, high), method="bounded", options={"xatol": 0.02 * high},
-        ).x  # fmt: skip
+            best = int(doubted(places, agreed)[: agreed.argmax() + 1].argmin())
+            low, high = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
+            return minimize_scalar(
+                lambda closeness: doubted(closeness, agreement(closeness)),
+                bounds=(low, high), method="bounded", options={"xatol": 0.02 * high},
+            ).x  # fmt: skip
 
     def _levelled(self, weights: Tensor, closeness: float, sharpness: float = 1.0) -> tuple[Tensor, Tensor]:
         """Return the shares (N, labels) of made-up records, and the level (labels,) that keeps those of all of them."""

@@ -9,6 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
+from lightning_dpgen.privacy import pace
+
 # The deviation of noise that is split off to choose an estimate, in units of the noise that there is.
 _PART = 0.7
 # It is split so often, since a single draw is a matter of luck.
@@ -214,7 +216,8 @@ def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> 
         seed: public.
     """
     found = {}
-    for number, ((first, second), (counts,)) in enumerate(tables.of_all.pairs.items()):
+    pairs = [*enumerate(tables.of_all.pairs.items())]
+    for number, ((first, second), (counts,)) in pace.counted("estimating pairs", pairs):
         deviation = tables.of_all.deviation_of(first, second)
         about = (counts, deviation, shares[first], shares[second], tables.total)
         if evidence(*about) > _CERTAIN:

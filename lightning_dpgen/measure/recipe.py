@@ -16,6 +16,7 @@ from lightning_dpgen.measure.workload import Components, Measured, State, Worklo
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.passes.reduce import InBlocks
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.stage_spec import StageSpec
@@ -56,6 +57,11 @@ class Recipe(ABC):
     def from_fits(self) -> frozenset[str]:
         """The stages whose statistics follow from a fit to earlier ones, which takes long or turns with their noise."""
         return frozenset()
+
+    @property
+    def fit_bytes(self) -> int:
+        """About how many bytes of memory a fit takes at most; public. 0 where that is little."""
+        return 0
 
     @abstractmethod
     def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
@@ -145,12 +151,20 @@ class Recipe(ABC):
                 if not made:
                     raise ValueError(f"account=None: the state lacks {workload.stage!r}, which an account has to pay for")
                 continue
-            while len(made) < workload.rounds and (not made or account.remaining(workload.stage)):
-                statistics = self.statistics(workload.stage, state)
-                reserve({**state, workload.stage: (*made, _zeros(statistics, account.ledger.run))})
-                made.append(workload.measure(statistics, records, component, account))
-                state = {**state, workload.stage: tuple(made)}
-                save(state)
+
+            def lacks(workload: Workload = workload, made: list[Mapping[str, Measured]] = made) -> bool:
+                return len(made) < workload.rounds and (not made or account.remaining(workload.stage) > 0)
+
+            # The first statistics may follow from a fit, whose time says nothing of the others.
+            statistics = self.statistics(workload.stage, state) if lacks() else {}
+            with pace.stage(f"measuring {workload.stage}", workload.rounds, done=len(made)) as progress:
+                while lacks():
+                    reserve({**state, workload.stage: (*made, _zeros(statistics, account.ledger.run))})
+                    made.append(workload.measure(statistics, records, component, account))
+                    state = {**state, workload.stage: tuple(made)}
+                    save(state)
+                    progress.advance()
+                    statistics = self.statistics(workload.stage, state) if lacks() else {}
         return state
 
     def fits(self, state: State) -> bool:

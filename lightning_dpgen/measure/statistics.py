@@ -19,6 +19,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.bases import Basis, unit_values
 from lightning_dpgen.models.networks import check_sizes
+from lightning_dpgen.privacy import pace
 
 # Numbers that are written out at a time.
 _AT_ONCE = 1 << 20
@@ -172,7 +173,7 @@ class Marginals(Statistic):
         # Each column is written out once, in the type that `bincount` would otherwise make of the cells of every table.
         columns = np.ascontiguousarray(records.codes.T, np.intp)
         cells, parts = np.empty(len(records), np.intp), []
-        for (first, *others), size in zip(self.tables, self.sizes, strict=True):
+        for (first, *others), size in pace.counted("counting", [*zip(self.tables, self.sizes, strict=True)]):
             place = columns[first]
             for group, choices in zip(others, size[1:], strict=True):
                 place = np.multiply(place, choices, out=cells)

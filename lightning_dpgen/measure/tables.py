@@ -23,7 +23,7 @@ from lightning_dpgen.measure.crossings import (
     possible_crossings,
 )
 from lightning_dpgen.measure.first_draw import put_shares_right
-from lightning_dpgen.measure.forest_fit import Forest, fit_forest
+from lightning_dpgen.measure.forest_fit import MOST_CELLS, Forest, fit_forest
 from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
 from lightning_dpgen.measure.pair_tables import NoisyTables
@@ -37,6 +37,7 @@ from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.labelled import LEAST, added_up, takes_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.plain_text import listed, say_count
 from lightning_dpgen.privacy.plan import Plan
 
@@ -50,6 +51,9 @@ _RIDGE, _LEAST = 140.0, 2e-4
 _WORTH, _MOST_BY_LABEL = 0.25, 4_000_000
 # The weight of components is chosen by noise that is split off, so many of its deviations.
 _PART = 0.7
+# Bytes of a fit, as measured: in any case, for each cell of the tables, which are there several times while their noise is
+# split, and at most for each component and cell of neighbours in trees.
+_BYTES_ANYWAY, _BYTES_OF_CELL, _BYTES_IN_TREES = 200 << 20, 60, 8
 # Columns determine the label where they leave so little of the doubt about it, as the mixture says.
 _DOUBT = 0.1
 
@@ -209,6 +213,14 @@ class TableRecipe(Recipe):
         measured = state[TABLES][0][ASKED]
         return self.tables[ASKED].tables_of(measured.sums), measured.deviation
 
+    @property
+    def fit_bytes(self) -> int:
+        """About how many bytes a fit takes: for the cells of all tables, and for what trees make of each component."""
+        cells = sum(tables.shape[0] for tables in self.tables.values())
+        sizes = self.schema.layout.groups
+        in_trees = min(sum(sizes) * max(sizes), MOST_CELLS * len(sizes) // 4)
+        return _BYTES_ANYWAY + _BYTES_OF_CELL * cells + _BYTES_IN_TREES * self.k * in_trees
+
     def _measured(self, state: State) -> tuple[dict[str, Marginals], Mapping[str, Measured]]:
         """Return the tables that were measured, and what was found."""
         return self.tables, state[TABLES][0]
@@ -238,28 +250,8 @@ class TableRecipe(Recipe):
     def _fitted(self, state: State) -> tuple[Mixture, MadeUp | None]:
         tables, measured = self._measured(state)
         if self._last.get("to") != [id(own) for own in measured.values()]:
-            layout, noisy = self.schema.layout, self._noisy(tables, measured)
-            rules = find_rules(layout, noisy)
-            broken = broken_pairs(self.schema, rules)
-            # From a label that is drawn last, given all other groups, none of them follows.
-            leaf = layout.label if self.label_share else None
-            forest = Forest.of(layout, noisy, self.seed, leaf, broken if broken.any() else None)
-
-            def split(chance: bool) -> tuple[NoisyTables, NoisyTables]:
-                # Records are a sample of those that might have been: a count has about the variance of a binomial one.
-                shares = {name: (own.sums / noisy.total).clamp(0.0, 1.0) for name, own in measured.items()}
-                variances = {name: noisy.total * share * (1.0 - share) for name, share in shares.items()}
-                seen, held_out = split_noise(measured, _PART, self.seed, variances if chance else None)
-                return tuple(replace(self._noisy(tables, part), total=noisy.total) for part in (seen, held_out))
-
-            fit = fit_forest(forest, noisy, split, self.k, self.seed, free={layout.label})
-            network = StackedForests(with_rules(self.schema, rules), self.k, forest.parents)
-            network.tilts.copy_(fit.tilts)
-            for table, shares in zip(network.tables, fit.tables, strict=True):
-                table.copy_(shares)
-            mixture = Mixture(network, fit.weights)
-            put_shares_right(mixture, forest.shares, {layout.label} if self.label_share else ())
-            made = _made_up(mixture, self.seed) if self.label_share else None
+            with pace.stage("learning from what was measured"):
+                mixture, made = self._fit(tables, measured)
             # The measurements are kept beside the fit, so that no others can get their ids.
             self._last.clear()
             self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, made))
@@ -299,6 +291,34 @@ class TableRecipe(Recipe):
         total = total_of(tables, measured)
         ridge = max(_RIDGE * (measured["singles"].deviation / total) ** 2, _LEAST)
         return LabelRegression(self.schema.layout, made, total, ridge, crossings)
+
+    def _fit(self, tables: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> tuple[Mixture, MadeUp | None]:
+        """Fit the mixture to tables that were measured, and make up records for the regression of its label."""
+        layout, noisy = self.schema.layout, self._noisy(tables, measured)
+        rules = find_rules(layout, noisy)
+        broken = broken_pairs(self.schema, rules)
+        # From a label that is drawn last, given all other groups, none of them follows.
+        leaf = layout.label if self.label_share else None
+        forest = Forest.of(layout, noisy, self.seed, leaf, broken if broken.any() else None)
+
+        def split(chance: bool) -> tuple[NoisyTables, NoisyTables]:
+            # Records are a sample of those that might have been: a count has about the variance of a binomial one.
+            shares = {name: (own.sums / noisy.total).clamp(0.0, 1.0) for name, own in measured.items()}
+            variances = {name: noisy.total * share * (1.0 - share) for name, share in shares.items()}
+            seen, held_out = split_noise(measured, _PART, self.seed, variances if chance else None)
+            return tuple(replace(self._noisy(tables, part), total=noisy.total) for part in (seen, held_out))
+
+        fit = fit_forest(forest, noisy, split, self.k, self.seed, free={layout.label})
+        network = StackedForests(with_rules(self.schema, rules), self.k, forest.parents)
+        network.tilts.copy_(fit.tilts)
+        for table, shares in zip(network.tables, fit.tables, strict=True):
+            table.copy_(shares)
+        mixture, made = Mixture(network, fit.weights), None
+        put_shares_right(mixture, forest.shares, {layout.label} if self.label_share else ())
+        if self.label_share:
+            with pace.stage("looking at the label in made-up records"):
+                made = _made_up(mixture, self.seed)
+        return mixture, made
 
 
 def pays_by_label(layout: Layout, strength: float) -> bool:

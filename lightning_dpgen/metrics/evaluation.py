@@ -19,6 +19,7 @@ from lightning_dpgen.metrics.columns import check_fit
 from lightning_dpgen.metrics.features import subsample
 from lightning_dpgen.metrics.numeric_summaries import Summary
 from lightning_dpgen.metrics.tensors import check_seconds
+from lightning_dpgen.privacy import pace
 
 # The most records of each side that are compared.
 ROWS = 50_000
@@ -201,26 +202,28 @@ def run_sections(
     """
     scores, reference, notes, figures, intervals, listings = {}, {}, {}, {}, {}, []
     start = time.monotonic()
-    for section, compute in named.items():
-        left = None if seconds is None else seconds - (time.monotonic() - start)
-        if left is not None and left <= 0.0:
-            notes[section] = f"skipped: {seconds:g} seconds were over"
-            continue
-        if progress is not None:
-            progress(section)
-        found = compute(left)
-        if isinstance(found, str):
-            notes[section] = found
-            continue
-        scores[section] = found.scores
-        if found.reference:
-            reference[section] = found.reference
-        if found.note is not None:
-            notes[section] = found.note
-        if found.intervals:
-            intervals[section] = found.intervals
-        figures |= found.figures
-        listings += found.listings
+    with pace.stage("evaluating", len(named)) as shown:
+        for place, (section, compute) in enumerate(named.items()):
+            shown.done, shown.note = place, section
+            left = None if seconds is None else seconds - (time.monotonic() - start)
+            if left is not None and left <= 0.0:
+                notes[section] = f"skipped: {seconds:g} seconds were over"
+                continue
+            if progress is not None:
+                progress(section)
+            found = compute(left)
+            if isinstance(found, str):
+                notes[section] = found
+                continue
+            scores[section] = found.scores
+            if found.reference:
+                reference[section] = found.reference
+            if found.note is not None:
+                notes[section] = found.note
+            if found.intervals:
+                intervals[section] = found.intervals
+            figures |= found.figures
+            listings += found.listings
     found = {"scores": scores, "reference": reference, "notes": notes, "figures": figures, "intervals": intervals}
     return found | {"listings": listings}
 

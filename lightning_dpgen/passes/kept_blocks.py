@@ -26,6 +26,7 @@ from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
 from lightning_dpgen.passes.held_folder import HeldFolder
 from lightning_dpgen.passes.kept_records import DamagedBlocks, KeptRecords, Part, of_rows, to_rows
 from lightning_dpgen.passes.person_shuffle import BlockPersons, PersonShuffle, buckets_for, check_most_rows
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.errors import DamagedState
 
 # Names in the folder besides those of blocks: of the sums so far of a pass over them, of the folder of their persons, and
@@ -157,8 +158,9 @@ class KeptBlocks(HeldFolder):
             # Sums that were kept of other records are of no use.
             (self._folder / f"{SUMS}.pt").unlink(missing_ok=True)
         keep = functools.partial(_keep, self._source, self._folder, names, shuffle, self._by_rows)
-        for _ in (executor or InProcess()).map(keep, keys):
-            pass
+        with pace.stage("reading the records into blocks", len(keys)) as progress:
+            for _ in (executor or InProcess()).map(keep, keys):
+                progress.advance()
 
     def read(self, key: str) -> Records:
         """Return the records of a part.

@@ -19,6 +19,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.blocks import Blocks
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.whole_sums import LARGEST_SUM
 
@@ -112,12 +113,14 @@ def reduce(
     total = _Total.kept(keep, about) or _Total(about, function.shapes)
     left = [key for key in blocks.keys if key not in total.counted]
     last = time.monotonic()
-    for key, partial in (executor or InProcess()).map(functools.partial(_sum_block, blocks, function), left):
-        total.add(key, partial)
-        after_block()
-        if keep is not None and time.monotonic() - last > _UNKEPT:
-            total.save(keep)
-            last = time.monotonic()
+    with pace.stage("passing over all records", len(blocks.keys), done=len(total.counted)) as progress:
+        for key, partial in (executor or InProcess()).map(functools.partial(_sum_block, blocks, function), left):
+            total.add(key, partial)
+            progress.done = len(total.counted)
+            after_block()
+            if keep is not None and time.monotonic() - last > _UNKEPT:
+                total.save(keep)
+                last = time.monotonic()
     if missing := [key for key in blocks.keys if key not in total.counted]:
         raise RuntimeError(f"the pass ended without the block {missing[0]!r}: expected each block once or more")
     if keep is not None and left:

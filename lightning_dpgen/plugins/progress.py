@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 import pytorch_lightning as pl
-from tqdm import tqdm
 
 from lightning_dpgen.plugins.accountant import MomentsAccountant
+from lightning_dpgen.privacy import pace
 
 
 class PrivateProgress(pl.callbacks.ProgressBar):
@@ -21,7 +22,8 @@ class PrivateProgress(pl.callbacks.ProgressBar):
     def __init__(self, accountant: MomentsAccountant) -> None:
         super().__init__()
         self._accountant = accountant
-        self._bar: tqdm | None = None
+        self._stage: pace.Stage | None = None
+        self._exits = ExitStack()
         self._enabled = True
 
     def enable(self) -> None:
@@ -32,30 +34,26 @@ class PrivateProgress(pl.callbacks.ProgressBar):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         super().on_train_start(trainer, module)
-        account = self._accountant.account
-        stage = self._accountant.stage
-        total = account.plan.stage(stage).count
-        self._bar = tqdm(
-            total=total,
-            initial=total - account.remaining(stage),
-            desc=stage if account.private else f"{stage} (NOT PRIVATE)",
-            unit="step",
-            file=sys.stderr,
-            disable=not self._enabled,
-            dynamic_ncols=True,
-            bar_format="{desc} {percentage:3.0f}% |{bar}| {n}/{total} steps, {remaining} left{postfix}",
+        if not self._enabled:
+            return
+        account, name = self._accountant.account, self._accountant.stage
+        total = account.plan.stage(name).count
+        self._exits.enter_context(pace.shown(sys.stderr, bar=True))
+        self._stage = self._exits.enter_context(
+            pace.stage(name if account.private else f"{name} (NOT PRIVATE)", total, done=total - account.remaining(name))
         )
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
-        if self._bar is None:
+        stage = self._stage
+        if stage is None:
             return
-        epsilon = self._accountant.epsilon_at(self._bar.n + len(batch)) if self._enabled else None
+        stage.advance(len(batch))
+        stage.note = f"{stage.done:,} of {stage.total:,} steps"
+        epsilon = self._accountant.epsilon_at(int(stage.done)) if pace.is_seen_moving() else None
         if epsilon is not None:
-            target = self._accountant.account.plan.target_epsilon
-            self._bar.set_postfix_str(f"epsilon {epsilon:.2f} of {target:g}", refresh=False)
-        self._bar.update(len(batch))
+            stage.note += f", epsilon {epsilon:.2f} of {self._accountant.account.plan.target_epsilon:g}"
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._close()
@@ -64,5 +62,5 @@ class PrivateProgress(pl.callbacks.ProgressBar):
         self._close()
 
     def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self._exits.close()
+        self._stage = None

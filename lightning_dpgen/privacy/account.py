@@ -21,6 +21,7 @@ from lightning_dpgen.privacy.accountant import Spent
 from lightning_dpgen.privacy.correlated_state import CorrelatedState
 from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, OtherNoise, PlanMismatch
+from lightning_dpgen.privacy.launched import launched_as
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.ledgers import FollowedLedger, OwnLedger, PlacedLedger, SpawnedLedger
 from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
@@ -29,7 +30,7 @@ from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import ZERO_OUT
 from lightning_dpgen.privacy.progress import Progress
-from lightning_dpgen.privacy.ranks import Ranks, launched_as
+from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.privacy.strategy import Strategy
 from lightning_dpgen.privacy.study import Study

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.launched import launched_as
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.ranks import Ranks, launched_as
+from lightning_dpgen.privacy.ranks import Ranks
 
 
 class PlacedLedger(ABC):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,14 +16,6 @@ from lightning_dpgen.privacy.errors import RankLost, RanksDiffer
 T = TypeVar("T")
 # Others wait for what rank 0 does alone (a split, measurements). A rank that dies is noticed at once, by its connection.
 _PATIENCE = timedelta(days=7)
-# The variables by which launchers say which process this is, in the order in which Lightning asks.
-_SAID_BY = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
-
-
-def launched_as() -> int:
-    """Return the rank that a launcher gave to this process (torchrun, SLURM, Lightning's own); 0 where none has."""
-    said = next((os.environ[name] for name in _SAID_BY if os.environ.get(name)), "0")
-    return int(said) if said.isdigit() else 0
 
 
 class Ranks:

@@ -18,8 +18,8 @@ from threading import Thread
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from tqdm import tqdm
 
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.folders import sync_folder
 from lightning_dpgen.release.blocks import LARGEST_BLOCK
 from lightning_dpgen.release.draw_spec import DrawSpec
@@ -86,9 +86,9 @@ class RowsFolder:
         self.folder.mkdir(exist_ok=True)
         todo = [(i, name) for i, name in enumerate(names) if name not in kept or not self._is_whole(name, self._rows(i))]
         there = count - len(todo)
-        with tqdm(total=count, initial=there, desc="files", disable=None, leave=False, dynamic_ncols=True) as bar:
+        with pace.stage("files", count, done=there, alone=True) as shown:
             for _ in self._made(todo, min(processes, len(todo))):
-                bar.update()
+                shown.advance()
         sync_folder(self.folder)
         return min(self.draw.n, ROWS_OF_A_FILE), there
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import torch
-from tqdm import tqdm
 
 from lightning_dpgen.data.conditions import Condition
 from lightning_dpgen.data.layout import Encoded, Layout
@@ -22,6 +20,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.value_set import ValueSet
 from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy.pace import Stage
 from lightning_dpgen.release.blocks import block_rows
 from lightning_dpgen.release.description import balanced_group
 
@@ -126,13 +125,6 @@ def draw_all(mixture: Mixture, n: int, generator: torch.Generator, random: np.ra
     return _joined(parts)[random.permutation(found)]
 
 
-@contextmanager
-def shown_progress(n: int, *, hidden: bool) -> Iterator[tqdm]:
-    """Show how many of n records that fit have been drawn, on a terminal alone."""
-    with tqdm(total=n, desc="records that fit", disable=hidden or None, leave=False, dynamic_ncols=True) as bar:
-        yield bar
-
-
 def draw_fitting(
     mixture: Mixture,
     n: int,
@@ -142,7 +134,7 @@ def draw_fitting(
     wanted: Wanted,
     generator: torch.Generator,
     random: np.random.Generator,
-    bar: tqdm,
+    shown: Stage,
 ) -> Drawn:
     """Draw until n records are as wanted: each has the model's conditional distribution.
 
@@ -153,7 +145,7 @@ def draw_fitting(
         n: those of a block, and `asked` those of all blocks.
         step: the number of records that are drawn at a time.
         said, wanted: what is wanted, in words too.
-        bar: told how far it is.
+        shown: told how far it is.
 
     Raises:
         TooRare: see `check_rate`.
@@ -178,8 +170,8 @@ def draw_fitting(
         part = part[np.arange(min(len(part), n - found))]
         found += len(part)
         parts.append(part)
-        bar.set_postfix_str(f"of {drawn:,} drawn in a block", refresh=False)
-        bar.update(len(part))
+        shown.note = f"of {drawn:,} drawn in a block"
+        shown.advance(len(part))
     return _joined(parts)
 
 
@@ -194,7 +186,7 @@ def draw_balanced(
     wanted: Wanted,
     generator: torch.Generator,
     random: np.random.Generator,
-    bar: tqdm,
+    shown: Stage,
 ) -> Drawn:
     """Draw n records as `draw_fitting` does, of which every choice of a column has an equal share, in random order.
 
@@ -211,12 +203,12 @@ def draw_balanced(
         some = wanted.with_choice(span, code)
         named = f"{column}={schema.choices[column][code]}{', ' if said else ''}{said}"
         most = -(-asked // len(codes))
-        parts.append(draw_fitting(mixture, int((own == place).sum()), most, step, named, some, generator, random, bar))
+        parts.append(draw_fitting(mixture, int((own == place).sum()), most, step, named, some, generator, random, shown))
     return _joined(parts)[random.permutation(n)]
 
 
 def draw_given(
-    mixture: Mixture, given: GivenRows, generator: torch.Generator, random: np.random.Generator, bar: tqdm
+    mixture: Mixture, given: GivenRows, generator: torch.Generator, random: np.random.Generator, shown: Stage
 ) -> Drawn:
     """Draw the other cells of given rows, so that all rows keep the declared constraints; they stay in their order.
 
@@ -228,7 +220,7 @@ def draw_given(
         TooRare: naming a row, if another network makes too few records that have what is given.
     """
     if not is_conditional(mixture.network):
-        return _draw_alike(mixture, given, generator, random, bar)
+        return _draw_alike(mixture, given, generator, random, shown)
     schema, sampler = mixture.network.schema, ConditionalSampler(mixture.network, mixture.weights)
     allowed, left, values = torch.from_numpy(given.allowed()), np.arange(len(given)), None
     parts, places, each = [], [], 1
@@ -251,7 +243,7 @@ def draw_given(
         fine, first = np.unique(rows[kept], return_index=True)
         parts.append(part[np.flatnonzero(kept)[first]])
         places.append(fine)
-        bar.update(len(fine))
+        shown.advance(len(fine))
         left = np.setdiff1d(left, fine)
         if not len(left):
             break
@@ -263,7 +255,7 @@ def draw_given(
 
 
 def _draw_alike(
-    mixture: Mixture, given: GivenRows, generator: torch.Generator, random: np.random.Generator, bar: tqdm
+    mixture: Mixture, given: GivenRows, generator: torch.Generator, random: np.random.Generator, shown: Stage
 ) -> Drawn:
     """Draw the rows of the same cells together, by rejection."""
     schema, alike, parts = mixture.network.schema, given.alike(), []
@@ -274,7 +266,7 @@ def _draw_alike(
             raise first.refusal(impossible)
         wanted = Wanted(torch.from_numpy(first.allowed()), given=first)
         said = f"{first.place(0)}: what is given, which a {mixture.network.kind} makes by chance alone"
-        parts.append(draw_fitting(mixture, len(rows), len(rows), step, said, wanted, generator, random, bar))
+        parts.append(draw_fitting(mixture, len(rows), len(rows), step, said, wanted, generator, random, shown))
     return _joined(parts)[np.argsort(np.concatenate(alike))]
 
 

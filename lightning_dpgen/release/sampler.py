@@ -37,6 +37,7 @@ from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.series_gaussians import SeriesGaussians
 from lightning_dpgen.models.trained import TRAINED
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.release.as_read import AsRead
 from lightning_dpgen.release.blocks import block_rows, block_streams
@@ -66,7 +67,6 @@ from lightning_dpgen.release.rejection import (
     draw_balanced,
     draw_fitting,
     draw_given,
-    shown_progress,
 )
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 from lightning_dpgen.release.written_series import written_series
@@ -277,11 +277,11 @@ class Release:
         _, seed = _checked(len(given), seed)
         seed = secrets.randbelow(_SEEDS) if seed is None else seed
         step = block_rows(self.schema.layout)
-        with shown_progress(len(given), hidden=False) as bar:
+        with pace.stage("completing rows", len(given), alone=True) as shown:
             for start in range(0, len(given), step):
                 generator, random = block_streams(seed, start // step)
                 some = given[np.arange(start, min(start + step, len(given)))]
-                values = draw_given(self._mixture, some, generator, random, bar).values
+                values = draw_given(self._mixture, some, generator, random, shown).values
                 whole = self.schema.with_fakes(values, random, start)
                 columns = [with_cells(name, whole.column(name), some.cells) for name in whole.schema.names]
                 yield pa.record_batch(columns, schema=whole.schema)
@@ -349,18 +349,20 @@ class Release:
             balanced_group(self.schema, balance)
         wanted = Wanted.of(self.schema.layout, conditions_on(self.schema, where) if where else {})
         said = in_words(where) if where else ""
-        with shown_progress(stop - first, hidden=not where and balance is None) as bar:
+        fitting = bool(where) or balance is not None
+        with pace.stage("records that fit" if fitting else "drawing records", stop - first, alone=True) as shown:
             # Without records, the form of them is drawn.
             for start in range(first, max(stop, first + 1), step):
                 generator, random = block_streams(seed, start // step)
                 count = min(step, stop - start)
                 if balance is not None:
-                    others = start, count, n, step, said, wanted, generator, random, bar
+                    others = start, count, n, step, said, wanted, generator, random, shown
                     part = draw_balanced(self._mixture, balance, *others)
                 elif where:
-                    part = draw_fitting(self._mixture, count, n, step, said, wanted, generator, random, bar)
+                    part = draw_fitting(self._mixture, count, n, step, said, wanted, generator, random, shown)
                 else:
                     part = draw_all(self._mixture, count, generator, random)
+                    shown.advance(count)
                 yield start, part, random
 
     def sample_component(self, component: int, n: int, seed: int) -> Encoded:

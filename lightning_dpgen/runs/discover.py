@@ -18,7 +18,7 @@ from lightning_dpgen.data.tables.open_columns import BOUNDS
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.value_grid import Leaves, values_of
 from lightning_dpgen.data.value_tree import MOST_PIECES, find_values
-from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy import durable, pace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.errors import BudgetTooSmall
@@ -212,7 +212,8 @@ def look(spec: RunSpec, source: Source) -> Look:
     """
     # All of it is read as it will be, with anything in the place of what is to be found, so that what cannot be read costs
     # nothing.
-    records, counted = source.records(make_schema(spec, source))
+    with pace.stage("reading and checking the records"):
+        records, counted = source.records(make_schema(spec, source))
     n = len(records)
     check_moved(source, counted, n)
     if not source.open_parts:
@@ -259,7 +260,7 @@ def buy(spec: RunSpec, source: Source, seen: Seen, account: Account) -> Bought:
     with account.open(FIRST_PASS) as access:
         if spec.data.n is None:
             n = max(1, int(rounded_gaussian(access, "n", torch.tensor([seen.n]), sensitivity=1.0)))
-        for name, part in opened.items():
+        for name, part in pace.counted("finding what the schema leaves open", opened.items()):
             if part.grid is not None:
                 found[name] = seen.find_values(access, name, part, Leaves(part.grid))
             elif part.find == BOUNDS:

@@ -13,7 +13,7 @@ from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity, measure
 from lightning_dpgen.metrics.train_on_synthetic import ROWS
 from lightning_dpgen.models.mixture import Diverged, Mixture
 from lightning_dpgen.passes.reduce import InBlocks
-from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy import durable, pace
 from lightning_dpgen.privacy.declared import declared_warning
 from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.release.sampler import Release
@@ -72,7 +72,8 @@ def open_records(
     if source.in_blocks:
         return read_in_blocks(settings, source, folder, interrupts, values=by_values)
     remove_unused(folder)
-    return source.records(settings.schema, values=by_values)
+    with pace.stage("reading and checking the records"):
+        return source.records(settings.schema, values=by_values)
 
 
 def keep_warnings(folder: RunFolder, settings: Settings, records: Records | InBlocks) -> None:
@@ -123,7 +124,9 @@ def learn(run: Context, records: Records | InBlocks | None) -> SyntheticContent:
         mixture, answers = measured_mixture(run, records)
     limits = plan_limits(settings, run.account.plan)
     content = SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records), limits, answers)
-    if (drawn := content.first_draw) is not None:
+    with pace.stage("looking at a first draw"):
+        drawn = content.first_draw
+    if drawn is not None:
         run.reporter.say(drawn.said)
         run.reporter.warn(drawn.warning)
     return content

@@ -1,8 +1,13 @@
-"""Memory that a machine does not have: told from other errors, and what to do about it."""
+"""Memory that a machine does not have: known before a fit, or told from other errors, and what to do about it."""
 
 from __future__ import annotations
 
 import torch
+
+from lightning_dpgen.gradients.lot_memory import free_memory
+from lightning_dpgen.measure.tables import what_to_leave_out
+from lightning_dpgen.specs.settings import Settings
+from lightning_dpgen.specs.usage_error import UsageError
 
 ADVICE = (
     "out of memory: lower what is held at a time (model.rate, which says how many records are in a lot; model.hidden, "
@@ -15,6 +20,22 @@ LATE_ADVICE = (
 )
 # As torch's allocators for a CPU and for a GPU's libraries have it, whose errors have no type of their own.
 _SAID = ("allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
+
+
+def check_fit_memory(settings: Settings) -> None:
+    """Refuse measurements whose fit needs more memory than is free, before they are made.
+
+    Raises:
+        UsageError: with the bytes, which follow from public sizes.
+    """
+    if settings.trained:
+        return
+    needed, free = settings.recipe.fit_bytes, free_memory(torch.device("cpu"))
+    if needed > free:
+        raise UsageError(
+            f"model={settings.spec.model.name}: the fit to what is measured takes about {needed / 2**30:.1f} GiB of "
+            f"memory, and {free / 2**30:.1f} GiB are free: {what_to_leave_out(settings.schema)}; or give the machine more"
+        )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -18,7 +18,7 @@ class Reporter(Protocol):
     """Hears what a run says.
 
     Attributes:
-        bar: whether to show a bar of progress on standard error.
+        bar: whether to show how far a training is, by `privacy.pace`.
     """
 
     bar: bool
@@ -31,11 +31,9 @@ class Reporter(Protocol):
 
 
 class TerminalReporter:
-    """Prints; a bar of progress only where it is seen moving."""
+    """Prints."""
 
-    @property
-    def bar(self) -> bool:
-        return sys.stderr.isatty()
+    bar = True
 
     def say(self, text: str | None) -> None:
         if text:
@@ -60,7 +58,7 @@ class LogReporter:
     """Logs to ``lightning_dpgen``, and warns as Python does; prints nothing.
 
     Args:
-        bar: whether to show a bar of progress.
+        bar: whether to show how far a training is.
     """
 
     def __init__(self, bar: bool) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.reduce import InBlocks
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.plain_text import say_count
@@ -27,6 +28,7 @@ from lightning_dpgen.runs.initial import check_other_records, keep_initial, with
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import learn, open_records, read_records
 from lightning_dpgen.runs.measure import needs_records
+from lightning_dpgen.runs.memory import check_fit_memory
 from lightning_dpgen.runs.moved import check_moved
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.run_dir import remove_blocks
@@ -100,6 +102,8 @@ def settle(spec: RunSpec, source: Source) -> tuple[Settings | None, Plan | None]
     buys = spec.data.n is None or bool(source.open_parts)
     settled = (None, discover.first_plan(spec, source)) if buys else (fill(spec, source), None)
     source.files()
+    if settled[0] is not None:
+        check_fit_memory(settled[0])
     check_memory(settled[0] or discover.for_any_find(spec, source), source)
     check_other_records(spec, source.contents())
     return settled
@@ -146,7 +150,8 @@ class _Run:
 
     def _plan(self, settings: Settings, promise: Plan | None = None) -> Plan:
         _LOG.debug("planning: solving for the noise of each stage")
-        plan = settings.plan(promise)
+        with pace.stage("planning the noise"):
+            plan = settings.plan(promise)
         for text in plan_warnings(settings, plan):
             self.reporter.warn(text)
         self.reporter.say(settings.chosen)
@@ -231,6 +236,7 @@ class _Run:
             self.reporter.say(f"found, with noise: {name}: {value}")
         try:
             settings = discover.with_bought(self.spec, self.source, bought)
+            check_fit_memory(settings)
             plan = self._plan(settings, account.plan)
         except (UsageError, BudgetTooSmall) as error:
             raise UsageError(
@@ -270,9 +276,10 @@ class _Run:
         content = learn(run, records)
         _LOG.debug("drawing synthetic records, and writing the release")
         declared = settings.declared()
-        certificate = write_release(
-            self.folder.release, self.folder.staging, content, account, unit=settings.unit, declared=declared
-        )
+        with pace.stage("writing the release"):
+            certificate = write_release(
+                self.folder.release, self.folder.staging, content, account, unit=settings.unit, declared=declared
+            )
         # Encoded records, where they were read in blocks, have been learned from.
         remove_blocks(self.folder.root)
         return certificate

@@ -43,7 +43,7 @@ from lightning_dpgen.runs.in_blocks import check_memory
 from lightning_dpgen.runs.initial import check_other_records, keep_initial
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import keep_warnings, learn, read_records
-from lightning_dpgen.runs.memory import is_out_of_memory
+from lightning_dpgen.runs.memory import check_fit_memory, is_out_of_memory
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter
 from lightning_dpgen.runs.resume import load_state
 from lightning_dpgen.runs.run_dir import remove_blocks
@@ -90,6 +90,7 @@ def _select(
     source.files()
     for settings in candidates.settings:
         check_memory(settings, source)
+        check_fit_memory(settings)
     default, plain = _untrained(candidates)
     score = _scoring(candidates, default)
     stream, study = private_stream(spec), study_of(spec.privacy, first.n)

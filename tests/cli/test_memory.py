@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from lightning_dpgen.cli import drawing
+from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.measure.cells import Cells
+from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.privacy.chain import hold
+from lightning_dpgen.runs import memory
 from lightning_dpgen.runs import run as begun
 from lightning_dpgen.runs.memory import is_out_of_memory
 from lightning_dpgen.specs.source import Source
@@ -102,3 +105,38 @@ def test_other_commands_say_it_too(dpgen, release, tmp_path, monkeypatch):
     monkeypatch.setattr(drawing, "write_table", lambda *_, **__: np.empty(1 << 59))
     status, _, err = dpgen("sample", release, "-n", 5, "-o", tmp_path / "a.csv")
     assert status == 2 and err.startswith("dpgen: out of memory: lower") and len(err.splitlines()) == 1
+
+
+def test_a_fit_that_would_not_fit_is_refused_before_it_is_paid_for(dpgen, tmp_path, monkeypatch):
+    """Its bytes follow from public sizes, so no record is read to know them."""
+    (tmp_path / "t.csv").write_text("a,b\n" + "x,y\ny,y\n" * 20)
+    (tmp_path / "t.schema.yaml").write_text(
+        "columns: {a: {type: category, values: [x, y]}, b: {type: category, values: [x, y]}}"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "train",
+        "data=table",
+        "data.path=t.csv",
+        "data.schema=t.schema.yaml",
+        "data.n=40",
+        "model=measured",
+        "rows=9",
+        "run_dir=run",
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "free_memory", lambda _: 1 << 20)
+        status, _, err = dpgen(*words)
+    assert status == 2 and len(err.splitlines()) == 1 and not (tmp_path / "run").exists()
+    assert err.startswith("dpgen: model=measured: the fit to what is measured takes about 0.2 GiB of memory, and 0.0 GiB")
+    assert dpgen(*words)[0] == 0
+
+
+def test_more_choices_take_more_memory():
+    """Tables of two columns grow with their cells, and a fit with its components."""
+    schemas = []
+    for width, size in ((5, 10), (5, 40), (50, 40)):
+        columns = [f"c{i}: {{type: integer, low: 1, high: {size}, bins: {size}}}" for i in range(width)]
+        schemas.append(parse_schema(f"columns: {{{', '.join(columns)}}}"))
+    needed = [TableRecipe(schema, k, 1000).fit_bytes for schema in schemas for k in (1, 30)]
+    assert needed == sorted(set(needed)) and needed[0] < 2**28 < needed[-1] < 2**31

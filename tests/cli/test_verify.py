@@ -9,6 +9,7 @@ import shutil
 import pytest
 from contracts.sealed import rewrite
 
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.privacy.pld import Unaccountable
@@ -398,11 +399,11 @@ def test_no_release_at_all(dpgen, tmp_path):
 @pytest.mark.parametrize("switch", ["privacy=off", "debug.private_seed=3"])
 def test_what_is_not_private_is_labelled_and_refused(dpgen, tmp_path, switch, monkeypatch):
     """Wherever an epsilon could be read, before, during and after."""
-    from lightning_dpgen.runs.reporter import TerminalReporter
-
     from .conftest import QUICK
 
-    monkeypatch.setattr(TerminalReporter, "bar", True)
+    monkeypatch.delenv("TQDM_DISABLE")
+    for seconds in ("_FIRST", "_LINE"):
+        monkeypatch.setattr(pace, seconds, 0.0)
     status, out, err = dpgen("train", *QUICK, switch, f"run_dir={tmp_path / 'run'}")
     made = tmp_path / "run" / "release"
     certificate = json.loads((made / "privacy.json").read_text())

@@ -20,6 +20,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.number_arguments import show
 from lightning_dpgen.release import blocks, rejection
 from lightning_dpgen.release.blocks import block_rows, block_streams
@@ -211,6 +212,10 @@ def test_one_that_would_end_well_is_not_given_up(rate, n, seed):
 
 
 def test_progress_is_shown_on_a_terminal_alone(monkeypatch):
+    monkeypatch.delenv("TQDM_DISABLE")
+    for seconds in ("_FIRST", "_BAR"):
+        monkeypatch.setattr(pace, seconds, 0.0)
+
     class Terminal(io.StringIO):
         def isatty(self):
             return True

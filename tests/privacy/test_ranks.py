@@ -15,11 +15,12 @@ from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import LAPLACE, Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, RankLost, RanksDiffer
+from lightning_dpgen.privacy.launched import launched_as
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.ranks import Ranks, launched_as
+from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.study import Study
 
 

@@ -19,9 +19,10 @@ import pyarrow.csv
 
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.quotes import QuoteScan
-from lightning_dpgen.data.files.text import UNREADABLE, UTF8, ZERO_BYTE, bare_name, damaged, decoded
+from lightning_dpgen.data.files.text import PACKED, UNREADABLE, UTF8, ZERO_BYTE, bare_name, damaged, decoded
 from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange, find_ranges, open_range
 from lightning_dpgen.data.names import shown
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -135,8 +136,9 @@ class DelimitedText(RowSource):
             strings_can_be_null=True,
         )
         try:
-            with self._unread() as unread:
-                file = _Scanned(unread, scan, self._charset.startswith("utf-16") and not self._skipped)
+            with self._unread() as unread, pace.stage("reading the file", self._bytes()) as stage:
+                has_zeros = self._charset.startswith("utf-16") and not self._skipped
+                file = _Scanned(unread, scan, has_zeros, stage.advance)
                 for batch in pa.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
                     yield pa.record_batch(list(map(_stripped, batch.columns)), names=columns) if self._strip else batch
                 # A quote that is left open takes all below it for one field, and Arrow is content.
@@ -172,6 +174,12 @@ class DelimitedText(RowSource):
     def _is_ragged(self, fields: list[str]) -> bool:
         # To Arrow an empty line is a row of nulls.
         return bool(fields) and len(fields) != len(self._fields)
+
+    def _bytes(self) -> int | None:
+        """Return the bytes that are read; None where they are packed."""
+        if self._path.suffix in PACKED:
+            return None
+        return (self._path.stat().st_size if self._part.stop is None else self._part.stop) - self._part.start
 
     @contextmanager
     def _unread(self) -> Iterator[BinaryIO]:
@@ -361,10 +369,13 @@ class _Lines(io.RawIOBase):
 
 
 class _Scanned(io.RawIOBase):
-    """A file of bytes whose quotes are followed as it is read; a zero byte is refused, unless `has_zeros`."""
+    """A file of bytes whose quotes are followed as it is read; a zero byte is refused, unless `has_zeros`.
 
-    def __init__(self, file: BinaryIO, scan: QuoteScan, has_zeros: bool) -> None:
-        self._file, self._scan, self._is_text = file, scan, not has_zeros
+    `count` is told how many bytes were read.
+    """
+
+    def __init__(self, file: BinaryIO, scan: QuoteScan, has_zeros: bool, count: Callable[[int], None]) -> None:
+        self._file, self._scan, self._is_text, self._count = file, scan, not has_zeros, count
 
     def readable(self) -> bool:
         return True
@@ -375,6 +386,7 @@ class _Scanned(io.RawIOBase):
             # The line is found by reading once more.
             raise ValueError("a zero byte (NUL)")
         self._scan.feed(piece)
+        self._count(len(piece))
         return piece
 
 
