@@ -1,4 +1,4 @@
-"""Which columns tell of the label together: chosen privately among all twos and threes, by the exponential mechanism."""
+"""Columns that tell of the label together: chosen privately among all twos and threes, by the exponential mechanism."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BITS = 16
 
 
 class CrossingCounts(Statistic):
-    """How many records of each label have each cell of each crossing: what scores are made of.
+    """Counts of records by label in the cells of each crossing, and the scores that they make.
 
     A score is how far the counts of labels are from those that a public model gives to the cells:
     ``sum of |n(cell, label) - n(cell) q(label | cell)|``. A record added moves it by ``1 - q`` in the cell of its own label
