@@ -27,6 +27,9 @@ _MOST_GROUPS, MOST_CELLS = 8, 200_000
 _RULED = 0.01
 # It comes before all others.
 _FIRST = 1e3
+# Two groups of a tree that are no neighbours are left to it where they have more cells: noise outweighs most of these, and
+# each component has all of them.
+_MOST_FAR = 5_000
 # Steps of a fit, the largest step, and the memory of squared gradients: with that of .999 three times as many steps were
 # as near.
 STEPS, _LR, _BETAS = 300, 0.2, (0.9, 0.9)
@@ -480,10 +483,11 @@ class _Walk:
                     if other != before and (self.parents[other] == group or self.parents[group] == other)
                 ]  # fmt: skip
                 waiting += [(other, group) for other in beyond]
-                if group == source or (before == source and not beyond):
+                looked_at = before != source and self.own[source].shape[1] * self.own[group].shape[1] <= _MOST_FAR
+                if group == source or not (looked_at or beyond):
                     continue
                 tables[group] = self._step(tables.get(before), before, group)
-                if before != source:
+                if looked_at:
                     made, pair = torch.tensordot(by_label.T, tables[group], dims=1), (source, group)
                     yield (pair, made, weight) if source < group else (pair[::-1], made.transpose(1, 2), weight)
 
