@@ -89,6 +89,9 @@ def test_rules_that_noisy_tables_show_are_no_part_of_the_declared_schema():
     assert not any(problem.startswith("declared.schema") for problem in _problems(certificate, model))
     for schema in (None, [], model["schema"] | {"label": "another"}):
         assert "declared.schema: the released model is of another one" in _problems(certificate, model | {"schema": schema})
+    certificate, model = _certificate("labels of a network")
+    shown = model["schema"] | {"found_constraints": ["a = 1 if b = 2"]}
+    assert "declared.schema: the released model is of another one" in _problems(certificate, model | {"schema": shown})
 
 
 def _leaf(event):
