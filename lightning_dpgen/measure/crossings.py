@@ -107,6 +107,11 @@ def _whole(shares: Tensor) -> Tensor:
     return whole
 
 
+def can_cross(layout: Layout) -> bool:
+    """Return whether there are two columns of choices beside a label."""
+    return takes_label(layout) and not layout.units and len(layout.groups) >= 3
+
+
 def buys_crossings(layout: Layout, n: int, strength: float) -> bool:
     """Return whether crossings are worth to be looked for: one that tells of the label is surely found then.
 
@@ -119,7 +124,7 @@ def buys_crossings(layout: Layout, n: int, strength: float) -> bool:
         >>> buys_crossings(layout, 20_000, 5_000.0), buys_crossings(layout, 100, 10.0)
         (True, False)
     """
-    if not takes_label(layout) or layout.units or len(layout.groups) < 3:
+    if not can_cross(layout):
         return False
     # By zero-concentrated privacy a choice costs epsilon^2 / 8, and the budget is mu^2 / 2.
     epsilon = 2.0 * math.sqrt(CHOICE_SHARE / CHOSEN) * strength / n

@@ -22,11 +22,9 @@ from lightning_dpgen.privacy import pace
 _STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, MOST_CELLS = 8, 200_000
-# Two groups are an edge by their impossible pairs of choices alone where so large a share of records would have one if the
-# groups had nothing to do with each other.
-_RULED = 0.01
-# It comes before all others.
-_FIRST = 1e3
+# Impossible pairs of choices make two groups an edge, too: where a share of records would have one if the groups had nothing
+# to do with each other, that share counts so many times as much as mutual information.
+_RULED = 10.0
 # Two groups of a tree that are no neighbours are left to it where they have more cells: noise outweighs most of these, and
 # each component has all of them.
 _MOST_FAR = 5_000
@@ -80,11 +78,12 @@ class Forest:
         estimates = estimate_pairs(tables, shares, seed)
         ruled = {} if broken is None else _ruled(layout, shares, estimates, broken)
         estimates |= {pair: own for pair, (own, _) in ruled.items()}
-        strong = {pair: own.information for pair, own in estimates.items() if own.information > _STRONG}
-        # Mutual information is at most the logarithm of a number of choices.
-        strong |= {pair: _FIRST + left_out for pair, (_, left_out) in ruled.items() if left_out > _RULED}
-        edges = _bounded(strongest_tree(len(sizes), {pair: strong[pair] for pair in strong if leaf not in pair}), sizes)
-        for pair in sorted((pair for pair in strong if leaf in pair), key=lambda pair: -strong[pair]):
+        strength = {pair: own.information for pair, own in estimates.items()}
+        for pair, (_, left_out) in ruled.items():
+            strength[pair] += _RULED * left_out
+        strong = sorted((pair for pair, own in strength.items() if own > _STRONG), key=lambda pair: (-strength[pair], pair))
+        edges = _bounded([pair for pair in strong if leaf not in pair], sizes)
+        for pair in (pair for pair in strong if leaf in pair):
             if len(joined := _bounded([*edges, pair], sizes)) > len(edges):
                 edges = joined
                 break
@@ -151,9 +150,11 @@ def _ruled(
 
 
 def _bounded(edges: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the edges, strongest first, that leave trees within bounds of groups and cells."""
+    """Return those pairs that become edges, strongest first, of trees within bounds of groups and cells (by Kruskal)."""
     tree, kept = {group: {group} for group in range(len(sizes))}, []
     for first, second in edges:
+        if second in tree[first]:
+            continue
         joined = tree[first] | tree[second]
         cells = sum(sizes[one] * sizes[other] for one, other in itertools.combinations(sorted(joined), 2))
         if len(joined) <= _MOST_GROUPS and cells <= MOST_CELLS:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.segments import components
+from lightning_dpgen.models.mixture import Diverged
 from lightning_dpgen.models.networks import check_sizes
-from lightning_dpgen.models.outputs import chosen
+from lightning_dpgen.models.outputs import chosen, chosen_in
 
 # A choice that a component does not have at all counts as so likely where components are compared.
 _LEAST = 1e-30
@@ -59,6 +60,7 @@ class StackedForests(nn.Module):
         super().__init__()
         self.schema, self.k, self.parents = schema, k, tuple(parents)
         self._order = forest_order(self.parents, len(layout.groups))
+        self._kept: dict[int, tuple[tuple[int, int], Tensor]] = {}
         for group, (parent, choices) in enumerate(zip(self.parents, layout.groups, strict=True)):
             rows = 1 if parent < 0 else layout.groups[parent]
             self.register_buffer(f"table_{group}", torch.ones(rows, choices) / choices)
@@ -90,6 +92,31 @@ class StackedForests(nn.Module):
                 shares = torch.where(shares.isfinite(), F.one_hot(codes[group], layout.groups[group]).to(shares), shares)
             made[:, span] = shares
         return made
+
+    def draw(self, component: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw the choices (n, groups), int64, of a record of each of these components (n,): on the CPU, in their order.
+
+        Raises:
+            Diverged: for numbers that are not finite, or give no shares.
+        """
+        uniform = torch.rand(len(self.parents), len(component), generator=generator)
+        codes = torch.zeros(len(component), len(self.parents), dtype=torch.int64)
+        for group in self._order:
+            parent, sums = self.parents[group], self._sums(group)
+            rows = component if parent < 0 else component * len(self.tables[group]) + codes[:, parent]
+            totals = sums[:, -1][rows]
+            if not (totals.isfinite() & (totals > 0.0)).all():
+                raise Diverged("mixture: holds numbers that are not finite, or too large: it has no shares of choices")
+            codes[:, group] = chosen_in(sums, rows, uniform[group])
+        return codes
+
+    def _sums(self, group: int) -> Tensor:
+        """Return sums of shares (components x choices of the parent, choices) of a group, kept while nothing is changed."""
+        table, versions = self.tables[group], (self.tables[group]._version, self.tilts._version)
+        if self._kept.get(group, (None,))[0] != versions:
+            shares = table * self.tilts[:, None, self.schema.layout.spans[group]]
+            self._kept[group] = (versions, shares.cumsum(dim=2).flatten(0, 1))
+        return self._kept[group][1]
 
     @property
     def log_evidence(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.crossings import Crossed, Crossing
 from lightning_dpgen.models.forests import StackedForests
-from lightning_dpgen.models.mixture import GenerativeNetwork
-from lightning_dpgen.models.outputs import draw
+from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork
+from lightning_dpgen.models.outputs import chosen, draw
 from lightning_dpgen.models.products import StackedProducts
 
 # A unit is described by its places between so many numbers, evenly spaced from 0 to 1.
@@ -94,6 +94,22 @@ class LabelledNetwork(nn.Module):
                 made[:, span] = F.one_hot(codes[:, group], layout.groups[group]).to(made.dtype)
         made[:, layout.labels] = torch.softmax(logits, dim=1)
         return made
+
+    @property
+    def draw(self) -> Callable[[Tensor, torch.Generator], Tensor] | None:
+        """The function that draws the choices of records, where the network has one (`StackedForests.draw`)."""
+        return self._draw if isinstance(self.network, StackedForests) else None
+
+    def _draw(self, component: Tensor, generator: torch.Generator) -> Tensor:
+        codes, layout = self.network.draw(component, generator), self.schema.layout
+        records = Encoded(np.zeros((len(codes), 0), np.float32), codes.numpy())
+        logits = self.label_level + added_up(self.crossed(records), self.crossed.wide, self.label_weights)
+        followed = self.network.label_table.clamp(min=LEAST).log()[self.network.label_rows(records), component]
+        logits = logits.double() + self.label_closeness.double() * followed
+        if not logits.isfinite().all():
+            raise Diverged("mixture: holds numbers that are not finite, or too large: it has no shares of labels")
+        codes[:, layout.label] = chosen(torch.softmax(logits, dim=1), torch.rand(len(codes), generator=generator))
+        return codes
 
     @torch.no_grad()
     def label_shares(self, records: Encoded, weights: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.layout import Encoded, smallest_integer
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.outputs import draw
 
@@ -100,7 +100,13 @@ class Mixture:
 
     @torch.no_grad()
     def sample_components(self, component: Tensor, generator: torch.Generator) -> Encoded:
-        """Draw one record for each entry of `component` (n,), in that order."""
+        """Draw one record for each entry of `component` (n,), in that order.
+
+        Networks that can draw choices by themselves (`draw`) need no means for that.
+        """
+        if (own := getattr(self.network, "draw", None)) is not None:
+            codes = own(component, generator).numpy().astype(smallest_integer(max(self.network.schema.layout.groups)))
+            return Encoded(np.zeros((len(codes), 0), np.float32), codes)
         _, drawn, places = self._sorted(component, generator)
         return drawn[places]
 

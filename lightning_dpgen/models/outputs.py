@@ -99,6 +99,29 @@ def chosen(shares: Tensor, uniform: Tensor) -> Tensor:
     return below.sum(dim=-1).clamp_(max=shares.shape[-1] - 1)
 
 
+def chosen_in(sums: Tensor, rows: Tensor, uniform: Tensor) -> Tensor:
+    """Return what `chosen` does, (n,), of shares that many records have in common: by their sums, which are searched.
+
+    Args:
+        sums: (rows, choices) sums of the shares, from the first choice on.
+        rows: (n,) the row of each record, int64.
+        uniform: (n,) a uniform number for each.
+
+    Example:
+        >>> sums = torch.tensor([[0.25, 0.5, 1.0], [0.0, 0.0, 1.0]])
+        >>> chosen_in(sums, torch.tensor([0, 0, 1]), torch.tensor([0.2, 0.5, 0.2])).tolist()
+        [0, 2, 2]
+    """
+    choices = sums.shape[1]
+    flat, before = sums.flatten(), rows * choices - 1
+    wanted, found = uniform * flat[before + choices], torch.zeros_like(rows)
+    step = 1 << choices.bit_length()
+    while step := step >> 1:
+        further = (found + step).clamp_(max=choices)
+        found = torch.where(flat[before + further] <= wanted, further, found)
+    return found.clamp_(max=choices - 1)
+
+
 def draw(means: Tensor, layout: Layout, generator: torch.Generator) -> Encoded:
     """Draw records (n, width) from means and shares: units of two levels are drawn, others are their means, rounded.
 

@@ -33,7 +33,7 @@ from lightning_dpgen.models.crossings import described_crossings, read_crossings
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.labelled import LabelledNetwork, without_label
-from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
+from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.series_gaussians import SeriesGaussians
 from lightning_dpgen.models.trained import TRAINED
@@ -90,6 +90,12 @@ _NO_SIZES: dict[str, tuple[type, ...]] = {
 
 class ReadMixture(Mixture):
     """A mixture with weights from an untrusted file: finite, but maybe so large that generated numbers are not."""
+
+    def sample_components(self, component: torch.Tensor, generator: torch.Generator) -> Encoded:
+        try:
+            return super().sample_components(component, generator)
+        except Diverged as error:
+            raise NotARelease(f"{error}, so its weights are not those of a trained model") from None
 
     def _generated(self, offsets: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         made = super()._generated(offsets, generator)

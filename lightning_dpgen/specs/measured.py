@@ -15,7 +15,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.classifier import ClassifierRecipe, classifier_sizes
-from lightning_dpgen.measure.crossings import buys_crossings
+from lightning_dpgen.measure.crossings import buys_crossings, can_cross
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.series import SeriesRecipe
@@ -66,6 +66,13 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         has["label_share"] = defaults.label_share if takes_label(layout) else 0.0
         if spec.label_share or (spec.label_share is None and has["label_share"]):
             has["label_sharpness"] = 1.0
+            # Only what is bought is declared, so that releases without it are planned as they were.
+            has["crossings"] = buys_crossings(layout, defaults.n, defaults.strength) or None
+        if spec.crossings and not ("crossings" in has and can_cross(layout)):
+            raise UsageError(
+                "model.crossings=true: applies only to a label that model.label_share pays for, beside two other columns of "
+                "choices: leave it out"
+            )
         _check_choices(schema)
         _check_cells(schema, defaults.strength)
     else:
@@ -75,11 +82,12 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
     if "label_share" in has:
         check_label(spec, schema, has["label_share"] if spec.label_share is None else spec.label_share)
     for name, value in spec.given().items():
-        if name not in (*has, "name", "symmetries"):
+        if name not in (*has, "name", "symmetries") and not (name == "crossings" and value is False):
             raise UsageError(
                 f"model.{name}={shown(value)}: model={spec.name} has no such setting for records of kind {schema.kind}"
             )
     spec = spec.changed(**has | spec.given(*has), symmetries=_symmetries(spec.symmetries, schema))
+    spec = spec.changed(crossings=spec.crossings or None)
     if spec.waves is not None and spec.waves > layout.units:
         raise UsageError(f"model.waves={spec.waves}: expected a whole number from 1 to {layout.units:,}")
     if spec.cells is not None:
@@ -162,7 +170,7 @@ def make_recipe(
         return TableRecipe(
             schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed, label_share=spec.label_share,
             label_sharpness=sharpness, by_label=pays_by_label(schema.layout, strength), asked=asked,
-            crossed=bool(spec.label_share) and buys_crossings(schema.layout, n, strength),
+            crossed=bool(spec.crossings),
         )  # fmt: skip
     if isinstance(schema, BasketSchema):
         return BasketRecipe(schema, spec.components, n, pairs_share=spec.pairs_share, seed=seed)

@@ -178,6 +178,10 @@ class MeasuredSpec(Spec):
         by_default="for tables 0.3 if s is at least 200 and at least the number of all choices, else 0",
     )  # fmt: skip
     label_sharpness: float | None = setting(LABEL_SHARPNESS, ge=0.1, le=100, by_default="1")
+    crossings: bool | None = setting(
+        "tables, with model.label_share: whether twos and threes of columns are looked for that tell of the label together",
+        by_default="true where one that tells of a fifth of the labels would surely be found",
+    )  # fmt: skip
 
 
 class ClassifierSpec(MeasuredSpec):
