@@ -139,11 +139,11 @@ class TableRecipe(Recipe):
         been reached.
         """
         if stage == CROSSINGS:
-            return {"choice": self._counts(state, self._left(state)[1])}
+            return {"choice": self._counts(state, self._places(state)[1])}
         if stage == EVIDENCE:
-            return {"scores": self._counts(state, self._left(state)[0], choice=False)}
+            return {"scores": self._counts(state, self._places(state)[0], choice=False)}
         if stage == LABELS:
-            return self._regression(state).statistics(state.get(LABELS, ()))
+            return self._regression(state, self._crossings(state)).statistics(state.get(LABELS, ()))
         return self.tables
 
     def warning(self, plan: Plan) -> str | None:
@@ -193,9 +193,9 @@ class TableRecipe(Recipe):
     def _mixture(self, state: State) -> Mixture:
         """Fit the mixture to these tables, with the label that follows from its accesses."""
         mixture = self._fitted(state)[0]
-        return (
-            self._regression(state).labelled(mixture, state[LABELS], self.label_sharpness) if self.label_share else mixture
-        )
+        if not self.label_share:
+            return mixture
+        return self._regression(state, self._crossings(state)).labelled(mixture, state[LABELS], self.label_sharpness)
 
     @property
     def tables(self) -> dict[str, Marginals]:
@@ -257,40 +257,46 @@ class TableRecipe(Recipe):
             self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, made))
         return self._last["fitted"]
 
-    def _left(self, state: State) -> tuple[list[Crossing], list[Crossing]]:
-        """Return the crossings that have been chosen, and the others."""
-        chosen, left = [], possible_crossings(self.schema, self._fitted(state)[1].records)
+    def _candidates(self, state: State) -> tuple[list[Crossing], list[Tensor]]:
+        """Return the crossings to choose among, and what is known of the label already in their cells."""
+        made = self._fitted(state)[1]
+        if "candidates" not in self._last:
+            shares = self._regression(state, []).shares
+            crossings = possible_crossings(self.schema, made.records)
+            known = [label_shares(crossing, made.records, shares) for crossing in crossings]
+            self._last.update(candidates=(crossings, known))
+        return self._last["candidates"]
+
+    def _places(self, state: State) -> tuple[list[int], list[int]]:
+        """Return which of the candidates have been chosen, and which have not."""
+        chosen, left = [], list(range(len(self._candidates(state)[0])))
         for found in state.get(CROSSINGS, ()):
             chosen.append(left.pop(int(found["choice"].sums)))
         return chosen, left
 
-    def _counts(self, state: State, crossings: Sequence[Crossing], *, choice: bool = True) -> CrossingCounts:
-        """Return the counts of crossings, beside what is known of the label already."""
-        made, shares = self._fitted(state)[1], self._regression_of(state, []).shares
-        known = [label_shares(crossing, made.records, shares) for crossing in crossings]
+    def _counts(self, state: State, places: Sequence[int], *, choice: bool = True) -> CrossingCounts:
+        """Return the counts of some of the candidates."""
+        crossings, known = ([own[place] for place in places] for own in self._candidates(state))
         return CrossingCounts(self.schema.layout, crossings, known, choice=choice)
 
     def _crossings(self, state: State) -> list[Crossing]:
         """Return the crossings that have been chosen and explain enough."""
         if not state.get(EVIDENCE):
             return []
-        chosen, _ = self._left(state)
+        chosen = [self._candidates(state)[0][place] for place in self._places(state)[0]]
         explained = state[EVIDENCE][0]["scores"].sums / total_of(*self._measured(state))
         return [crossing for crossing, part in zip(chosen, explained, strict=True) if part > EFFECT]
 
-    def _regression(self, state: State) -> LabelRegression:
-        """Return the regression of the label, with the crossings that have been chosen."""
-        crossings = self._crossings(state)
-        if self._last.get("crossings") != crossings:
-            self._last.update(crossings=crossings, regression=self._regression_of(state, crossings))
-        return self._last["regression"]
-
-    def _regression_of(self, state: State, crossings: Sequence[Crossing]) -> LabelRegression:
+    def _regression(self, state: State, crossings: Sequence[Crossing]) -> LabelRegression:
+        """Return the regression of the label, with these crossings."""
         _, made = self._fitted(state)
-        tables, measured = self._measured(state)
-        total = total_of(tables, measured)
-        ridge = max(_RIDGE * (measured["singles"].deviation / total) ** 2, _LEAST)
-        return LabelRegression(self.schema.layout, made, total, ridge, crossings)
+        if self._last.get("crossings") != crossings:
+            tables, measured = self._measured(state)
+            total = total_of(tables, measured)
+            ridge = max(_RIDGE * (measured["singles"].deviation / total) ** 2, _LEAST)
+            regression = LabelRegression(self.schema.layout, made, total, ridge, crossings)
+            self._last.update(crossings=crossings, regression=regression)
+        return self._last["regression"]
 
     def _fit(self, tables: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> tuple[Mixture, MadeUp | None]:
         """Fit the mixture to tables that were measured, and make up records for the regression of its label."""

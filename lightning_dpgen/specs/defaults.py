@@ -167,9 +167,10 @@ class Defaults:
 
     @property
     def components(self) -> int:
-        """s / 25, 10 to 60; for baskets to 100."""
+        """s / 25, 10 to 60; at most 40,000 / all choices, or 20, where that is more; for baskets 10 to 100."""
         # Tables with more noise tell fewer apart; trees of columns say much of what else takes many components.
-        return round(_between(self.strength / 25, 10, 100 if self._rare else 60))
+        most = 100 if self._rare else min(60, max(20, 40_000 // max(self.layout.width, 1)))
+        return round(_between(self.strength / 25, 10, most))
 
     @property
     def label_share(self) -> float:

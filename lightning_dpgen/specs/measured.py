@@ -70,8 +70,8 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
             has["crossings"] = buys_crossings(layout, defaults.n, defaults.strength) or None
         if spec.crossings and not ("crossings" in has and can_cross(layout)):
             raise UsageError(
-                "model.crossings=true: applies only to a label that model.label_share pays for, beside two other columns of "
-                "choices: leave it out"
+                "model.crossings=true: applies only to a label that model.label_share pays for, beside two other columns: "
+                "leave it out"
             )
         _check_choices(schema)
         _check_cells(schema, defaults.strength)

@@ -241,7 +241,7 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
     """Not at all where real records agree with no weights; as closely as helps where they always do; between, no closer."""
     records, _ = some_records(2000)
     own, mixture, kept = measured(records, 5.0)
-    regression = own._regression(kept[-1])
+    regression = own._regression(kept[-1], [])
     weights = regression._corrected(kept[-1][LABELS])
     made = regression._shares(weights)
 

@@ -125,7 +125,7 @@ def test_no_group_follows_from_a_label_that_is_drawn_last():
 
 @pytest.mark.parametrize("parents", FORESTS.values(), ids=FORESTS)
 def test_a_label_drawn_by_sums_has_the_chances_of_its_shares(parents):
-    """Both ways of drawing, 40,000 records each, by chi squared: a false alarm in 1 of 10,000; without the level, always."""
+    """Both ways of drawing, 40,000 records each, by chi squared: a false alarm in 10,000; without the level, always."""
     network = LabelledNetwork(forests(parents))
     for tensor in (network.label_weights, network.label_level):
         tensor.normal_(generator=torch.Generator().manual_seed(3))
