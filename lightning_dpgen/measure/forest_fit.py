@@ -22,8 +22,8 @@ from lightning_dpgen.privacy import pace
 _STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, MOST_CELLS = 8, 200_000
-# Impossible pairs of choices make two groups an edge, too: the share of records that would have one if groups had nothing to
-# do with each other counts so many times as much as mutual information.
+# Impossible pairs of choices make two groups an edge, too: the share of records that would have one, were the groups
+# independent, counts so many times as much as mutual information.
 _RULED = 10.0
 # Two groups of a tree that are no neighbours are left to it where they have more cells: noise outweighs most of these, and
 # each component has all of them.
