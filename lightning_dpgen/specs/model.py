@@ -167,7 +167,7 @@ class MeasuredSpec(Spec):
     )  # fmt: skip
     components: int | None = setting(
         "tables, baskets and series: the number of components of the fitted mixture; for baskets, of each of four mixtures",
-        ge=1, le=10_000, by_default="s / 25, 10 to 60 for tables, fewer for many choices, 10 to 100 for baskets; for series 20",
+        ge=1, le=10_000, by_default="s / 25, 10 to 60 for tables, 10 to 100 for baskets; for series 20",
     )  # fmt: skip
     pairs_share: float | None = setting(
         "tables and baskets: the share for tables of two columns, or for pairs of items", gt=0, lt=1,
