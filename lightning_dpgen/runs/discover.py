@@ -240,6 +240,8 @@ def make_room_for(source: Source, seen: Seen, account: Account, folder: RunFolde
         if part.grid is None and part.find != BOUNDS:
             # Noise may keep any of them.
             parts[name] = seen.held(name).tolist()
+        elif part.counted:
+            parts[name] = {"counts": [-_LARGEST + 0.1] * part.grid.span, "noise": math.pi}
         else:
             parts[name] = {"bounds": [-_LARGEST] * 2, "pieces": [[-_LARGEST, math.pi] for _ in range(MOST_PIECES)]}
     keys = any(isinstance(found, list) for found in parts.values())
