@@ -145,6 +145,21 @@ def for_any_find(spec: RunSpec, source: Source) -> Settings:
     return settings
 
 
+def warnings_for_any_find(spec: RunSpec, source: Source) -> list[str]:
+    """Return what noise will most likely hide of what is measured after the first pass, where the declared n tells of it.
+
+    Raises:
+        UsageError: as `settings.fill`.
+    """
+    if spec.data.n is None or not spec.privacy.private:
+        return []
+    settings = for_any_find(spec, source)
+    try:
+        return [] if settings.trained else settings.recipe.warnings(settings.plan())
+    except BudgetTooSmall:  # the run itself tells it
+        return []
+
+
 class Seen(Protocol):
     """The records as a first pass sees them. Private.
 

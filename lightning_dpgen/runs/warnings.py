@@ -43,8 +43,8 @@ def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
     """Yield warnings of clusters and measurements that hold more noise than records: of plan, n and schema alone."""
     if (warning := settings.split.warning(plan, settings.n)) is not None:
         yield as_settings(warning, "split", settings.spec.split)
-    if not settings.trained and (warning := settings.recipe.warning(plan)) is not None:
-        yield warning
+    if not settings.trained:
+        yield from settings.recipe.warnings(plan)
     if (warning := _values_warning(settings, plan)) is not None:
         yield warning
 

@@ -73,7 +73,7 @@ class CustomSource(Source):
         raise UsageError(f"{where}: it returned ({parts}): expected (schema, Encoded or Records), or (frame, TableSchema)")
 
     def declare(self, found: dict[str, Any] | None = None) -> Schema:
-        return self._given[0] if self._frame is None else filled(self._given[0], found, self.spec)
+        return self._given[0] if self._frame is None else filled(self._given[0], found)
 
     @property
     def _frame(self) -> pd.DataFrame | pa.Table | None:

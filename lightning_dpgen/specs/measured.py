@@ -117,11 +117,18 @@ def _check_choices(schema: TableSchema) -> None:
 
 
 def _check_cells(schema: TableSchema, strength: float) -> None:
-    cells = schema.layout.width**2 * (labels_of(schema.layout) if pays_by_label(schema.layout, strength) else 1)
-    if cells > _MOST_CELLS:
+    layout, label = schema.layout, None
+    tables = 1
+    if pays_by_label(layout, strength):
+        label, tables = layout.label, labels_of(layout)
+    sizes = [choices for group, choices in enumerate(layout.groups) if group != label]
+    pairs = tables * (sum(sizes) ** 2 - sum(size**2 for size in sizes)) / 2
+    # A fit holds the tables of all columns with all columns.
+    if tables * layout.width**2 > _MOST_CELLS:
         raise UsageError(
-            f"model=measured: the tables of each two columns would have about {cells / 2:.1g} cells, most "
-            f"of them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; {what_to_leave_out(schema)}"
+            f"model=measured: the tables of each two columns would have {pairs:.1g} cells, most of them nothing but noise, "
+            f"and columns {layout.width:,} choices: expected {math.isqrt(_MOST_CELLS // tables):,} choices or fewer; "
+            f"{what_to_leave_out(schema)}"
         )
 
 

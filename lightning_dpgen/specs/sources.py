@@ -96,7 +96,7 @@ class PublicSource(Source):
     def declare(self, found: dict[str, Any] | None = None) -> Schema:
         schema = public_set(self.spec.source).schema
         if isinstance(schema, TableSchema):
-            return filled(schema, found, self.spec)
+            return filled(schema, found)
         if not isinstance(self.spec, PublicPicturesSpec):
             return schema
         return dataclasses.replace(schema, **self.spec.given("classes", "threshold"))
@@ -165,7 +165,7 @@ class TableFile(Source):
         return schema.with_types_of(kinds) if kinds else schema
 
     def declare(self, found: dict[str, Any] | None = None) -> TableSchema:
-        return filled(self.described, found, self.spec)
+        return filled(self.described, found)
 
     @property
     def description(self) -> dict[str, Any]:

@@ -30,18 +30,24 @@ def table_parts(schema: TableSchema, spec: DataSpec) -> dict[str, Part]:
     return parts | {column.name: Part(VALUES, rows, grid=column.grid) for column in looked_at}
 
 
-def filled(schema: TableSchema, found: Mapping[str, Any] | None, spec: DataSpec) -> TableSchema:
-    """Return the schema with what was found; before anything was, with anything in its place.
+def filled(schema: TableSchema, found: Mapping[str, Any] | None) -> TableSchema:
+    """Return the schema with what was found; before anything was, with anything in its place."""
+    return schema.filled(found or {column.name: [0, 1] if column.find == BOUNDS else ["a"] for column in schema.open})
 
-    Of a category with very many values as many are common then as may be, so that tables are no larger afterwards.
+
+def with_common(schema: TableSchema, parts: Mapping[str, Part], most: float) -> TableSchema:
+    """Return the schema before categories with very many values are counted: as many are common then as may be.
+
+    Args:
+        most: the most values that can have a count that stands out of noise.
     """
-    if found:
-        return schema.filled(found)
-    anything: dict[str, Any] = {one.name: [0, 1] if one.find == BOUNDS else ["a"] for one in schema.open}
-    for column in schema.of_many_values if spec.share_of_values is not None else ():
-        counts = [2.0 * CERTAIN * (place < MOST_COMMON) for place in range(column.present)]
-        anything[column.name] = {"counts": counts, "noise": 1.0}
-    return schema.filled(anything)
+    grids = {name: part.grid for name, part in parts.items() if part.counted and part.grid is not None}
+    common = min(most, MOST_COMMON)
+    found = {
+        name: {"counts": [2.0 * CERTAIN * (place < common) for place in range(grid.span)], "noise": 1.0}
+        for name, grid in grids.items()
+    }
+    return schema.filled(found)
 
 
 def _grouped(schema: TableSchema, name: str, found: Mapping[str, Any]) -> Grouped:

@@ -20,6 +20,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.value_tree import find_values
 from lightning_dpgen.measure.found_rules import FoundRule, with_rules
 from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.verification.verify import verify
 
 VALUES = tuple(f"v{i:04d}" for i in range(MANY + 200))
@@ -143,6 +144,19 @@ def test_no_person_costs_counts_more_than_their_access(most):
     greedy = [(99, 5.0)] * (most + 2), [(99, 5.0 + row) for row in range(most)]
     spent = overspent(run, others, *(others + own for own in greedy))
     assert 0.999 < spent[0] <= 1.0 + 1e-9 and spent[1] <= 1.0 + 1e-9
+
+
+def test_a_model_is_chosen_by_the_cells_that_pairs_will_have(tmp_path):
+    """A list of 20,000 values is some hundred choices once they are counted; each by itself they are too many for tables."""
+    values = [f"v{place}" for place in range(20_000)]
+    (tmp_path / "s.yaml").write_text(json.dumps({"columns": {
+        "city": {"type": "category", "values": values}, "of": {"type": "category", "values": ["a", "b"]},
+    }}))  # fmt: skip
+    words = ["data=table", f"data.schema={tmp_path / 's.yaml'}", "data.n=50000", "privacy.epsilon=1"]
+    settings = read_settings(words)
+    assert settings.chosen.startswith("model=auto took measured") and settings.schema.layout.width < MOST_COMMON
+    apart = read_settings([*words, "data.bins_share=0"])
+    assert "measured was passed over" in apart.chosen and apart.schema.layout.width == 20_002
 
 
 @pytest.mark.filterwarnings("ignore")

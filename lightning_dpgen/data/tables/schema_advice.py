@@ -133,19 +133,21 @@ def _bounds(column: Numeric) -> tuple[int | float, int | float]:
 
 def _of_category(column: Category, n: int | None, noise: float | None) -> Iterator[tuple[str, str]]:
     count = len(column.values)
+    known = n is not None and noise is not None
+    if n / count >= _CLEAR * noise if known else count <= MANY:
+        return
+    told = (
+        f", of which each has {n / count:,.1f} records on average, and a count has noise of about {noise:,.1f}"
+        if known
+        else ""
+    )
+    lost = "rare values are not told apart"
     if count > MANY and not column.counts:
-        yield (
-            column.name,
-            f"{count:,} values: a share of the budget (bins_share) finds those that many records have, and all others are "
-            f"learned in {GROUPS} groups, within which they are not told apart; put those that matter little "
-            "together under one (other), or leave the column out (type: drop)",
+        lost = (
+            "a share of the budget (bins_share) finds those that many records have, and the others are learned in "
+            f"{GROUPS} groups, within which they are not told apart"
         )
-    elif n is not None and noise is not None and n / count < _CLEAR * noise:
-        yield (
-            column.name,
-            f"{count:,} values, of which each has {n / count:,.1f} records on average, and a count has noise of about "
-            f"{noise:,.1f}: rare values are not told apart; put them together under one (other), or leave it out",
-        )
+    yield column.name, f"{count:,} values{told}: {lost}; put them together under one (other), or leave it out (type: drop)"
 
 
 def _of_numbers(column: Numeric) -> Iterator[tuple[str, str]]:
