@@ -196,16 +196,7 @@ class TableRecipe(Recipe):
             for group, other in (groups[-2:], groups[:-3:-1]):
                 trust[group] += deviations["pairs"] ** -2 / layout.groups[other]
         noise = {group: own**-0.5 for group, own in trust.items() if group != layout.label}
-        lost = [group for group, own in noise.items() if layout.groups[group] * own > self.n]
-        if not lost:
-            return None
-        names, worst = list(self.schema.choices), max(lost, key=lambda group: layout.groups[group] * noise[group])
-        return (
-            f"{say_count(len(lost), 'column')} would be nothing but noise ({listed(names[group] for group in lost)}): a "
-            f"value of {names[worst]} has {self.n / layout.groups[worst]:,.1f} records on average, and its count noise of "
-            f"standard deviation {noise[worst]:,.1f}; put rare values together, cut numbers into fewer bins, or leave "
-            "columns out"
-        )
+        return lost_columns(self.schema, noise, self.n)
 
     def _warning_of_pairs(self, plan: Plan) -> str | None:
         tables = self.tables.get("pairs")
@@ -384,6 +375,25 @@ def pays_by_label(layout: Layout, strength: float) -> bool:
     if labels * sum(pairs) > _MOST_BY_LABEL:
         return False
     return strength * math.sqrt(len(pairs)) > _WORTH * labels**1.5 * sum(pairs)
+
+
+def lost_columns(schema: Schema, noise: Mapping[int, float], n: int) -> str | None:
+    """Return which columns would be nothing but noise, whose values have fewer records on average than counts have noise.
+
+    Args:
+        noise: by group, the standard deviation of what all counts together tell of one of its choices.
+        n: the declared number of records.
+    """
+    sizes, names = schema.layout.groups, list(schema.choices)
+    lost = [group for group, own in noise.items() if sizes[group] * own > n]
+    if not lost:
+        return None
+    worst = max(lost, key=lambda group: sizes[group] * noise[group])
+    return (
+        f"{say_count(len(lost), 'column')} would be nothing but noise ({listed(names[group] for group in lost)}): a value "
+        f"of {names[worst]} has {n / sizes[worst]:,.1f} records on average, and its count noise of standard deviation "
+        f"{noise[worst]:,.1f}; put rare values together, cut numbers into fewer bins, or leave columns out"
+    )
 
 
 def what_to_leave_out(schema: Schema) -> str:

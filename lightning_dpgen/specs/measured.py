@@ -15,6 +15,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.classifier import ClassifierRecipe, classifier_sizes
+from lightning_dpgen.measure.copulas import CopulaRecipe, takes_copula
 from lightning_dpgen.measure.crossings import buys_crossings
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.recipe import Recipe
@@ -61,6 +62,9 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         if (has["cells"] if spec.cells is None else spec.cells) > 1:
             has["cells_share"] = defaults.cells_share
         has["label_share"] = 0.0
+    elif isinstance(schema, TableSchema) and takes_copula(schema, defaults.n, defaults.strength):
+        has = {}
+        _check_choices(schema)
     elif isinstance(schema, TableSchema):
         has = {"components": defaults.components, "pairs_share": 0.8, "label_share": 0.0}
         has["label_share"] = defaults.label_share if takes_label(layout) else 0.0
@@ -162,6 +166,13 @@ def make_recipe(
         strength: the declared number of records in units of the noise that the budget buys (`Defaults`).
         sets: names of columns of a table, whose tables of counts are asked for.
     """
+    if isinstance(schema, TableSchema) and takes_copula(schema, n, strength):
+        if sets:
+            raise UsageError(
+                f"data.workload: the table has {len(schema.layout.groups):,} columns, too many to count their pairs beside "
+                "what is asked for; leave columns out, or data.workload"
+            )
+        return CopulaRecipe(schema, n)
     if isinstance(schema, TableSchema):
         groups = list(schema.choices)
         asked = tuple(tuple(map(groups.index, own)) for own in sets)

@@ -147,7 +147,7 @@ def test_no_person_costs_counts_more_than_their_access(most):
 
 
 def test_a_model_is_chosen_by_the_cells_that_pairs_will_have(tmp_path):
-    """A list of 20,000 values is some hundred choices once they are counted; each by itself they are too many for tables."""
+    """A list of 20,000 values is some hundred choices once they are counted; by themselves they are too many for tables."""
     values = [f"v{place}" for place in range(20_000)]
     (tmp_path / "s.yaml").write_text(json.dumps({"columns": {
         "city": {"type": "category", "values": values}, "of": {"type": "category", "values": ["a", "b"]},
