@@ -67,8 +67,9 @@ class HeldRecipe(Recipe):
             state = {**state, **{own: made for own, made in self._state.items() if own != stage}}
         return self._recipe.statistics(stage, state)
 
-    def warning(self, plan: Plan) -> None:
-        """Return None: the recipe itself warns of its plan."""
+    def warnings(self, plan: Plan) -> list[str]:
+        """Return none: the recipe itself warns of its plan."""
+        return []
 
     def _mixture(self, state: State) -> Mixture:
         return self._recipe.fitted(state)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning_dpgen.privacy.errors import RankLost
+from lightning_dpgen.release.limits import sentence
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.memory import ADVICE, LATE_ADVICE, is_out_of_memory
@@ -31,13 +32,15 @@ def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
     return f"; nothing was released, and nothing was spent{on}"
 
 
-def tell_release(certificate: dict[str, Any], folder: RunFolder, unit: str, *more: str) -> None:
-    """Print what a release promises about its unit, where it is, and what can be done with it."""
+def tell_release(certificate: dict[str, Any], folder: RunFolder, unit: str, *more: str, warned: Sequence[str] = ()) -> None:
+    """Print what a release promises about its unit, what was warned of, where it is, and what can be done with it."""
     private = certificate["private"]
     if private:
         print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}, {unit}")
     else:
         print(f"\ndone, but NOT A PRIVATE RELEASE: {certificate['statement'].split('. ')[1]}.")
+    for text in warned:
+        print(f"  warned: {sentence(text)}")
     print(f"  release (may be published{'' if private else ': NO'}):  {folder.release}")
     print(f"  private (must not leave this machine):  {folder.private}")
     print("next:")

@@ -36,6 +36,7 @@ def run(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
         # The first of them shows how far all are.
         with pace.hidden():
             return launch.launch(argv, folder, spec.trainer.devices)
+    reporter = TerminalReporter()
     with launch.together(spec.trainer) as ranks:
         if not ranks.leads:
             # It imports what networks are trained with, as `runs/learn.py` does where it trains one.
@@ -43,14 +44,12 @@ def run(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
 
             return run_worker(spec, source, folder, ranks)
         try:
-            certificate = guarded(
-                "train", argv, folder, lambda asked: train(spec, source, folder, asked, TerminalReporter(), ranks)
-            )
+            certificate = guarded("train", argv, folder, lambda asked: train(spec, source, folder, asked, reporter, ranks))
         except UsageError as mistake:
             if mistake.status == RANK_LOST and launch.watched():
                 return RANK_LOST
             raise
-    return _tell(certificate, folder)
+    return _tell(certificate, folder, reporter.warned)
 
 
 def _begun(spec: RunSpec, folder: RunFolder) -> RunSpec:
@@ -58,8 +57,8 @@ def _begun(spec: RunSpec, folder: RunFolder) -> RunSpec:
     return with_kept_initial(spec, folder) if folder.unfinished else spec
 
 
-def _tell(certificate: dict[str, Any], folder: RunFolder) -> int:
-    """Print what there is now, and return the exit status."""
+def _tell(certificate: dict[str, Any], folder: RunFolder, warned: Sequence[str] = ()) -> int:
+    """Print what there is now, what was warned of, and return the exit status."""
     labelled = any(stage["name"] == LABELS for stage in certificate["stages"])
     predict = shlex.join(["dpgen", "predict", str(folder.release), "FILE", "-o", "labels.csv"])
     logs = shlex.join(["tensorboard", "--logdir", str(folder.private)])
@@ -70,5 +69,6 @@ def _tell(certificate: dict[str, Any], folder: RunFolder) -> int:
         shlex.join(["dpgen", "sample", str(folder.release), "-n", "1000", "-o", "more.parquet"]),
         *([predict] if labelled else []),
         f"open {shlex.quote(str(folder.release / 'report.html'))} in a browser; {logs}",
+        warned=warned,
     )
     return OK

@@ -86,7 +86,8 @@ def find_values_in(
 
     Returns:
         ``{"pieces": [[start, count], ...], "noise": sigma}``, public: the noisy count of the numbers from each start to the
-        next, and the standard deviation of the noise of one number. Python numbers, as JSON holds them.
+        next, and the standard deviation of the noise of one number. Python numbers, as JSON holds them. Of a grid of one
+        level by declaration, such as that of categories: ``{"counts": [count, ...], "noise": sigma}``, each as it is.
 
     Guarantee:
         A record is in one node of each level, so each level is a Gaussian mechanism of sensitivity 1 for a record (`most`
@@ -97,6 +98,10 @@ def find_values_in(
     """
     if access.relation == REPLACE_ONE:
         raise LedgerError(f"column {column!r}: the sensitivity of a histogram is stated here for a record added or removed")
+    if grid.depth == 1:
+        (counts,) = _children(access, values_of(column, 1), count, [0], 1, grid.branching)
+        sigma = access.access.multipliers.get(values_of(column, 1), 0.0) * most
+        return {"counts": counts[: grid.span].round(1).tolist(), "noise": round(sigma, 4)}
     width, found = grid.branching**grid.levels, [(0, grid.span, math.inf)]
     sigma, done, rank = 0.0, [], 0
     for level in range(1, grid.levels + 1):

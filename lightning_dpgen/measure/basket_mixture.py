@@ -84,23 +84,23 @@ class BasketRecipe(Recipe):
         often = items.topk(min(self.most, len(items))).indices.sort().values
         return {"pairs": PairsBySize(layout, halves(layout), often.tolist())}
 
-    def warning(self, plan: Plan) -> str | None:
-        """Return how noisy the counts of sizes and of an item are where noise outweighs them, else None."""
+    def warnings(self, plan: Plan) -> list[str]:
+        """Return how noisy the counts of sizes and of an item are where noise outweighs them."""
         multipliers = plan.stage(ITEMS).access.multipliers
         sizes, items = (multipliers[name] * plan.max_rows for name in ("sizes", "items"))
         if CLEAR * sizes > self.n / _KINDS:
-            return (
+            return [
                 f"there are {self.n:,} baskets, and how many there are of a size has noise of standard deviation "
                 f"{sizes:,.1f}: large and small ones are hardly told apart; raise epsilon"
-            )
+            ]
         mean = self.n / self.schema.layout.units
         if items <= mean:
-            return None
-        return (
+            return []
+        return [
             f"there are {mean:,.1f} baskets an item, and what is measured of an item has noise of standard deviation "
             f"{items:,.1f}: those that are rare are not told apart; declare fewer items, or raise "
             "epsilon"
-        )
+        ]
 
     def _mixture(self, state: State) -> Mixture:
         """Fit the mixture to these sizes, items and pairs."""

@@ -276,9 +276,9 @@ class ClassifierRecipe(Recipe):
         bound = _BOUND * math.sqrt(start.directions.size)
         return {"gradient": DescribedGradient(start.directions, scale, weights, bound)}
 
-    def warning(self, plan: Plan) -> str | None:
+    def warnings(self, plan: Plan) -> list[str]:
         """Return what the measured model warns of."""
-        return self.generator.warning(plan)
+        return self.generator.warnings(plan)
 
     def measure(
         self,

@@ -16,6 +16,7 @@ from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.constraint_texts import MOST_LETTERS, most_constraints
+from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.pair_tables import NoisyTables
 
@@ -87,8 +88,16 @@ def with_rules(schema: Schema, rules: Sequence[FoundRule]) -> Schema:
     known = {(first, second): impossible for first, second, impossible in schema.impossible_pairs()}
     # A distance is in no condition.
     apart = {place for place, name in enumerate(names) if name in schema.rules.relatives}
+    together = {
+        (place, choice)
+        for place, column in enumerate(column for column in schema.modelled if column.choices)
+        if isinstance(column, Grouped)
+        for choice in range(column.present)
+        if not column.alone(choice)
+    }
     for (given, choice), then in rules:
-        if apart & {given, then[0]} or _is_declared(known, (given, choice), then):
+        # No condition names the values of a group.
+        if apart & {given, then[0]} or together & {(given, choice), then} or _is_declared(known, (given, choice), then):
             continue
         # A missing value is told in words of its own.
         missing = schema.choices[names[given]][choice] == "missing"

@@ -157,19 +157,19 @@ class GaussianRecipe(Recipe):
             found = {"squares": Squares(basis, self._cell_moments(state)[1], cells.reach, cells.shape)}
         return {name: InCells(cells, statistic) for name, statistic in found.items()}
 
-    def warning(self, plan: Plan) -> str | None:
-        """Return by how much noise moves the mean of a component where records differ by less, else None."""
+    def warnings(self, plan: Plan) -> list[str]:
+        """Return by how much noise moves the mean of a component where records differ by less."""
         deviation = plan.stage(MEANS).access.multipliers["means"] * self.radius * plan.max_rows
         off = deviation * math.sqrt(self.size) * self.k / self.n
         # Units are numbers from 0 to 1.
         longest = min(self.spread, math.sqrt(self.schema.layout.units))
         if off <= longest:
-            return None
-        return (
+            return []
+        return [
             f"the mean of a component is off by {off:,.2g} because of noise, and records differ by {longest:,.2g} at most: "
             "hardly anything is found; take fewer components, fewer waves, a smaller radius, or raise "
             "epsilon"
-        )
+        ]
 
     def _mixture(self, state: State) -> Mixture:
         """Fit the Gaussians to these moments."""

@@ -78,8 +78,9 @@ class LabelRecipe(Recipe):
         """Return `gradient`, at the weights that have been reached."""
         return self._regression.statistics(state.get(stage, ()))
 
-    def warning(self, plan: Plan) -> None:
-        """Return None: a gradient that is nothing but noise is shrunk to what the mixture says."""
+    def warnings(self, plan: Plan) -> list[str]:
+        """Return none: a gradient that is nothing but noise is shrunk to what the mixture says."""
+        return []
 
     def fitted(self, state: State) -> Mixture:
         """Draw the label of the mixture as these measurements say; see `Recipe.fitted`.

@@ -237,6 +237,28 @@ def evidence(counts: np.ndarray, deviation: float, rows: np.ndarray, columns: np
     return float((np.square(counts - expected) - variances).sum() / math.sqrt(2.0 * np.square(variances).sum() + 1e-9))
 
 
+def records_to_show(choices: tuple[int, int], deviation: float, total: float) -> float:
+    """Return about how many records would show that two groups have to do with each other, if one determined the other.
+
+    Less information than that takes more records. If the one with fewer choices follows from the other, all of whose M
+    choices are alike, counts of n records are farther from independent ones by n (1 - 1/m) / M, squared and for one record.
+
+    Args:
+        choices: of each group.
+        deviation: standard deviation of the noise of each count.
+        total: the number of records there are, by which chance varies.
+
+    Example:
+        >>> [round(records_to_show((size, size), 30.0, 5_000.0)) for size in (5, 50)]
+        [441, 3608]
+    """
+    low, high = sorted(choices)
+    if low < 2:
+        return math.inf
+    variance = deviation**2 + total / (low * high)
+    return math.sqrt(_CERTAIN * math.sqrt(2.0 * low * high) * variance * high / (1.0 - 1.0 / low))
+
+
 def _independent(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float) -> np.ndarray:
     return np.outer(rows, columns)
 

@@ -68,8 +68,8 @@ class Recipe(ABC):
         """Return the statistics of the next access of a stage, given what has been measured already."""
 
     @abstractmethod
-    def warning(self, plan: Plan) -> str | None:
-        """Return what to expect of a plan whose numbers hold more noise than records; None for other plans."""
+    def warnings(self, plan: Plan) -> list[str]:
+        """Return what to expect of a plan whose numbers hold more noise than records; none for other plans."""
 
     @abstractmethod
     def _mixture(self, state: State) -> Mixture:
@@ -139,7 +139,7 @@ class Recipe(ABC):
         if state is not None and not self.fits(state):
             holds = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(f"state: holds {holds}, which is not what this recipe measures")
-        if account is not None and not state and (warning := self.warning(account.plan)) is not None:
+        for warning in self.warnings(account.plan) if account is not None and not state else ():
             warnings.warn(warning, MostlyNoise, stacklevel=3)
         state = dict(state or {})
         if len(_runs(state) | ({account.ledger.run} if account is not None else set())) > 1:

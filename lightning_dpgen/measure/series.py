@@ -120,16 +120,16 @@ class SeriesRecipe(Recipe):
         means, inward, _ = self._leading(state)
         return {"shapes": CharacteristicFunctions(waves, means, inward, self._frequencies(len(inward)))}
 
-    def warning(self, plan: Plan) -> str | None:
-        """Return by how much noise moves the mean of a wave where that is more than series differ by, else None."""
+    def warnings(self, plan: Plan) -> list[str]:
+        """Return by how much noise moves the mean of a wave where that is more than series differ by."""
         deviation = plan.stage(MOMENTS).access.multipliers["means"] * self._radius * plan.max_rows
         off = deviation * self.k / self.n
         if off <= 1.0:
-            return None
-        return (
+            return []
+        return [
             f"the mean of a wave is off by {off:,.2g} times what series differ by because of noise: hardly anything is "
             "found; take fewer waves, or raise epsilon"
-        )
+        ]
 
     def _mixture(self, state: State) -> Mixture:
         """Fit the mixture to these measurements."""

@@ -82,7 +82,7 @@ def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     """Return factors F (k, r, d) estimated from noisy second moments: a component's covariance is ``F^T F``.
 
     Post-processing. A component has its own moments in the directions in which they exceed what noise makes
-    (`_beyond_noise`), and the covariance of `_in_common` in all others; the less components differ beyond their noise, the
+    (`beyond_noise`), and the covariance of `_in_common` in all others; the less components differ beyond their noise, the
     nearer it is to the latter in all directions.
 
     Args:
@@ -95,7 +95,7 @@ def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     noise = deviation / math.sqrt(2.0)
     covariances, differ = _in_common(moments, counts, noise)
     for c, count in enumerate(counts.tolist()):
-        variances, directions = _beyond_noise(moments[c] / count, noise / count)
+        variances, directions = beyond_noise(moments[c] / count, noise / count)
         others = torch.eye(sums.shape[1], dtype=sums.dtype) - directions @ directions.T
         own = (directions * variances) @ directions.T + others @ covariances[c] @ others
         covariances[c] += differ[c] * (own - covariances[c])
@@ -107,15 +107,18 @@ def factors_of(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     return values[:, kept, None].clamp(min=0.0).sqrt() * directions.transpose(1, 2)[:, kept]
 
 
-def _beyond_noise(moments: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+def beyond_noise(moments: Tensor, noise: float, least: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return variances v (r,) and directions (d, r) of symmetric (d, d) moments with noise of deviation s off the diagonal.
 
     These are the directions whose variance l is beyond what noise alone makes, ``2 s sqrt(d)`` (the edge of Wigner's
     semicircle). What noise adds to a true variance is taken off: ``l = v + d s^2 / v``.
+
+    Args:
+        least: directions count from so many times that edge.
     """
     edge = 2.0 * noise * math.sqrt(len(moments))
     found, directions = torch.linalg.eigh(moments)
-    kept = found > max(edge, 1e-12)
+    kept = found > max(least * edge, 1e-12)
     found = found[kept]
     return 0.5 * (found + (found.square() - edge**2).sqrt()), directions[:, kept]
 
@@ -129,7 +132,7 @@ def _in_common(moments: Tensor, counts: Tensor, noise: float) -> tuple[Tensor, T
     the noise that is left: records that are too much alike do less harm than those of other components.
     """
     total = float(counts.sum())
-    variances, directions = _beyond_noise(moments.sum(dim=0) / total, noise * math.sqrt(len(counts)) / total)
+    variances, directions = beyond_noise(moments.sum(dim=0) / total, noise * math.sqrt(len(counts)) / total)
     if not len(variances):
         return torch.zeros_like(moments), torch.zeros_like(counts)
     scale = variances.sqrt()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +27,7 @@ from lightning_dpgen.measure.first_draw import put_shares_right
 from lightning_dpgen.measure.forest_fit import MOST_CELLS, Forest, fit_forest
 from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
-from lightning_dpgen.measure.pair_tables import NoisyTables
+from lightning_dpgen.measure.pair_tables import NoisyTables, records_to_show
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.splitting import split_noise
 from lightning_dpgen.measure.statistics import Marginals, Statistic
@@ -146,10 +147,10 @@ class TableRecipe(Recipe):
             return self._regression(state, self._crossings(state)).statistics(state.get(LABELS, ()))
         return self.tables
 
-    def warning(self, plan: Plan) -> str | None:
-        """Return how noisy a cell of tables of columns is where the noise outweighs its records, else None."""
-        found = [own for own in (self._warning_of_pairs(plan), self._warning_of_asked(plan)) if own is not None]
-        return "; ".join(found) or None
+    def warnings(self, plan: Plan) -> list[str]:
+        """Return what noise hides: what goes together, whole columns, and tables that are asked for."""
+        told = (self._warning_of_pairs(plan), self._warning_of_columns(plan), self._warning_of_asked(plan))
+        return [own for own in told if own is not None]
 
     @property
     def cells_asked(self) -> list[int]:
@@ -176,11 +177,43 @@ class TableRecipe(Recipe):
             "ask for fewer columns or fewer tables, or raise epsilon"
         )
 
+    @property
+    def _labels(self) -> int:
+        """The number of tables that add up to one of all records."""
+        layout = self.schema.layout
+        return layout.groups[layout.label] if self.by_label and layout.label is not None else 1
+
+    def _deviation(self, plan: Plan, tables: str) -> float:
+        """Return the standard deviation of the noise of a count of these tables."""
+        return plan.stage(TABLES).access.multipliers[tables] * self.tables[tables].bound * plan.max_rows
+
+    def _warning_of_columns(self, plan: Plan) -> str | None:
+        """Return which columns are nothing but noise: a value has fewer records on average than all its counts tell of."""
+        layout, tables, root = self.schema.layout, self.tables, math.sqrt(self._labels)
+        deviations = {name: max(root * self._deviation(plan, name), 1e-9) for name in tables if name != ASKED}
+        trust = dict.fromkeys(range(len(layout.groups)), deviations["singles"] ** -2)
+        for groups in tables["pairs"].tables if "pairs" in tables else ():
+            for group, other in (groups[-2:], groups[:-3:-1]):
+                trust[group] += deviations["pairs"] ** -2 / layout.groups[other]
+        noise = {group: own**-0.5 for group, own in trust.items() if group != layout.label}
+        return lost_columns(self.schema, noise, self.n)
+
     def _warning_of_pairs(self, plan: Plan) -> str | None:
         tables = self.tables.get("pairs")
         if tables is None:
             return None
-        deviation = plan.stage(TABLES).access.multipliers["pairs"] * tables.bound * plan.max_rows
+        deviation = self._deviation(plan, "pairs")
+        of_all = deviation * math.sqrt(self._labels)
+        needed = [records_to_show(sizes[-2:], of_all, self.n) for sizes in tables.sizes]
+        hidden = sum(number > self.n for number in needed)
+        if 2 * hidden > len(needed):
+            times = math.ceil(statistics.median(needed) / self.n)
+            return (
+                f"correlations cannot be found with {self.n:,} records, {len(self.schema.layout.groups):,} columns and "
+                f"epsilon {plan.epsilon:.3g}: in {hidden:,} of {say_count(len(needed), 'table')} of two columns noise of "
+                f"standard deviation {of_all:,.1f} hides even that one determines the other; take some {times:,} times "
+                f"the records or epsilon; or {what_to_leave_out(self.schema)}"
+            )
         mean = self.n * len(tables.tables) / sum(map(math.prod, tables.sizes))
         if deviation <= mean:
             return None
@@ -348,6 +381,25 @@ def pays_by_label(layout: Layout, strength: float) -> bool:
     if labels * sum(pairs) > _MOST_BY_LABEL:
         return False
     return strength * math.sqrt(len(pairs)) > _WORTH * labels**1.5 * sum(pairs)
+
+
+def lost_columns(schema: Schema, noise: Mapping[int, float], n: int) -> str | None:
+    """Return which columns would be nothing but noise, whose values have fewer records on average than counts have noise.
+
+    Args:
+        noise: by group, the standard deviation of what all counts together tell of one of its choices.
+        n: the declared number of records.
+    """
+    sizes, names = schema.layout.groups, list(schema.choices)
+    lost = [group for group, own in noise.items() if sizes[group] * own > n]
+    if not lost:
+        return None
+    worst = max(lost, key=lambda group: sizes[group] * noise[group])
+    return (
+        f"{say_count(len(lost), 'column')} would be nothing but noise ({listed(names[group] for group in lost)}): a value "
+        f"of {names[worst]} has {n / sizes[worst]:,.1f} records on average, and its count noise of standard deviation "
+        f"{noise[worst]:,.1f}; put rare values together, cut numbers into fewer bins, or leave columns out"
+    )
 
 
 def what_to_leave_out(schema: Schema) -> str:

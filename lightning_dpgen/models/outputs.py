@@ -86,8 +86,14 @@ def draw_groups(means: Tensor, layout: Layout, generator: torch.Generator) -> Te
     """Draw a choice of each group by its shares, (..., groups). A uniform number for each is drawn on the CPU."""
     uniform = torch.rand(*means.shape[:-1], len(layout.groups), generator=generator).to(means)
     codes = torch.empty(uniform.shape, dtype=torch.int64, device=means.device)
-    for i, shares in enumerate(_groups(means, layout)):
-        codes[..., i] = chosen(shares, uniform[..., i])
+    alike: dict[int, list[int]] = {}
+    for group, choices in enumerate(layout.groups):
+        alike.setdefault(choices, []).append(group)
+    starts = [span.start for span in layout.spans]
+    for choices, groups in alike.items():
+        # A wide table has thousands of groups of one size.
+        places = torch.tensor([starts[group] for group in groups])[:, None] + torch.arange(choices)
+        codes[..., groups] = chosen(means[..., places.to(means.device)], uniform[..., groups])
     return codes
 
 

@@ -11,6 +11,8 @@ from lightning_dpgen.sampling.twister_state import WORDS, make_twister_state
 # The most records of a block, and numbers of their layout: so few that memory is used again and not fetched anew.
 LARGEST_BLOCK = 10_000
 _NUMBERS = 1 << 22
+# A column of very many takes longer than its records do, so a block has more of these.
+_MANY_GROUPS, _AT_LEAST = 1000, 500
 
 
 def block_rows(layout: Layout) -> int:
@@ -20,7 +22,8 @@ def block_rows(layout: Layout) -> int:
         >>> [block_rows(Layout(units=units)) for units in (20, 784, 100_000)]
         [10000, 5000, 20]
     """
-    most = min(LARGEST_BLOCK, max(1, _NUMBERS // layout.width))
+    least = _AT_LEAST if len(layout.groups) >= _MANY_GROUPS else 1
+    most = min(LARGEST_BLOCK, max(least, _NUMBERS // layout.width))
     return max(step * 10**zeros for step in (1, 2, 5) for zeros in range(5) if step * 10**zeros <= most)
 
 

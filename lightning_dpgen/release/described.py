@@ -11,6 +11,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column
+from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -127,6 +128,7 @@ def _column(column: Column, label: bool) -> Described:
         kind = "true or false" if column.kind is bool else "category"
         values = joined([listed(column.present_names), missing])
         choices = f"{column.choices:,} choices" if column.choices else "one value only"
+        choices = Grouped.of(column).in_words if column.counts else choices
         return Described(name, kind, values, joined([choices, is_label]), note)
     if not isinstance(about, Numeric):
         return Described(name, type(column).__name__.lower(), missing, is_label, note)

@@ -29,7 +29,7 @@ CROSSINGS = "crossings"
 KEPT = "kept_at_first_draw"
 # The models that are fitted to measured statistics, by the kind of the records; tables of an earlier planner, too.
 MEASURED = {
-    "table": ("forest_mixture", "product_mixture"),
+    "table": ("forest_mixture", "product_mixture", "copula"),
     "baskets": ("product_mixture",),
     "images": ("gaussian_mixture",),
     "series": ("series_mixture",),

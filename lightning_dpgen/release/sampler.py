@@ -29,6 +29,7 @@ from lightning_dpgen.data.tables.reading import Table
 from lightning_dpgen.data.tables.row_rules import with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.classified import with_label
+from lightning_dpgen.models.copulas import StackedCopula
 from lightning_dpgen.models.crossings import described_crossings, read_crossings
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.gaussians import StackedGaussians
@@ -71,7 +72,7 @@ from lightning_dpgen.release.rejection import (
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 from lightning_dpgen.release.written_series import written_series
 
-_MEASURED = (StackedForests, StackedGaussians, SeriesGaussians, StackedProducts)
+_MEASURED = (StackedCopula, StackedForests, StackedGaussians, SeriesGaussians, StackedProducts)
 NETWORKS = {network.kind: network for network in (*TRAINED.values(), *_MEASURED)}
 _LARGEST = 2**24
 _SEEDS = 2**63

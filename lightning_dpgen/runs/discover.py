@@ -145,6 +145,21 @@ def for_any_find(spec: RunSpec, source: Source) -> Settings:
     return settings
 
 
+def warnings_for_any_find(spec: RunSpec, source: Source) -> list[str]:
+    """Return what noise will most likely hide of what is measured after the first pass, where the declared n tells of it.
+
+    Raises:
+        UsageError: as `settings.fill`.
+    """
+    if spec.data.n is None or not spec.privacy.private:
+        return []
+    settings = for_any_find(spec, source)
+    try:
+        return [] if settings.trained else settings.recipe.warnings(settings.plan())
+    except BudgetTooSmall:  # the run itself tells it
+        return []
+
+
 class Seen(Protocol):
     """The records as a first pass sees them. Private.
 
@@ -240,6 +255,8 @@ def make_room_for(source: Source, seen: Seen, account: Account, folder: RunFolde
         if part.grid is None and part.find != BOUNDS:
             # Noise may keep any of them.
             parts[name] = seen.held(name).tolist()
+        elif part.counted:
+            parts[name] = {"counts": [-_LARGEST + 0.1] * part.grid.span, "noise": math.pi}
         else:
             parts[name] = {"bounds": [-_LARGEST] * 2, "pieces": [[-_LARGEST, math.pi] for _ in range(MOST_PIECES)]}
     keys = any(isinstance(found, list) for found in parts.values())

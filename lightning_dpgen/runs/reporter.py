@@ -31,9 +31,16 @@ class Reporter(Protocol):
 
 
 class TerminalReporter:
-    """Prints."""
+    """Prints.
+
+    Attributes:
+        warned: all warnings.
+    """
 
     bar = True
+
+    def __init__(self) -> None:
+        self.warned: list[str] = []
 
     def say(self, text: str | None) -> None:
         if text:
@@ -41,6 +48,7 @@ class TerminalReporter:
 
     def warn(self, text: str | None) -> None:
         warn(text)
+        self.warned += [text] if text else []
 
 
 class SilentReporter:

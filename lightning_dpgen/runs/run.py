@@ -137,6 +137,8 @@ class _Run:
                 return self._finish(settings, account)
         if plan is None:
             plan = self._plan(settings)
+        for text in discover.warnings_for_any_find(self.spec, self.source) if settings is None else ():
+            self.reporter.say(f"expected, whatever the first pass finds: {text}")
         # Read before anything is spent.
         _LOG.debug("reading the records")
         seen = self._look(settings, plan)

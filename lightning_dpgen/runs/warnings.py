@@ -43,8 +43,8 @@ def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
     """Yield warnings of clusters and measurements that hold more noise than records: of plan, n and schema alone."""
     if (warning := settings.split.warning(plan, settings.n)) is not None:
         yield as_settings(warning, "split", settings.spec.split)
-    if not settings.trained and (warning := settings.recipe.warning(plan)) is not None:
-        yield warning
+    if not settings.trained:
+        yield from settings.recipe.warnings(plan)
     if (warning := _values_warning(settings, plan)) is not None:
         yield warning
 
@@ -56,7 +56,10 @@ def _values_warning(settings: Settings, plan: Plan) -> str | None:
     least = CERTAIN * max(found.values(), default=0.0) * plan.max_rows
     if not plan.private or least * _FEWEST_PIECES <= settings.n:
         return None
-    columns = listed(noise.removeprefix(VALUES_OF) for noise in found)
+    counted = {VALUES_OF + name for name, part in settings.parts.items() if part.counted}
+    columns = listed(noise.removeprefix(VALUES_OF) for noise in found if noise not in counted)
+    if not columns:
+        return None
     return (
         f"of numbers whose bins follow the records ({columns}) what fewer than {least:,.0f} of {settings.n:,} records "
         "share is not told from noise, and is spread evenly over its numbers; declare how many bins (bins: 10), leave out "

@@ -28,8 +28,9 @@ def _max_moved() -> Any:
 
 def _bins_share() -> Any:
     return setting(
-        "the share of the budget for the distributions of columns of numbers, by which open bins are cut; 0 for bins of "
-        "equal width",
+        "the share of the budget for the distributions of columns of numbers, by which open bins are cut, and for the "
+        "counts of categories with more than 1,000 values, whose rare ones are learned in groups; 0 for bins of equal "
+        "width, and each value by itself",
         ge=0, lt=0.5, by_default="follows from n and the budget",
     )  # fmt: skip
 

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.schema_difference import first_difference
+from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column
+from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -147,15 +149,19 @@ def _with_sizes(model: M, network: Any) -> M:
 
 
 def take_bins(schema: TableSchema, initial: InitialNetwork) -> TableSchema:
-    """Return the schema of a table with the bins of the network's columns, where it leaves their number open."""
+    """Return the schema of a table with the bins and groups of the network's columns, where it leaves these open."""
     theirs = initial.mixture.network.schema
     if not isinstance(theirs, TableSchema):
         return schema
     known = {column.name: column for column in theirs.modelled if isinstance(column, Numeric) and not column.undecided}
+    grouped = {column.name: column.value for column in theirs.modelled if isinstance(column, Grouped)}
 
     def taken(column: Column) -> Column:
         if isinstance(column, Relative):
             return replace(column, apart=taken(column.apart))
+        if isinstance(column, Category) and not column.counts and (category := grouped.get(column.name)) is not None:
+            same = column.values == category.values
+            return column.with_counts(category.counts, category.counts_noise) if same else column
         other = known.get(column.name)
         if other is None or not isinstance(column, Numeric) or not column.undecided:
             return column

@@ -15,6 +15,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.basket_mixture import BasketRecipe
 from lightning_dpgen.measure.classifier import ClassifierRecipe, classifier_sizes
+from lightning_dpgen.measure.copulas import CopulaRecipe, takes_copula
 from lightning_dpgen.measure.crossings import buys_crossings, can_cross
 from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.recipe import Recipe
@@ -61,6 +62,9 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         if (has["cells"] if spec.cells is None else spec.cells) > 1:
             has["cells_share"] = defaults.cells_share
         has["label_share"] = 0.0
+    elif isinstance(schema, TableSchema) and takes_copula(schema, defaults.n, defaults.strength):
+        has = {}
+        _check_choices(schema)
     elif isinstance(schema, TableSchema):
         has = {"components": defaults.components, "pairs_share": 0.8, "label_share": 0.0}
         has["label_share"] = defaults.label_share if takes_label(layout) else 0.0
@@ -125,11 +129,18 @@ def _check_choices(schema: TableSchema) -> None:
 
 
 def _check_cells(schema: TableSchema, strength: float) -> None:
-    cells = schema.layout.width**2 * (labels_of(schema.layout) if pays_by_label(schema.layout, strength) else 1)
-    if cells > _MOST_CELLS:
+    layout, label = schema.layout, None
+    tables = 1
+    if pays_by_label(layout, strength):
+        label, tables = layout.label, labels_of(layout)
+    sizes = [choices for group, choices in enumerate(layout.groups) if group != label]
+    pairs = tables * (sum(sizes) ** 2 - sum(size**2 for size in sizes)) / 2
+    # A fit holds the tables of all columns with all columns.
+    if tables * layout.width**2 > _MOST_CELLS:
         raise UsageError(
-            f"model=measured: the tables of each two columns would have about {cells / 2:.1g} cells, most "
-            f"of them nothing but noise: expected {_MOST_CELLS / 2:.1g} or fewer; {what_to_leave_out(schema)}"
+            f"model=measured: the tables of each two columns would have {pairs:.1g} cells, most of them nothing but noise, "
+            f"and columns {layout.width:,} choices: expected {math.isqrt(_MOST_CELLS // tables):,} choices or fewer; "
+            f"{what_to_leave_out(schema)}"
         )
 
 
@@ -163,6 +174,14 @@ def make_recipe(
         strength: the declared number of records in units of the noise that the budget buys (`Defaults`).
         sets: names of columns of a table, whose tables of counts are asked for.
     """
+    # A copula has no components, which all other tables declare.
+    if isinstance(schema, TableSchema) and spec.components is None:
+        if sets:
+            raise UsageError(
+                f"data.workload: the table has {len(schema.layout.groups):,} columns, too many to count their pairs beside "
+                "what is asked for; leave columns out, or data.workload"
+            )
+        return CopulaRecipe(schema, n)
     if isinstance(schema, TableSchema):
         groups = list(schema.choices)
         asked = tuple(tuple(map(groups.index, own)) for own in sets)

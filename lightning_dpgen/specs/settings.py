@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,10 +16,11 @@ from lightning_dpgen.data.discovery import bounds_of, discovery_stage, keys_of
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.grouped import CERTAIN
 from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, VALUES
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.value_grid import VALUES_OF
+from lightning_dpgen.data.value_grid import VALUES_OF, values_of
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.metrics.fidelity import fidelity_stage
@@ -48,6 +50,7 @@ from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.spec import completed
+from lightning_dpgen.specs.table_parts import with_common
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.specs.workload import check_sets, read_sets
 
@@ -340,12 +343,25 @@ def make_schema(
     if not isinstance(schema, TableSchema):
         return schema
     bins, n = spec.data.bins, spec.data.n
+    if not found and any(part.counted for part in source.open_parts.values()):
+        schema = with_common(schema, source.open_parts, _most_common(spec, source.open_parts))
     if initial is not None and bins is None:
         schema = take_bins(schema, initial)
     if bins is None:
         # Where n is still to be bought, records are only counted.
         bins = 1 if n is None else default_bins(n, _epsilon(spec), spec.privacy.delta)
     return schema.completed(bins)
+
+
+def _most_common(spec: RunSpec, parts: Mapping[str, Part]) -> float:
+    """Return how many values of a category may have counts that stand out of their noise, before they are counted."""
+    stage = first_stage(spec, parts)
+    if spec.data.n is None or stage.noise is None:
+        return math.inf
+    multipliers = stage.access(stage.noise).multipliers
+    noise = spec.data.most_rows * min(multipliers[values_of(name, 1)] for name, part in parts.items() if part.counted)
+    # Noise that is added to a count is hardly ever so large that it takes more than a deviation to be common.
+    return spec.data.n / ((CERTAIN - 1.0) * max(noise, 1.0))
 
 
 def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) -> Settings:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.grouped import CERTAIN, MOST_COMMON, Grouped
 from lightning_dpgen.data.tables.open_columns import BOUNDS, VALUES
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -25,13 +26,34 @@ def table_parts(schema: TableSchema, spec: DataSpec) -> dict[str, Part]:
     if spec.share_of_values is None:
         return parts
     # The default number of bins is not known before n is.
-    undecided = schema.undecided(spec.bins or FEWEST_BINS)
-    return parts | {column.name: Part(VALUES, rows, grid=column.grid) for column in undecided}
+    looked_at = [*schema.undecided(spec.bins or FEWEST_BINS), *schema.of_many_values]
+    return parts | {column.name: Part(VALUES, rows, grid=column.grid) for column in looked_at}
 
 
 def filled(schema: TableSchema, found: Mapping[str, Any] | None) -> TableSchema:
     """Return the schema with what was found; before anything was, with anything in its place."""
     return schema.filled(found or {column.name: [0, 1] if column.find == BOUNDS else ["a"] for column in schema.open})
+
+
+def with_common(schema: TableSchema, parts: Mapping[str, Part], most: float) -> TableSchema:
+    """Return the schema before categories with very many values are counted: as many are common then as may be.
+
+    Args:
+        most: the most values that can have a count that stands out of noise.
+    """
+    grids = {name: part.grid for name, part in parts.items() if part.counted and part.grid is not None}
+    common = min(most, MOST_COMMON)
+    found = {
+        name: {"counts": [2.0 * CERTAIN * (place < common) for place in range(grid.span)], "noise": 1.0}
+        for name, grid in grids.items()
+    }
+    return schema.filled(found)
+
+
+def _grouped(schema: TableSchema, name: str, found: Mapping[str, Any]) -> Grouped:
+    """Return a column of categories as it is learned with the counts that were found."""
+    column = next(column for column in schema.of_many_values if column.name == name)
+    return Grouped.of(column.with_counts(**found))
 
 
 def told(schema: Schema, found: Mapping[str, Any]) -> dict[str, str]:
@@ -43,7 +65,9 @@ def told(schema: Schema, found: Mapping[str, Any]) -> dict[str, str]:
         if name in columns:
             fields = columns[name].filled(value)
             parts.append(f"from {fields['low']} to {fields['high']}" if "low" in fields else abbreviate(fields["values"]))
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "counts" in value:
+            parts.append(_grouped(schema, name, value).in_words)
+        elif isinstance(value, dict):
             parts.append(f"how it is distributed, in {len(value['pieces']):,} pieces")
         said[name] = "; ".join(parts)
     return said

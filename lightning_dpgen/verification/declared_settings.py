@@ -12,6 +12,7 @@ from typing import Any
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.discovery import bounds_of, keys_of
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, VALUES, Open
 from lightning_dpgen.data.tables.open_part import Part
@@ -185,7 +186,8 @@ def _parts(names: Any, schema: Schema, data: DataSpec) -> dict[str, Part]:
             raise UsageError(f"discovered: {name[:80]!r}: expected one such as 'bounds of age', 'keys of a', 'values of a'")
         found.setdefault(name.removeprefix(prefixes[find]), []).append(find)
     columns = schema.modelled if isinstance(schema, TableSchema) else ()
-    numbers = {column.name: column for column in columns if isinstance(column, Numeric)}
+    grids = {column.name: column.grid for column in columns if isinstance(column, Numeric)}
+    grids |= {column.name: column.value.grid for column in columns if isinstance(column, Grouped)}
     parts = {}
     for name, finds in found.items():
         match finds:
@@ -195,8 +197,8 @@ def _parts(names: Any, schema: Schema, data: DataSpec) -> dict[str, Part]:
                 parts[name] = Part(BOUNDS, data.most_rows)
             case [first, second] if (first, second) == (BOUNDS, VALUES):
                 parts[name] = Part(BOUNDS, data.most_rows, column=Open(name=name, described={}, find=BOUNDS))
-            case [find] if find == VALUES and name in numbers:
-                parts[name] = Part(VALUES, data.most_rows, grid=numbers[name].grid)
+            case [find] if find == VALUES and name in grids:
+                parts[name] = Part(VALUES, data.most_rows, grid=grids[name])
             case _:
                 raise UsageError(f"discovered: {name[:80]!r}: nothing of this name is found so")
     return parts

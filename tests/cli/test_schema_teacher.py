@@ -3,6 +3,8 @@
 import builtins
 import json
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -151,6 +153,26 @@ def test_too_few_records_for_so_many_columns_are_told_of(dpgen, tmp_path):
     told = "300 records at epsilon 3: hardly worth publishing: in most tables of two columns a cell holds"
     assert told in dpgen("schema", tmp_path / "s.yaml", "--n", 300, "--epsilon", 3)[1]
     assert "hardly" not in dpgen("schema", tmp_path / "s.yaml", "--n", 12_000, "--epsilon", 3)[1]
+
+
+@pytest.mark.parametrize("bins", ["", ", bins: 5"], ids=["bought", "declared"])
+def test_what_noise_hides_is_told_before_anything_is_spent_and_at_the_end(dpgen, tmp_path, bins):
+    """Noise hides even that one of twelve columns follows from another in 300 records, and does not in 40,000."""
+    names = [f"c{number}" for number in range(12)]
+    lines = [f"  {name}: {{type: integer, low: 0, high: 100{bins}}}" for name in names]
+    (tmp_path / "s.yaml").write_text("\n".join(["columns:", *lines]))
+    rows = np.repeat(np.random.default_rng(0).integers(0, 101, (300, 1)), 12, axis=1)
+    pd.DataFrame(rows, columns=names).to_csv(tmp_path / "t.csv", index=False)
+    words = ["data=table", f"data.schema={tmp_path / 's.yaml'}", "data.n=300", "privacy.epsilon=0.5", "model=measured"]
+    words += [] if bins else ["data.bins_share=0.1"]
+    told = "correlations cannot be found with 300 records, 12 columns and epsilon 0.5: in 66 of 66 tables"
+    assert told in dpgen("schema", tmp_path / "s.yaml", "--n", 300, "--epsilon", 0.5)[1]
+    assert told in dpgen("budget", *words)[2]
+    words += [f"data.path={tmp_path / 't.csv'}", f"run_dir={tmp_path / 'run'}"]
+    status, out, err = dpgen("train", *words)
+    assert status == 0 and told in out + err and f"warned: {told.capitalize()}"[:30] in out.partition("done: ")[2]
+    assert (f"whatever the first pass finds: {told}" in out) == (not bins)
+    assert "cannot be found" not in dpgen("schema", tmp_path / "s.yaml", "--n", 40_000, "--epsilon", 1)[1]
 
 
 def test_zeros_and_ones_are_drafted_as_false_and_true(dpgen, tmp_path):

@@ -32,7 +32,7 @@ _TEXTS = [
     "items", "conv", "dense", "private", "GaussianDpEvent", "LaplaceDpEvent", "PoissonSampledDpEvent",
     "SelfComposedDpEvent", "ComposedDpEvent", "NonPrivateDpEvent", "RepeatAndSelectDpEvent", "EpsilonDeltaDpEvent",
     "OneOfDpEvent", "add_or_remove_one", "replace_one", "closed form", "dp_accounting.pld", "vae_mixture",
-    "rbm_mixture", "wgan_mixture", "gaussian_mixture", "series_mixture", "product_mixture", "forest_mixture",
+    "rbm_mixture", "wgan_mixture", "gaussian_mixture", "series_mixture", "product_mixture", "forest_mixture", "copula",
     "projection", "images", "table", "baskets", "series", "weights", "2024-01-01", "category", "integer", "number",
     "boolean", "date",
 ]  # fmt: skip

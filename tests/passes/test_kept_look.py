@@ -17,15 +17,17 @@ from lightning_dpgen.specs.run import read_words
 from lightning_dpgen.specs.settings import make_schema
 from lightning_dpgen.specs.sources import source_of
 
-SCHEMA = """
+SHOPS = [f"s{place}" for place in range(1200)]
+SCHEMA = f"""
 columns:
-  visits: {type: integer, low: private, high: private}
-  pay: {type: number, low: private, high: private, missing: true}
-  since: {type: date, low: private, high: private}
-  age: {type: integer, low: 0, high: 99}
-  score: {type: number, low: -1, high: 1}
-  city: {type: category, values: private}
-  sex: {type: category, values: [F, M]}
+  shop: {{type: category, values: [{", ".join(SHOPS)}]}}
+  visits: {{type: integer, low: private, high: private}}
+  pay: {{type: number, low: private, high: private, missing: true}}
+  since: {{type: date, low: private, high: private}}
+  age: {{type: integer, low: 0, high: 99}}
+  score: {{type: number, low: -1, high: 1}}
+  city: {{type: category, values: private}}
+  sex: {{type: category, values: [F, M]}}
 """
 N = 3000
 
@@ -38,6 +40,7 @@ def rows():
     pay[::50] = np.nan
     return pd.DataFrame(
         {
+            "shop": random.choice(SHOPS[:40], N),
             "visits": random.poisson(3, N) - 1,
             "pay": pay,
             "since": pd.Timestamp("2015-01-01") + pd.to_timedelta(random.integers(0, 900, N), "D"),
@@ -105,7 +108,7 @@ def test_it_finds_what_is_found_in_memory(tmp_path, rows, monkeypatch, persons, 
     source = source_of(spec.data)
     _write(tmp_path, rows, 1, N)
     expected = _bought(spec, source, discover.look(spec, source))
-    assert set(expected.parts) == {"visits", "pay", "since", "age", "score", "city"} and expected.n > 0
+    assert set(expected.parts) == {"shop", "visits", "pay", "since", "age", "score", "city"} and expected.n > 0
     monkeypatch.setattr(kept_look, "_WAITING", 100)
     monkeypatch.setattr(kept_look, "buckets_for", lambda size: 7)
     shuffled = rows.sample(frac=1.0, random_state=1)

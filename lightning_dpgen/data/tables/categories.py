@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,9 +18,12 @@ from lightning_dpgen.data.tables.arrays import Misfit, how_to_correct, shown, wr
 from lightning_dpgen.data.tables.column import BadSchema, Beyond, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.likely_keys import likely_advice
 from lightning_dpgen.data.tables.scales import Integers
+from lightning_dpgen.data.value_grid import ValueGrid
 
 _TRUTH = {False: ("false", "f", "no", "n", "0"), True: ("true", "t", "yes", "y", "1")}
 _LARGEST = 2**53
+# Values of a category from which on rare ones are learned together by default.
+MANY = 1000
 # The word for values that a column does not have.
 NOT_LISTED = "not listed"
 
@@ -34,6 +38,9 @@ class Category(Modelled):
         words: the texts for false and for true in files, where there are no other values; None for any of the usual ones.
         other: the one of them that stands for unlisted values when these are clamped; None if none does.
         ignore_case: whether texts are read in upper and lower case alike; synthetic tables have them as they are listed.
+        counts: about how many records have each value, in their order: found privately (`find_values`) or public. With
+            them rare values are learned together (`Grouped`); empty to learn each by itself.
+        counts_noise: the standard deviation of the noise in a count.
 
     Example:
         >>> column = Category(name="city", values=("Oslo", "Rome", "elsewhere"), other="elsewhere")
@@ -46,6 +53,8 @@ class Category(Modelled):
     other: str | int | bool | None = None
     words: tuple[str, str] | None = None
     ignore_case: bool = False
+    counts: tuple[float, ...] = ()
+    counts_noise: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,6 +71,7 @@ class Category(Modelled):
         if self.words is not None:
             self._check_words(kind)
         self._check_case(kind)
+        self._check_counts()
         if self.other is not None and (type(self.other) is not kind or self.other not in values):
             self.refuse("other", self.other, "one of the values")
         for text in self.missing_values if self.missing else ():
@@ -95,6 +105,8 @@ class Category(Modelled):
             what["words"] = list(self.words)
         if self.ignore_case:
             what["ignore_case"] = True
+        if self.counts:
+            what |= {"counts": list(self.counts), "counts_noise": self.counts_noise}
         return what | self.common_fields()
 
     @property
@@ -102,6 +114,24 @@ class Category(Modelled):
         if self.kind is not bool:
             return list(map(str, self.values))
         return [(self.words or ("false", "true"))[value] for value in self.values]
+
+    @property
+    def grid(self) -> ValueGrid:
+        """Its values as leaves of one level, by which they are counted."""
+        return ValueGrid(0, self.present - 1, True, depth=1)
+
+    def ticks(self, values: pa.Array) -> np.ndarray:
+        """Return the places (n,) float64 of values on `grid`; NaN where they are missing.
+
+        Raises:
+            Misfit: naming the first value that cannot be read.
+        """
+        numbers, absent = self.numbers(values, True, Counter())
+        return np.where(absent, np.nan, numbers)
+
+    def with_counts(self, counts: Sequence[float], noise: float) -> Category:
+        """Return the same with the counts that `find_values` has found on `grid`."""
+        return replace(self, counts=tuple(counts), counts_noise=noise)
 
     def readable(self, values: pa.Array) -> pa.Array:
         values = super().readable(values)
@@ -193,6 +223,20 @@ class Category(Modelled):
     @cached_property
     def _choices(self) -> pa.Array:
         return pa.array([*self.values, None], self.arrow)
+
+    def _check_counts(self) -> None:
+        counts, most = self.counts, 1e15
+        if not isinstance(counts, list | tuple) or len(counts) not in (0, len(self.values)):
+            self.refuse("counts", counts, f"a number for each of {len(self.values):,} values")
+        for count in counts:
+            if type(count) not in (int, float) or not abs(count) <= most:
+                self.refuse("counts", count, "a number, such as 12.5")
+        if type(self.counts_noise) not in (int, float) or not 0.0 <= self.counts_noise <= most:
+            self.refuse("counts_noise", self.counts_noise, "a number, 0 or more")
+        if self.counts_noise and not counts:
+            raise BadSchema("has a meaning only with counts", self.name, "counts_noise")
+        object.__setattr__(self, "counts", tuple(map(float, counts)))
+        object.__setattr__(self, "counts_noise", float(self.counts_noise))
 
     def _check_words(self, kind: type) -> None:
         words = self.words

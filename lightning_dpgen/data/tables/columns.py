@@ -54,7 +54,7 @@ def column_of(name: str, fields: Any) -> Column:
     given: dict[str, Any] = {"type": kind} if KINDS[kind] is Numeric else {}
     known |= {RELATIVE_TO, DISTANCE} if KINDS[kind] is Numeric else set()
     if kind == "boolean":
-        known -= {"values", "other", "ignore_case"}
+        known -= {"values", "other", "ignore_case", "counts", "counts_noise"}
         given = {"values": (False, True)}
     for key in fields:
         if key not in known:

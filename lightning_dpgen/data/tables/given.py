@@ -18,13 +18,14 @@ from lightning_dpgen.data.reading import CLAMP, REFUSE
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
+from lightning_dpgen.data.tables.grouped import choices_of
 from lightning_dpgen.data.tables.localized import read_in_form
 from lightning_dpgen.data.tables.narrowing import Impossible
 from lightning_dpgen.data.tables.row_rules import Cells
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.sources import written_source
 from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
-from lightning_dpgen.data.tables.value_set import ValueSet, choices_with
+from lightning_dpgen.data.tables.value_set import ValueSet
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
@@ -157,7 +158,7 @@ class GivenRows:
                 left = {}
             for column, span in zip(groups, layout.spans, strict=True):
                 if column.name in left and column.name not in rules.relatives:
-                    may = choices_with(column, left[column.name])
+                    may, _ = choices_of(column, left[column.name])
                     found.allowed[row, [span.start + code for code in range(column.choices) if code not in may]] = 0.0
             found.left.append(left)
         return found

@@ -11,6 +11,7 @@ import numpy as np
 
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.constraints import Comparison, Constraint, Distance
+from lightning_dpgen.data.tables.grouped import Grouped, learned
 from lightning_dpgen.data.tables.narrowing import Impossible, Values, narrowed
 from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.value_set import ValueSet, all_values
@@ -134,9 +135,9 @@ class _Choices:
     def count(self) -> int:
         return self._learned.choices
 
-    @property
+    @cached_property
     def _learned(self) -> Modelled:
-        return self.column if self.relative is None else self.relative.apart
+        return learned(self.column) if self.relative is None else self.relative.apart
 
     @cached_property
     def _ranges(self) -> np.ndarray:
@@ -173,7 +174,11 @@ class _Choices:
         if kind.start >= special.stop:
             own = ValueSet((), missing=True)
         elif self.relative is None:
-            own = ValueSet(tuple(map(tuple, self._ranges[kind].tolist())))
+            ranges = self._ranges[kind]
+            if isinstance(self._learned, Grouped):
+                # Values of groups lie between others.
+                ranges = np.array([[ranges[:, 0].min(), ranges[:, 1].max()]])
+            own = ValueSet(tuple(map(tuple, ranges.tolist())))
         elif kind.start >= special.start:
             own = ValueSet(tuple(map(tuple, self._special(kind).tolist())))
         else:

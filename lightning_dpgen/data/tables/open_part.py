@@ -27,6 +27,11 @@ class Part:
     column: Open | None = None
 
     @property
+    def counted(self) -> bool:
+        """True for categories, each of whose counts is looked at."""
+        return self.grid is not None and self.grid.depth == 1
+
+    @property
     def levels(self) -> int:
         """The levels of the tree by which a distribution is found; 0 without one."""
         if self.column is not None:

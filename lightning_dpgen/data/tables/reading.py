@@ -20,6 +20,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import Numbering, Reading
 from lightning_dpgen.data.row_sample import SAMPLED, RowSample, SampledRows
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit, plain
+from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import KEYS, Open
@@ -156,7 +157,7 @@ def read_open_columns(
 def read_open_rows(
     rows: RowSource, schema: TableSchema, names: Sequence[str] | None = None, *, person: str | None = None
 ) -> tuple[dict[str, np.ndarray | pa.ChunkedArray], list[pa.Array] | None]:
-    """Read of rows what is to be looked at privately: `Open.raw` of open columns, `Numeric.ticks` of others.
+    """Read of rows what is to be looked at privately: `Open.raw` of open columns, the `ticks` of others.
 
     Args:
         names: of the columns; None for those that are open.
@@ -168,10 +169,11 @@ def read_open_rows(
     Raises:
         BadRecords: as `read_table`.
     """
-    columns: list[Open | Numeric] = [
+    columns: list[Open | Numeric | Category] = [
         column
         for column in schema.modelled
-        if isinstance(column, Open | Numeric) and (isinstance(column, Open) if names is None else column.name in names)
+        if isinstance(column, Open | Numeric | Category)
+        and (isinstance(column, Open) if names is None else column.name in names)
     ]
     parts: dict[str, list] = {column.name: [] for column in columns}
     others = {one.relative_to for name, one in schema.rules.relatives.items() if name in parts}

@@ -18,16 +18,17 @@ from lightning_dpgen.data.files.text import CHARSETS, UTF8, charset_of
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit
-from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.column_types import holds, named_types
 from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.grouped import choices_of, learned
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.relative import RELATIVE_TO, Relative, ticks_of
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, Cells, RowRules
 from lightning_dpgen.data.tables.unmodelled import Fake
-from lightning_dpgen.data.tables.value_set import choices_with, value_set
+from lightning_dpgen.data.tables.value_set import value_set
 from lightning_dpgen.data.tables.written_form import NEEDED, QUOTES, NumberForm, WrittenForm, problem_of_signs
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
@@ -174,8 +175,13 @@ class TableSchema:
     def modelled(self) -> list[Modelled]:
         """The columns as they are learned: all that are recorded, but those that others determine; some as distances."""
         apart, derived = self.rules.relatives, self.rules.derived
-        learned = [column for column in self.recorded if column.name not in derived]
-        return [apart[column.name].apart if column.name in apart else column for column in learned]
+        columns = [column for column in self.recorded if column.name not in derived]
+        return [apart[one.name].apart if one.name in apart else self._learned.get(one.name, one) for one in columns]
+
+    @cached_property
+    def _learned(self) -> dict[str, Modelled]:
+        """The columns of categories whose rare values are learned together, by name."""
+        return {column.name: learned(column) for column in self.recorded if learned(column) is not column}
 
     @property
     def scaled(self) -> list[Numeric]:
@@ -227,6 +233,12 @@ class TableSchema:
             and column.grid.span > bins
         ]
 
+    @property
+    def of_many_values(self) -> list[Category]:
+        """The columns of categories with very many values whose counts are not known, but for the label."""
+        categories = [column for column in self.modelled if isinstance(column, Category) and not column.counts]
+        return [column for column in categories if column.present > MANY and column.name != self.label]
+
     def with_types_of(self, kinds: Mapping[str, Any]) -> TableSchema:
         """Return the same with the types of columns of a source, by their names, for columns of which none is declared.
 
@@ -238,13 +250,18 @@ class TableSchema:
         return replace(self, types=named_types(kinds, {c.name: c for c in self.recorded}) | dict(self.types))
 
     def filled(self, found: Mapping[str, Any]) -> TableSchema:
-        """Return the same with what was found of columns, by their names; see `Open.filled`, `Numeric.with_density`."""
+        """Return the same with what was found of columns, by their names.
+
+        See `Open.filled`, `Numeric.with_density` and `Category.with_counts`.
+        """
 
         def filled(column: Column) -> Column:
             if isinstance(column, Open):
                 return column_of(column.name, column.filled(found[column.name]))
             if isinstance(column, Numeric) and column.name in found:
                 return column.with_density(**found[column.name])
+            if isinstance(column, Category) and column.name in found:
+                return column.with_counts(**found[column.name])
             return replace(column, apart=filled(column.apart)) if isinstance(column, Relative) else column
 
         return replace(self, columns=tuple(map(filled, self.columns)))
@@ -384,9 +401,7 @@ class TableSchema:
 
         if said.column not in self._groups or relative:
             return Condition(None, frozenset(), frozenset(), holds)
-        may = choices_with(column, wanted)
-        sure = {code for code, ends in enumerate(column.ranges) if wanted.covers(*ends)}
-        sure |= {column.present} if wanted.missing else set()
+        may, sure = choices_of(self._learned.get(said.column, column), wanted)
         return Condition(self._groups.index(said.column), frozenset(may), frozenset(sure), None if may == sure else holds)
 
     def check_together(self, conditions: Sequence[Said]) -> None:
@@ -412,7 +427,7 @@ class TableSchema:
             >>> schema.condition_text("age", [0, 3])
             'age in (0..9, 30..39)'
         """
-        column = self.rules.columns[name]
+        column = self._learned.get(name, self.rules.columns[name])
         if choices[0] == column.present:
             return f"{quoted_name(name)} is missing"
         values = [quoted(column.range_text(code)) for code in choices]

@@ -11,8 +11,9 @@ import numpy as np
 
 from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
+from lightning_dpgen.data.tables.grouped import GROUPS
 from lightning_dpgen.data.tables.likely_form import likely_code
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
@@ -21,8 +22,8 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_keys import KINDS, keys_of
 from lightning_dpgen.privacy.plain_text import listed
 
-# Values of a category without a known number of records, and records behind a value in units of its noise.
-_MANY, _CLEAR = 1000, 3.0
+# Records behind a value of a category in units of its noise.
+_CLEAR = 3.0
 # Whole values in a bin of equal width, above which they may differ by much; decades of ages have ten.
 _WIDE = 10
 # The share of a sample in one bin, and in one value, from which on little else is seen.
@@ -132,19 +133,21 @@ def _bounds(column: Numeric) -> tuple[int | float, int | float]:
 
 def _of_category(column: Category, n: int | None, noise: float | None) -> Iterator[tuple[str, str]]:
     count = len(column.values)
-    if n is not None and noise is not None:
-        if n / count < _CLEAR * noise:
-            yield (
-                column.name,
-                f"{count:,} values, of which each has {n / count:,.1f} records on average, and a count has noise of about "
-                f"{noise:,.1f}: rare values are not told apart; put them together under one (other), or leave it out",
-            )
-    elif count > _MANY:
-        yield (
-            column.name,
-            f"{count:,} values: those that few records have are lost in noise; put them together under one (other), or "
-            "leave the column out (type: drop)",
+    known = n is not None and noise is not None
+    if n / count >= _CLEAR * noise if known else count <= MANY:
+        return
+    told = (
+        f", of which each has {n / count:,.1f} records on average, and a count has noise of about {noise:,.1f}"
+        if known
+        else ""
+    )
+    lost = "rare values are not told apart"
+    if count > MANY and not column.counts:
+        lost = (
+            "a share of the budget (bins_share) finds those that many records have, and the others are learned in "
+            f"{GROUPS} groups, within which they are not told apart"
         )
+    yield column.name, f"{count:,} values{told}: {lost}; put them together under one (other), or leave it out (type: drop)"
 
 
 def _of_numbers(column: Numeric) -> Iterator[tuple[str, str]]:

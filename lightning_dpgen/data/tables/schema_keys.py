@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_dpgen.data.reading import OUTSIDE
 from lightning_dpgen.data.tables.bins import TRANSFORMS
+from lightning_dpgen.data.tables.categories import MANY
 from lightning_dpgen.data.tables.datetimes import RESOLUTIONS
 from lightning_dpgen.data.tables.numeric import MOST_BINS
 from lightning_dpgen.data.tables.open_columns import PRIVATE
@@ -184,6 +185,19 @@ COLUMN_KEYS = (
         "whether upper and lower case are alike in texts that are read; synthetic tables have them as `values` does",
         "false",
         _FLAG,
+    ),
+    Key(
+        "counts",
+        "about how many records have each value, in the order of `values`, if that is public and need not be bought: rare "
+        "values are then learned together, in groups",
+        f"none: bought with `bins_share` where there are more than {MANY:,} values, else each value is learned by itself",
+        {"type": "array", "items": {"type": "number"}},
+    ),
+    Key(
+        "counts_noise",
+        "the standard deviation of the noise in a count of `counts`",
+        "0",
+        {"type": "number", "minimum": 0},
     ),
     Key(
         "low",
@@ -365,7 +379,7 @@ _RANGE = (
 KINDS: dict[str, Kind] = {
     "category": Kind(
         "texts or whole numbers from a list",
-        ("values", "other", "ignore_case", *_READ),
+        ("values", "other", "ignore_case", "counts", "counts_noise", *_READ),
         "which values are possible, including rare ones? Rare values may share one (other)",
     ),
     "boolean": Kind("true and false", ("words", *_READ), "may it be missing?"),

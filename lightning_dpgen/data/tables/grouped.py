@@ -1,0 +1,151 @@
+"""A column of very many categories as it is learned: common values by themselves, and all others in a few groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import Beyond, Modelled
+from lightning_dpgen.data.tables.value_set import ValueSet, choices_with
+from lightning_dpgen.privacy.plain_text import say_count
+
+# A value is common where its count is so many deviations of its noise, or so many records where there is hardly any noise.
+CERTAIN = 5.0
+# The most common values, so that it is known before they are counted how large tables may become; and groups of the others.
+MOST_COMMON, GROUPS = 1000, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped(Modelled):
+    """A column of categories whose noisy counts are known, with a choice for each common value and for groups of others.
+
+    Groups hold about equally many values, in the order of their counts, so each has its own share. A value of a group is
+    drawn evenly: what noise hides is not told apart.
+
+    Args:
+        value: the column as it is read and written; its counts are public, such as those that were bought with noise.
+
+    Example:
+        >>> city = Category(name="city", values=("a", "b", "c", "d"), counts=(2.0, 90.0, 1.0, -3.0), counts_noise=2.0)
+        >>> column = Grouped.of(city)
+        >>> column.present, column.encode(pa.array(["b", "a"]), False, Counter())[0].tolist(), column.present_names[0]
+        (2, [0, 1], 'b')
+    """
+
+    value: Category
+
+    @classmethod
+    def of(cls, value: Category) -> Grouped:
+        about = {key: getattr(value, key) for key in ("name", "description", "missing", "missing_values", "outside")}
+        return cls(value=value, **about)
+
+    @cached_property
+    def _members(self) -> list[np.ndarray]:
+        """The places of the values of each choice: common ones in their order, then groups of falling counts."""
+        counts = np.array(self.value.counts)
+        falling = np.argsort(-counts, kind="stable")
+        sure = int((counts > CERTAIN * max(self.value.counts_noise, 1.0)).sum())
+        common, rare = np.split(falling, [min(sure, MOST_COMMON)])
+        parts = np.array_split(rare, max(1, min(GROUPS, len(rare) // 2))) if len(rare) else []
+        return [*np.sort(common)[:, None], *parts]
+
+    @cached_property
+    def _choice_of(self) -> np.ndarray:
+        """The choice of each value, and of a missing one."""
+        found = np.full(self.value.present + 1, self.present, np.int64)
+        for choice, places in enumerate(self._members):
+            found[places] = choice
+        return found
+
+    @property
+    def present(self) -> int:
+        return len(self._members)
+
+    @property
+    def in_words(self) -> str:
+        """The number of common values and of groups, in words."""
+        common = sum(map(self.alone, range(self.present)))
+        rare = f"the other {self.value.present - common:,} in {say_count(self.present - common, 'group')}"
+        return f"{say_count(common, 'common value')} by themselves, {rare}"
+
+    def encode(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
+        return self._choice_of[self.value.encode(values, clamp, counted)[0]], None
+
+    def encode_present(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
+        return self._choice_of[self.value.encode_present(values, clamp, counted)[0]], None
+
+    def decode(self, codes: np.ndarray, units: np.ndarray | None, random: np.random.Generator) -> pa.Array:
+        sizes = np.array([*map(len, self._members), 1])
+        together, starts = np.concatenate([*self._members, [self.value.present]]), sizes.cumsum() - sizes
+        return self.value.decode(together[starts[codes] + random.integers(sizes[codes])], None, random)
+
+    def choices_with(self, values: ValueSet) -> tuple[set[int], set[int]]:
+        """Return the choices that are not missing with some value of a set, and those with values of the set alone."""
+        places = np.arange(self.value.present)
+        inside = values.holds(places, np.zeros(len(places), bool))
+        may, mixed = (set(self._choice_of[:-1][rows].tolist()) for rows in (inside, ~inside))
+        return may, may - mixed
+
+    def alone(self, code: int) -> bool:
+        return len(self._members[code]) == 1
+
+    def places(self, values: pa.Array, clamp: bool, counted: Counter[str]) -> np.ndarray:
+        return self.value.places(values, clamp, counted)
+
+    def lost(self, numbers: np.ndarray) -> np.ndarray:
+        return self.value.lost(numbers)
+
+    def restored(self, numbers: np.ndarray, absent: np.ndarray) -> pa.Array:
+        return self.value.restored(numbers, absent)
+
+    def beyond(self, values: pa.Array) -> list[Beyond]:
+        return self.value.beyond(values)
+
+    def takes_empty(self) -> bool:
+        return self.value.takes_empty()
+
+    @property
+    def ranges(self) -> list[tuple[int | float, int | float]]:
+        """The first and the last place of each choice; between those of a group others lie, too."""
+        return [(int(places.min()), int(places.max())) for places in self._members]
+
+    @property
+    def present_names(self) -> list[str]:
+        names = self.value.present_names
+        groups = [places for places in self._members if len(places) > 1]
+        told = [f"rare values, group {place} of {len(groups)}" for place in range(1, len(groups) + 1)]
+        return [names[places[0]] for places in self._members if len(places) == 1] + told
+
+    def range_text(self, code: int) -> str:
+        return self.present_names[code]
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return self.value.arrow
+
+    def fields(self) -> dict[str, Any]:
+        return self.value.fields()
+
+
+def learned(column: Modelled) -> Modelled:
+    """Return a column of a record as it is learned: one of categories with counts in groups, any other as it is."""
+    return Grouped.of(column) if isinstance(column, Category) and column.counts else column
+
+
+def choices_of(column: Modelled, values: ValueSet) -> tuple[set[int], set[int]]:
+    """Return the choices of a learned column some value of which belongs to a set, and those all of whose values do.
+
+    Missing is among both where it belongs to the set.
+    """
+    missing = {column.present} if values.missing else set()
+    if isinstance(column, Grouped):
+        may, sure = column.choices_with(values)
+    else:
+        may, sure = choices_with(column, values), {c for c, ends in enumerate(column.ranges) if values.covers(*ends)}
+    return may | missing, sure | missing
