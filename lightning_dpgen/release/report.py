@@ -40,6 +40,8 @@ _BOUGHT = {
     "moments": "what is typical of series, how far they differ from that, and what differs together",
     "shapes": "which kinds of series there are",
     "tables": "how often values, and each two of them, occur",
+    "crossings": "which columns tell of the label together",
+    "evidence": "how much those columns tell of the label together",
     "spreads": "how far records spread in the directions that the classifier looks in",
     "labels": "which label records with these values have",
     "items": "how large baskets are, and how often each item is in one",
