@@ -412,13 +412,14 @@ def _check_selection(
             if problems := [*_of_model(settings, specs, model)]:
                 return problems, [], []
             parts = trial["events"] if trial["type"] == "ComposedDpEvent" else [trial]
+            names = [spec.stage for spec in specs]
             if len(specs) != len(parts):
                 continue
             if planner < PLANNER and all(map(_is_outlined, specs, parts)):
                 return [], [], [_EARLIER]
             if planner == PLANNER and _agree(encode(settings.plan().composition), trial, _SOLVED):
                 return [], ["the plan of one of the trials is that of the declared settings"], []
-    return [f"selection: none of {len(trials):,} trials is what these settings plan, which is {_listed(specs)}"], [], []
+    return [f"selection: none of {len(trials):,} trials is what these settings plan, which is {_listed(names)}"], [], []
 
 
 def _is_outlined(spec: StageSpec, stated: Mapping[str, Any]) -> bool:

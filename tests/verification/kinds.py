@@ -5,6 +5,7 @@ import json
 from lightning_dpgen.data.tables.open_columns import VALUES
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.access import PURE
+from lightning_dpgen.privacy.calibration import PLANNER
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.events import encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
@@ -141,7 +142,7 @@ def stated(settings, plan):
         "declared": settings.declared(),
         "released": ["model.json", "model.safetensors", "synthetic.parquet"],
         "selection": "none",
-        "versions": {},
+        "versions": {"planner": str(PLANNER)},
     }
     if plan.reference is not None:
         certificate["reference"] = {"after": 1, "replaceable": plan.reference.replaceable}
