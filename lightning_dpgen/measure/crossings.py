@@ -52,37 +52,48 @@ class CrossingCounts(Statistic):
         [4.0]
     """
 
-    unit = 2.0**-_BITS
+    unit, at_once = 2.0**-_BITS, 1 << 16
 
     def __init__(
         self, layout: Layout, crossings: Sequence[Crossing], shares: Sequence[Tensor], *, choice: bool = True
     ) -> None:
-        self.layout, self._crossings, self._labels = layout, list(crossings), layout.groups[layout.label]
-        self.shape = (sum(crossing.cells for crossing in crossings) * self._labels,)
+        self.layout, self._labels = layout, layout.groups[layout.label]
+        # Columns are joined once, and not for each candidate.
+        places: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._members = [
+            [places.setdefault(column, len(places)) for column in zip(crossing.groups, crossing.parts, strict=True)]
+            for crossing in crossings
+        ]
+        self._columns = [(group, np.asarray(parts)) for group, parts in places]
+        self._cells = [crossing.cells for crossing in crossings]
+        self.shape = (sum(self._cells) * self._labels,)
         self._shares = [_whole(own) for own in shares]
         self.bound = 2.0 if choice else 2.0 * math.sqrt(len(crossings))
         self.released = (1,) if choice else (len(crossings),)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        labels, found = records.codes[:, self.layout.label].astype(np.intp), []
-        # Columns are joined once, and not for each candidate.
-        joined = {
-            (group, parts): np.asarray(parts)[records.codes[:, group]]
-            for crossing in self._crossings
-            for group, parts in zip(crossing.groups, crossing.parts, strict=True)
-        }
-        for crossing in self._crossings:
-            place = np.zeros(len(labels), np.intp)
-            for group, parts, size in zip(crossing.groups, crossing.parts, crossing.sizes, strict=True):
-                place = place * size + joined[group, parts]
-            found.append(np.bincount(place * self._labels + labels, minlength=crossing.cells * self._labels))
+        # Candidates that begin with the same columns follow each other, and share the cells of these.
+        first = records.codes[:, self.layout.label].astype(np.intp)
+        joined = [parts[records.codes[:, group]] * self._labels for group, parts in self._columns]
+        sizes = [int(parts.max()) + 1 for _, parts in self._columns]
+        beginning: dict[int, tuple[list[int], np.ndarray, int]] = {}
+        found = []
+        for members, cells in zip(self._members, self._cells, strict=True):
+            place, step = first, 1
+            for length in range(1, len(members) + 1):
+                if (kept := beginning.get(length)) is None or kept[0] != members[:length]:
+                    column = members[length - 1]
+                    kept = (members[:length], place + joined[column] * step, step * sizes[column])
+                    beginning[length] = kept
+                _, place, step = kept
+            found.append(np.bincount(place, minlength=cells * self._labels))
         return torch.from_numpy(np.concatenate(found))
 
     def scores(self, sums: Tensor) -> Tensor:
         """Return the score of each crossing, int64, as multiples of the unit."""
         found, start = [], 0
-        for crossing, shares in zip(self._crossings, self._shares, strict=True):
-            counts = sums[start : start + crossing.cells * self._labels].view(crossing.cells, self._labels)
+        for cells, shares in zip(self._cells, self._shares, strict=True):
+            counts = sums[start : start + cells * self._labels].view(cells, self._labels)
             start += counts.numel()
             expected = counts.sum(dim=1, keepdim=True) * shares
             found.append((counts * 2**_BITS - expected).abs().sum())

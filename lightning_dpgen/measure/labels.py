@@ -9,18 +9,26 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import DOUBLE, product, unit_of
+from lightning_dpgen.clustering.fixed_point import product, unit_of, whole_product
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.statistics import Statistic, check_radius
 from lightning_dpgen.measure.whole_shares import SHARE_BITS, whole_shares
 from lightning_dpgen.measure.workload import Measured, Workload
 from lightning_dpgen.models.crossings import Crossed, Crossing
-from lightning_dpgen.models.labelled import LabelledNetwork, added_up, feature_count, feature_spans, log_shares
+from lightning_dpgen.models.labelled import (
+    LabelledNetwork,
+    added_up,
+    feature_count,
+    feature_spans,
+    log_shares,
+    written_out,
+)
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy import pace
 
@@ -43,6 +51,8 @@ _GRADIENT_BITS, _FEATURE_BITS, _LONGEST = 30, 15, 2.0**29
 _AT_ONCE = 1 << 20
 # Records whose squared lengths are looked up together.
 _FEW_AT_ONCE = 1 << 14
+# Records without units that are added up together: rows are multiplied once for all of them.
+_MANY_AT_ONCE = 1 << 17
 
 # Gives the shares (B, labels), each `LEAST` or more, of the labels of records, of each by itself.
 Shares = Callable[[Encoded], Tensor]
@@ -62,6 +72,7 @@ class Gradient(Statistic):
         length: about that of the features of a record; public.
         before: the function that gives the shares (B, labels) of records, an exact function of each alone, to whose
             logarithms weights add; public. None for equal shares.
+        choices: the same features, prepared for many gradients; None prepares them where they are needed.
     """
 
     def __init__(
@@ -72,6 +83,7 @@ class Gradient(Statistic):
         bound: float,
         length: float,
         before: Shares | None = None,
+        choices: ChoiceFeatures | None = None,
     ) -> None:
         check_radius(bound, "bound")
         check_radius(length, "length")
@@ -80,6 +92,9 @@ class Gradient(Statistic):
         # The logits of a record are a sum of public numbers, and no product that rounds rows by how many there are.
         self._logits = features @ weights
         self.shape, self.bound, self.unit = tuple(weights.shape), bound, gradient_unit(bound)
+        if not self.layout.units:
+            self._choices = choices or ChoiceFeatures(crossed.wide, features, length)
+            self.at_once = _MANY_AT_ONCE
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         wide, layout = self._crossed(records), self._crossed.wide
@@ -89,10 +104,6 @@ class Gradient(Statistic):
             return self._choices.summed(wide, shares, labels, self.bound)
         u = whole_features(added_up(wide, layout, self._features), self._length)
         return summed_gradients(u, shares, labels, self.bound, self._length)
-
-    @cached_property
-    def _choices(self) -> _ChoiceGradients:
-        return _ChoiceGradients(self._crossed.wide, self._features, self._length)
 
 
 class Agreement(Statistic):
@@ -235,8 +246,8 @@ def summed_gradients(u: Tensor, shares: Tensor, labels: Tensor, bound: float, le
     return total
 
 
-class _ChoiceGradients:
-    """The same sums where records are choices alone, whose features are sums of a few rows of a table.
+class ChoiceFeatures:
+    """Features of records that are choices alone: sums of a few rows of a table.
 
     Rows are whole numbers, and so are features. The squared length of a sum of rows is a sum of their products, which are
     tabulated. All records with a choice meet the same row, so errors are added up by choices first, and are multiplied by
@@ -252,14 +263,10 @@ class _ChoiceGradients:
         self._layout, self._length = layout, length
         self._spans = [(g, span) for g, span in enumerate(feature_spans(layout)) if g != layout.label]
         self._rows = whole_features(features, length, max(len(self._spans), 1)).to(torch.int64)
-        # The products of float64 are exact below 2^53; those of int64 take twenty times as long.
-        largest = int(self._rows.abs().max()) if self._rows.numel() else 0
-        exact = largest**2 * self._rows.shape[1] < 2**DOUBLE
-        rows = self._rows.double() if exact else self._rows
-        self._products = (rows @ rows.T).to(torch.int64)
+        self._products = whole_product(self._rows, self._rows.T)
 
     def summed(self, records: Encoded, shares: Tensor, labels: Tensor, bound: float) -> Tensor:
-        """Return the sum of the gradients (d, labels) of records, as `summed_gradients` does."""
+        """Sum the gradients (d, labels) of records, as `summed_gradients` does with their features."""
         by_choice = torch.zeros(len(self._rows), shares.shape[1], dtype=torch.int64)
         for start in range(0, len(records), _FEW_AT_ONCE):
             part = slice(start, start + _FEW_AT_ONCE)
@@ -273,7 +280,7 @@ class _ChoiceGradients:
             errors = _whole_errors(shares[part], labels[part], squares[:, None], bound, self._length)
             for place in places:
                 by_choice.index_add_(0, place, errors)
-        return self._rows.T @ by_choice
+        return whole_product(self._rows.T, by_choice)
 
 
 def _whole_errors(shares: Tensor, labels: Tensor, squares: Tensor, bound: float, length: float) -> Tensor:
@@ -316,12 +323,10 @@ class LabelRegression:
         rows = feature_count(layout)
         others = torch.ones(rows, dtype=torch.bool)
         others[feature_spans(layout)[layout.label]] = False
-        written = torch.eye(rows, dtype=torch.float64)[:, others]
-        x = added_up(self._crossed(made.design), layout, written)
+        own, x = (written_out(each, layout)[:, others.numpy()] for each in (self._records, self._crossed(made.design)))
         if made.before is None:
-            own = scipy.sparse.csr_array(added_up(self._records, layout, written).numpy())
             weights = fit_softmax(own, made.given, ridge)
-            p = torch.softmax(x @ weights, dim=1)
+            p = torch.softmax(torch.from_numpy(x @ weights.numpy()), dim=1)
         else:
             weights = torch.zeros(x.shape[1], made.given.shape[1], dtype=torch.float64)
             p = made.before(made.design)
@@ -329,18 +334,25 @@ class LabelRegression:
         classes = weights.shape[1]
         # The mean curvature of the loss over directions in which weights matter.
         curvature = (1.0 - p.square().sum(dim=1)) / (classes - 1)
-        values, vectors = torch.linalg.eigh((x * curvature[:, None]).T @ x / len(x))
-        roots = (values.clamp(min=0.0) + ridge / 4).sqrt()
-        # The symmetric root: a run that goes on finds the same features though vectors may have other signs then.
-        whitened = (vectors / roots) @ vectors.T
-        self._features = written @ whitened
-        self._start = (vectors * roots) @ (vectors.T @ weights)
+        curved = (x.T @ (x * curvature.numpy()[:, None])).toarray() / x.shape[0]
+        # A triangular root is as good as any: noise and bounds are alike in all directions.
+        root = np.linalg.cholesky(curved + ridge / 4 * np.eye(len(curved)))
+        whitened = scipy.linalg.solve_triangular(root.T, np.eye(len(root)))
+        self._features = torch.zeros(rows, len(root), dtype=torch.float64)
+        self._features[others] = torch.from_numpy(whitened)
+        self._start = torch.from_numpy(root.T @ weights.numpy())
         errors = p.clone()
         errors[torch.arange(len(p)), labels_of(made.design, layout)] -= 1.0
-        lengths = torch.linalg.vector_norm(x @ whitened, dim=1)
+        few = range(0, x.shape[0], _FEW_AT_ONCE // 8)
+        norms = [np.linalg.norm(x[i : i + few.step] @ whitened, axis=1) for i in few]
+        lengths = torch.from_numpy(np.concatenate(norms))
         self._length = max(float(lengths.median()), 1e-3)
         lengths *= torch.linalg.vector_norm(errors, dim=1)
         self._bound = max(float(torch.quantile(lengths, _KEPT)), 1e-3)
+
+    @cached_property
+    def _choices(self) -> ChoiceFeatures | None:
+        return None if self._crossed.wide.units else ChoiceFeatures(self._crossed.wide, self._features, self._length)
 
     @property
     def shares(self) -> Tensor:
@@ -352,7 +364,7 @@ class LabelRegression:
     def statistics(self, rounds: Sequence[Mapping[str, Measured]]) -> dict[str, Statistic]:
         """Return the statistics of the next access, after these rounds."""
         weights, before = self._corrected(rounds), self._made.before
-        gradient = Gradient(self._crossed, self._features, weights, self._bound, self._length, before)
+        gradient = Gradient(self._crossed, self._features, weights, self._bound, self._length, before, self._choices)
         found: dict[str, Statistic] = {"gradient": gradient}
         if self._made.own is not None:
             found["agreement"] = Agreement(self._crossed, self._features, weights, before)

@@ -26,7 +26,7 @@ class Crossing:
     Example:
         >>> both = Crossing((0, 2), ((0, 1), (0, 0, 1)))
         >>> both.cells, both.cells_of(np.array([[1, 5, 0], [1, 5, 2]])).tolist()
-        (4, [2, 3])
+        (4, [1, 3])
     """
 
     groups: tuple[int, ...]
@@ -43,10 +43,11 @@ class Crossing:
         return math.prod(self.sizes)
 
     def cells_of(self, codes: np.ndarray) -> np.ndarray:
-        """Return the cell (B,) of each record, by its codes (B, groups)."""
-        place = np.zeros(len(codes), np.intp)
+        """Return the cell (B,) of each record, by its codes (B, groups); the parts of the first group come first."""
+        place, step = np.zeros(len(codes), np.intp), 1
         for group, own, size in zip(self.groups, self.parts, self.sizes, strict=True):
-            place = place * size + np.asarray(own)[codes[:, group]]
+            place += step * np.asarray(own)[codes[:, group]]
+            step *= size
         return place
 
 

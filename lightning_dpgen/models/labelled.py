@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -158,13 +159,33 @@ def added_up(records: Encoded, layout: Layout, rows: Tensor) -> Tensor:
     """
     total = torch.zeros(len(records), rows.shape[1], dtype=rows.dtype)
     if layout.units:
-        places = torch.from_numpy(records.units).to(rows.dtype).nan_to_num(0.0).clamp_(0.0, 1.0) * (KNOTS - 1)
-        below = places.long().clamp(max=KNOTS - 2)
-        beyond = places - below
-        for unit in range(layout.units):
-            first, part = unit * KNOTS + below[:, unit], beyond[:, unit, None]
-            total += (1.0 - part) * rows[first] + part * rows[first + 1]
+        firsts, parts = _knots(records, rows.dtype)
+        for first, part in zip(firsts.T, parts.T, strict=True):
+            total += (1.0 - part[:, None]) * rows[first] + part[:, None] * rows[first + 1]
     for group, span in enumerate(feature_spans(layout)):
         if group != layout.label:
             total += rows[span.start + torch.from_numpy(records.codes[:, group].astype(np.int64))]
     return total
+
+
+def _knots(records: Encoded, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the feature (B, units) of the knot below each unit, and how near the unit is to the next one."""
+    places = torch.from_numpy(records.units).to(dtype).nan_to_num(0.0).clamp_(0.0, 1.0) * (KNOTS - 1)
+    below = places.long().clamp(max=KNOTS - 2)
+    return torch.arange(records.units.shape[1]) * KNOTS + below, places - below
+
+
+def written_out(records: Encoded, layout: Layout) -> scipy.sparse.csr_array:
+    """Return each record's features, but for the label, (B, features) in float64: what `added_up` multiplies rows by."""
+    columns, values = [], []
+    if layout.units:
+        firsts, parts = _knots(records, torch.float64)
+        columns += [firsts.numpy(), firsts.numpy() + 1]
+        values += [1.0 - parts.numpy(), parts.numpy()]
+    others = [group for group in range(len(layout.groups)) if group != layout.label]
+    starts = np.array([feature_spans(layout)[group].start for group in others], np.int64)
+    columns.append(records.codes[:, others].astype(np.int64) + starts)
+    values.append(np.ones(columns[-1].shape))
+    indices, data = np.concatenate(columns, axis=1), np.concatenate(values, axis=1)
+    ends = np.arange(len(records) + 1) * indices.shape[1]
+    return scipy.sparse.csr_array((data.ravel(), indices.ravel(), ends), shape=(len(records), feature_count(layout)))

@@ -112,9 +112,9 @@ def shift_of_full_passes(event: dp_accounting.DpEvent) -> float | None:
     squares = 0.0
     for leaf, count in leaves_of(event, 1):
         if isinstance(leaf, dp_accounting.LaplaceDpEvent):
-            shift = 2.0 * float(norm.isf(0.5 * math.exp(-0.5 / leaf.noise_multiplier))) if leaf.noise_multiplier else math.inf
+            shift = 2.0 * float(norm.isf(0.5 * math.exp(-0.5 / leaf.noise_multiplier)))
         elif isinstance(leaf, dp_accounting.GaussianDpEvent):
-            shift = 1.0 / float(leaf.noise_multiplier) if leaf.noise_multiplier else math.inf
+            shift = 1.0 / float(leaf.noise_multiplier)
         else:
             return None
         squares += count * shift**2

@@ -9,7 +9,7 @@ import torch
 
 from lightning_dpgen.clustering.block_sums import lloyd
 from lightning_dpgen.clustering.features import FourierFeatures, IdentityFeatures, KeptFeatures
-from lightning_dpgen.clustering.fixed_point import Grid, Nearest, lengths, unit_of, whole_rows
+from lightning_dpgen.clustering.fixed_point import Grid, Nearest, lengths, unit_of, whole_product, whole_rows
 from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -184,3 +184,13 @@ def test_a_one_that_finds_no_room_in_a_byte_is_written_out():
     schema = ImageSchema(1, 3, levels=1000, classes=2)
     records = Records(schema, Encoded(np.array([[0, 200, 1]], np.uint8), np.array([[1]], np.uint8)))
     assert records.steps is None and torch.equal(records.stretch(slice(0, 1)), records.take(np.arange(1)))
+
+
+@pytest.mark.parametrize("bits", [1, 7, 20, 29])
+def test_a_product_by_digits_is_that_of_whole_numbers(bits):
+    """Products in Python's integers, wrapped as int64 does."""
+    rng = np.random.default_rng(bits)
+    short, long = rng.integers(-(2**bits), 2**bits + 1, (3, 50)), rng.integers(-(2**63), 2**63, (50, 4))
+    short[0], long[:2, 0] = 2**bits, (2**63 - 1, -(2**63))
+    expected = (short.astype(object) @ long.astype(object) + 2**63) % 2**64 - 2**63
+    assert (whole_product(torch.from_numpy(short), torch.from_numpy(long)).numpy() == expected).all()
