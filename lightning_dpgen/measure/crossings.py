@@ -44,6 +44,9 @@ class CrossingCounts(Statistic):
         shares: for each of them (cells, labels) the shares q.
         choice: whether one of them is chosen; else all scores are released, whose bound is that of them together.
 
+    Raises:
+        ValueError: for shares that do not add up to 1 in a cell.
+
     Example:
         >>> layout, both = Layout(0, groups=(2, 2, 2), label=2), Crossing((0, 1), ((0, 1), (0, 1)))
         >>> counts = CrossingCounts(layout, [both], [torch.full((4, 2), 0.5)])
@@ -103,7 +106,11 @@ class CrossingCounts(Statistic):
 def _whole(shares: Tensor) -> Tensor:
     """Return shares (cells, labels) as whole multiples of the unit that add up to 1 exactly."""
     whole = (shares.double() * 2**_BITS).floor().to(torch.int64)
-    whole[:, 0] += 2**_BITS - whole.sum(dim=1)
+    left = 2**_BITS - whole.sum(dim=1)
+    # With any other numbers a record would move a score by more than the bound.
+    if not ((shares >= 0.0) & (shares <= 1.0)).all() or (left < 0).any():
+        raise ValueError("shares: expected shares of the labels in each cell, from 0, that add up to 1")
+    whole[:, 0] += left
     return whole
 
 

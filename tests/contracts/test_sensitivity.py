@@ -268,6 +268,9 @@ def test_a_record_more_moves_each_score_of_crossings_by_two_at_most(seed):
         assert moved.max() * choice.unit <= choice.bound == 2.0
         assert moved.double().norm() * evidence.unit <= evidence.bound * (1 + 1e-12)
     assert seed % 3 == 0 or labels == 1 or worst * choice.unit > 1.9
+    for wrong in (float("nan"), -0.1, 1.1, float("inf")):
+        with pytest.raises(ValueError, match="that add up to 1"):
+            CrossingCounts(layout, crossings[:1], [torch.full_like(shares[0], wrong)])
 
 
 def _sums_of_stores(width):
