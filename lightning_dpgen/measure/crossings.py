@@ -126,17 +126,22 @@ def buys_crossings(layout: Layout, n: int, strength: float) -> bool:
         >>> buys_crossings(layout, 20_000, 5_000.0), buys_crossings(layout, 100, 10.0)
         (True, False)
     """
-    if not takes_label(layout) or layout.units or len(layout.groups) < 3:
+    if not takes_label(layout) or layout.units or not (count := _count(layout)):
         return False
     # By zero-concentrated privacy a choice costs epsilon^2 / 8, and the budget is mu^2 / 2.
     epsilon = 2.0 * math.sqrt(CHOICE_SHARE / CHOSEN) * strength / n
-    return epsilon * EFFECT * n / 4.0 > math.log(sum(1 for _ in _candidates(layout))) + _SURE
+    return epsilon * EFFECT * n / 4.0 > math.log(count) + _SURE
 
 
-def crossing_workloads(n: int) -> tuple[Workload, Workload]:
-    """Return the accesses that choose crossings, and the one that tells of them."""
+def crossing_workloads(layout: Layout, n: int) -> tuple[Workload, ...]:
+    """Return the accesses that choose crossings, where there are more than are chosen, and the one that tells of them."""
     choice = Workload(CROSSINGS, {"choice": 1.0}, n, CHOICE_SHARE, CHOSEN, chooses=True)
-    return choice, Workload(EVIDENCE, {"scores": 1.0}, n, EVIDENCE_SHARE)
+    evidence = Workload(EVIDENCE, {"scores": 1.0}, n, EVIDENCE_SHARE)
+    return (choice, evidence) if _count(layout) > CHOSEN else (evidence,)
+
+
+def _count(layout: Layout) -> int:
+    return sum(1 for _ in _candidates(layout))
 
 
 def _candidates(layout: Layout) -> Iterator[tuple[int, ...]]:

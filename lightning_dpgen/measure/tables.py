@@ -14,6 +14,7 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.crossings import (
+    CHOSEN,
     CROSSINGS,
     EFFECT,
     EVIDENCE,
@@ -120,7 +121,7 @@ class TableRecipe(Recipe):
         share = 1.0 - self.label_share
         rest = 1.0 - (WORKLOAD_SHARE if self.asked else 0.0)
         weights = {"singles": rest * (1.0 - self.pairs_share), "pairs": rest * self.pairs_share, ASKED: WORKLOAD_SHARE}
-        crossings = crossing_workloads(self.n) if self.crossed and self.label_share else ()
+        crossings = crossing_workloads(self.schema.layout, self.n) if self.crossed and self.label_share else ()
         share -= sum(one.share for one in crossings)
         tables = Workload(TABLES, {name: weights[name] for name in self.tables}, self.n, share)
         labels = [label_workload(self.n, self.label_share, agreement=True)] if self.label_share else []
@@ -260,6 +261,8 @@ class TableRecipe(Recipe):
     def _left(self, state: State) -> tuple[list[Crossing], list[Crossing]]:
         """Return the crossings that have been chosen, and the others."""
         chosen, left = [], possible_crossings(self.schema, self._fitted(state)[1].records)
+        if len(left) <= CHOSEN:
+            return left, []
         for found in state.get(CROSSINGS, ()):
             chosen.append(left.pop(int(found["choice"].sums)))
         return chosen, left

@@ -221,7 +221,7 @@ def _of_model(settings: Settings, specs: Sequence[StageSpec], model: Mapping[str
         yield f"declared.model.label_share={spec.label_share:g}: the released model has no label that it pays for"
     if not spec.label_share and model.get(LABELLED) is True:
         yield "declared.model.label_share: nothing is declared to pay for the label of the released model"
-    if model.get(CROSSED) and CROSSINGS not in {spec.stage for spec in specs}:
+    if model.get(CROSSED) and EVIDENCE not in {spec.stage for spec in specs}:
         yield f"{CROSSED}: these settings choose no columns, and the label of the released model follows from such a choice"
 
 

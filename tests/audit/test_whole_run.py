@@ -34,6 +34,7 @@ columns:
 # One column of no label, in one access.
 ALONE = "columns: {city: {type: category, values: [Rome, Paris, Ur]}}"
 TABLE = ["data=table", "data.n=3000", "model.components=2"]
+CROSSED = ["data=table", "data.n=50000", "model.components=2", "data.bins_share=0"]
 DIGITS = ["data=digits", "model.waves=6"]
 KINDS = {
     "table": [*TABLE, "model.label_share=0"],
@@ -41,6 +42,8 @@ KINDS = {
     "persons": [*TABLE, "model.label_share=0", "data.person=who", "data.max_rows=3", "data.bins_share=0.1"],
     "bought number": [*TABLE, "model.label_share=0", "data.n=null", "data.n_share=0.02", "privacy.delta=1e-5"],
     "label": [*TABLE, "model.label_share=0.3"],
+    "crossings": CROSSED,
+    "asked for": [*TABLE, "model.label_share=0", "data.workload=[[age,ill],[city],[ill,city,age]]"],
     "pictures": DIGITS,
     "pictures and figure": [*DIGITS, "privacy.fidelity_share=0.1"],
     "baskets": ["data=bms_webview1", "model.components=3"],
