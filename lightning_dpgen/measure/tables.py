@@ -258,28 +258,36 @@ class TableRecipe(Recipe):
             self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, made))
         return self._last["fitted"]
 
-    def _left(self, state: State) -> tuple[list[Crossing], list[Crossing]]:
-        """Return the crossings that have been chosen, and the others."""
-        chosen, left = [], possible_crossings(self.schema, self._fitted(state)[1].records)
+    def _possible(self, state: State) -> list[Crossing]:
+        """Return all crossings among which some are chosen."""
+        made = self._fitted(state)[1]
+        if "possible" not in self._last:
+            self._last["possible"] = possible_crossings(self.schema, made.records)
+        return self._last["possible"]
+
+    def _left(self, state: State) -> tuple[list[int], list[int]]:
+        """Return the places, among all crossings, of those that have been chosen, and of the others."""
+        left = list(range(len(self._possible(state))))
         if len(left) <= CHOSEN:
             return left, []
-        for found in state.get(CROSSINGS, ()):
-            chosen.append(left.pop(int(found["choice"].sums)))
-        return chosen, left
+        return [left.pop(int(found["choice"].sums)) for found in state.get(CROSSINGS, ())], left
 
-    def _counts(self, state: State, crossings: Sequence[Crossing], *, choice: bool = True) -> CrossingCounts:
-        """Return the counts of crossings, beside what is known of the label already."""
-        made, shares = self._fitted(state)[1], self._regression_of(state, []).shares
-        known = [label_shares(crossing, made.records, shares) for crossing in crossings]
-        return CrossingCounts(self.schema.layout, crossings, known, choice=choice)
+    def _counts(self, state: State, places: Sequence[int], *, choice: bool = True) -> CrossingCounts:
+        """Return the counts of the crossings at some places, beside what is known of the label already."""
+        possible, made = self._possible(state), self._fitted(state)[1]
+        if "known" not in self._last:
+            shares = self._regression_of(state, []).shares
+            self._last["known"] = [label_shares(crossing, made.records, shares) for crossing in possible]
+        some = ([own[place] for place in places] for own in (possible, self._last["known"]))
+        return CrossingCounts(self.schema.layout, *some, choice=choice)
 
     def _crossings(self, state: State) -> list[Crossing]:
         """Return the crossings that have been chosen and explain enough."""
         if not state.get(EVIDENCE):
             return []
-        chosen, _ = self._left(state)
+        chosen, possible = self._left(state)[0], self._possible(state)
         explained = state[EVIDENCE][0]["scores"].sums / total_of(*self._measured(state))
-        return [crossing for crossing, part in zip(chosen, explained, strict=True) if part > EFFECT]
+        return [possible[place] for place, part in zip(chosen, explained, strict=True) if part > EFFECT]
 
     def _regression(self, state: State) -> LabelRegression:
         """Return the regression of the label, with the crossings that have been chosen."""
