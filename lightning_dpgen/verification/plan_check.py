@@ -13,7 +13,8 @@ from typing import Any
 
 from lightning_dpgen.data.tables.row_rules import FOUND
 from lightning_dpgen.data.value_grid import VALUES_OF
-from lightning_dpgen.measure.crossings import CROSSINGS, EVIDENCE
+from lightning_dpgen.measure.crossings import CHOSEN, CROSSINGS, EVIDENCE
+from lightning_dpgen.models.crossings import Crossed, read_crossings
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.accountant import spent
@@ -221,8 +222,14 @@ def _of_model(settings: Settings, specs: Sequence[StageSpec], model: Mapping[str
         yield f"declared.model.label_share={spec.label_share:g}: the released model has no label that it pays for"
     if not spec.label_share and model.get(LABELLED) is True:
         yield "declared.model.label_share: nothing is declared to pay for the label of the released model"
-    if model.get(CROSSED) and EVIDENCE not in {spec.stage for spec in specs}:
-        yield f"{CROSSED}: these settings choose no columns, and the label of the released model follows from such a choice"
+    try:
+        crossings = Crossed(schema.layout, read_crossings(model.get(CROSSED, []))).crossings
+    except ValueError as error:
+        yield f"{CROSSED}: {str(error)[:_LONGEST]}"
+        return
+    most = CHOSEN if EVIDENCE in {spec.stage for spec in specs} else 0
+    if len(crossings) > most:
+        yield f"{CROSSED}: the released model has {len(crossings)}, and these settings choose {most} at most"
 
 
 def _outline(settings: Settings, specs: Sequence[StageSpec], certificate: Mapping[str, Any]) -> Iterator[str]:

@@ -343,6 +343,14 @@ def test_crossings_are_asked_of_no_planner_that_had_none(monkeypatch, tmp_path):
     certificate, model = _certificate("crossed")
     assert {"crossings", "evidence"} < {stage["name"] for stage in certificate["stages"]}
     assert _problems(certificate, model | crossed) == []
+    for wrong in (
+        "x",
+        [{}],
+        crossed["crossings"] * 2,
+        crossed["crossings"] * 9999,
+        [{"groups": [0], "parts": [[0, 1, 1]]}],
+    ):
+        assert _problems(certificate, model | {"crossings": wrong})[0].startswith("crossings: ")
     for entry in certificate["noise"]["others"]:
         entry["mechanism"] = ROUNDED_GAUSSIAN
     assert "it is by report_noisy_max" in _problems(certificate, model)[0]
@@ -354,7 +362,7 @@ def test_crossings_are_asked_of_no_planner_that_had_none(monkeypatch, tmp_path):
     assert "stages: these settings plan" in _problems(certificate, model)[0]
     certificate["versions"]["planner"] = "1"
     assert _problems(certificate, model) == [] and "were not planned again" in check_plan(certificate, model)[2][0]
-    assert "these settings choose no columns" in _problems(certificate, model | crossed)[0]
+    assert "these settings choose 0 at most" in _problems(certificate, model | crossed)[0]
 
 
 def test_an_earlier_planner_may_have_divided_the_budget_otherwise(monkeypatch):
