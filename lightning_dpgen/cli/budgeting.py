@@ -34,7 +34,8 @@ def tell_run(spec: RunSpec) -> int:
         print(settings.initial.line)
     print(budget_table(plan, of_person=settings.spec.data.column_of_persons is not None))
     tables = decay_line(settings.clipping, plan), terms_table(settings, plan), answers_table(settings, plan)
-    for line in (*tables, fit_memory_line(settings)):
+    crossings = getattr(None if settings.trained else settings.recipe, "crossings_line", None)
+    for line in (crossings, *tables, fit_memory_line(settings)):
         if line is not None:
             print(line)
     if settings.parts and settings.spec.data.asked_sets:

@@ -126,7 +126,7 @@ def buys_crossings(layout: Layout, n: int, strength: float) -> bool:
         >>> buys_crossings(layout, 20_000, 5_000.0), buys_crossings(layout, 100, 10.0)
         (True, False)
     """
-    if not takes_label(layout) or layout.units or not (count := _count(layout)):
+    if not takes_label(layout) or layout.units or not (count := count_crossings(layout)):
         return False
     # By zero-concentrated privacy a choice costs epsilon^2 / 8, and the budget is mu^2 / 2.
     epsilon = 2.0 * math.sqrt(CHOICE_SHARE / CHOSEN) * strength / n
@@ -137,10 +137,11 @@ def crossing_workloads(layout: Layout, n: int) -> tuple[Workload, ...]:
     """Return the accesses that choose crossings, where there are more than are chosen, and the one that tells of them."""
     choice = Workload(CROSSINGS, {"choice": 1.0}, n, CHOICE_SHARE, CHOSEN, chooses=True)
     evidence = Workload(EVIDENCE, {"scores": 1.0}, n, EVIDENCE_SHARE)
-    return (choice, evidence) if _count(layout) > CHOSEN else (evidence,)
+    return (choice, evidence) if count_crossings(layout) > CHOSEN else (evidence,)
 
 
-def _count(layout: Layout) -> int:
+def count_crossings(layout: Layout) -> int:
+    """Return the number of twos and threes of columns among which crossings are chosen."""
     return sum(1 for _ in _candidates(layout))
 
 

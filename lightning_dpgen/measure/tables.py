@@ -19,6 +19,7 @@ from lightning_dpgen.measure.crossings import (
     EFFECT,
     EVIDENCE,
     CrossingCounts,
+    count_crossings,
     crossing_workloads,
     label_shares,
     possible_crossings,
@@ -126,6 +127,17 @@ class TableRecipe(Recipe):
         tables = Workload(TABLES, {name: weights[name] for name in self.tables}, self.n, share)
         labels = [label_workload(self.n, self.label_share, agreement=True)] if self.label_share else []
         return (tables, *crossings, *labels)
+
+    @property
+    def crossings_line(self) -> str | None:
+        """In words what is chosen of columns that tell of the label together; None where nothing is."""
+        if not (self.crossed and self.label_share):
+            return None
+        count, label = count_crossings(self.schema.layout), list(self.schema.choices)[self.schema.layout.label]
+        return (
+            f"{CROSSINGS}, {EVIDENCE}: {min(CHOSEN, count)} of {count:,} twos and threes of columns, which tell of {label} "
+            "together, and how much they tell of it"
+        )
 
     @property
     def from_fits(self) -> frozenset[str]:
