@@ -55,7 +55,7 @@ class Display:
     def __init__(self, stream: TextIO | None, *, bar: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream, self.bar, self._clock = stream, stream is not None and (bar or stream.isatty()), clock
         self._stages: list[Stage] = []
-        # What draws the bar that is on the screen, whether a line of text is begun, and when something was seen last.
+        # The drawer of the bar that is on the screen, whether a line of text is begun, and when something was seen last.
         self._draw: Callable[[str], None] | None = None
         self._amid, self._seen = False, clock()
         self.lock = threading.RLock()

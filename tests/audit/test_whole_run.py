@@ -31,7 +31,7 @@ columns:
   city: {type: category, values: [Rome, Paris, Ur]}
   ill: {type: boolean}
 """
-# Of many labels each is rare where the others are, so a record moves the scores of crossings nearly by their bound.
+# Each of many labels is rare where the others are, so a record moves the scores of crossings nearly by their bound.
 MANY = """
 label: ill
 columns:

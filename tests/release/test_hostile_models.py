@@ -82,7 +82,7 @@ def test_parents_that_are_no_forest_of_the_tables_are_one_line(tmp_path, changes
     assert "\n" not in str(said.value) and len(str(said.value)) < 400
 
 
-# What a release may say of crossings, in place of the one that it has.
+# Crossings that stand in a release, in place of the one that it has.
 OWN = {"groups": [0, 1], "parts": [[0, 1], [0, 1, 1]]}
 CROSSINGS = {
     "a word": "crossings",
