@@ -25,6 +25,7 @@ from lightning_dpgen.audit.replay import (
     check_replayable,
     compared,
 )
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.event_parts import shift_of_full_passes
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
@@ -141,7 +142,7 @@ def attack_run(
     ratios, squares, leak = np.zeros((2, trials, len(attack.names))), np.zeros(len(attack.names)), None
     try:
         worst = attack.worst(candidates, drawn[:last], trials)
-        for trial, own in enumerate(drawn[last:]):
+        for trial, own in enumerate(pace.counted("attacking whole runs", drawn[last:])):
             ratios[:, trial], lengths = attack.pair(worst, own)
             squares += lengths / trials
     except OtherWay as error:
@@ -201,7 +202,8 @@ class _Attack:
         if not left:
             raise ValueError("candidates: expected neighbours, one pair or more")
         for kept, pilots in zip(_KEPT, (*_PILOTS[:-1], len(seeds)), strict=True):
-            ranked = sorted(((shown(own, seeds[:pilots]), -place) for place, own in enumerate(left)), reverse=True)
+            tried = enumerate(pace.counted("trying neighbours", left))
+            ranked = sorted(((shown(own, seeds[:pilots]), -place) for place, own in tried), reverse=True)
             left = [left[-place] for _, place in ranked[:kept]]
         return left[0]
 
