@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.privacy.access import GAUSSIAN
+from lightning_dpgen.privacy.access import GAUSSIAN, PURE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
@@ -33,14 +33,15 @@ class OtherWay(RuntimeError):
 
 @dataclass(frozen=True)
 class Noised:
-    """Values that were released with Gaussian noise.
+    """Values that were released with Gaussian noise, or a choice by the exponential mechanism.
 
     Args:
         stage: the stage of the access, and `name` that of the noise.
         multiplier: that of the plan.
-        deviation: the standard deviation of the noise, as the mechanism has asked for it.
-        exact: the values without noise, on the records of this run. Private.
-        noisy: the values as they were released.
+        deviation: the standard deviation of the noise, or the scale of a choice, as the mechanism has asked for it.
+        exact: the values without noise, or the scores, on the records of this run. Private.
+        noisy: the values as they were released, or the place that was chosen.
+        chosen: whether it is a choice.
     """
 
     stage: str
@@ -49,6 +50,7 @@ class Noised:
     deviation: float
     exact: Tensor
     noisy: Tensor
+    chosen: bool = False
 
 
 class WatchedStream(PrivateStream):
@@ -78,17 +80,26 @@ class WatchedStream(PrivateStream):
     def add_rounded_normal_(self, out: Tensor, sigma: float) -> Tensor:
         return self._noise(super().add_rounded_normal_, out, sigma)
 
+    def noisy_maximum(self, scores: Tensor, scale: float) -> int:
+        due, place = self._taken(), torch.zeros(1, dtype=torch.int64)
+        place[0] = super().noisy_maximum(scores, scale) if self._replayed is None else self._next_noisy(due, place, scale)
+        self.noised.append(Noised(*due, scale, scores.clone(), place, chosen=True))
+        return int(place)
+
     def _noise(self, add: Callable[[Tensor, float], Tensor], out: Tensor, deviation: float) -> Tensor:
-        if self._due is None:
-            raise OtherWay("noise was drawn outside of an access")
-        due, self._due = self._due, None
-        exact = out.clone()
+        due, exact = self._taken(), out.clone()
         if self._replayed is None:
             add(out, deviation)
         else:
             out.copy_(self._next_noisy(due, out, deviation))
         self.noised.append(Noised(*due, deviation, exact, out.clone()))
         return out
+
+    def _taken(self) -> tuple[str, str, float]:
+        if self._due is None:
+            raise OtherWay("noise was drawn outside of an access")
+        due, self._due = self._due, None
+        return due
 
     def words(self, size: int) -> np.ndarray:
         """Draw words; in a replay, those that the earlier run drew, and more where there are more records."""
@@ -135,21 +146,25 @@ class WatchedAccount(Account):
 
 
 def check_replayable(plan: Plan) -> None:
-    """Raise ValueError for a plan whose accesses cannot be replayed: lots, and noise that is not Gaussian."""
+    """Raise ValueError for a plan whose accesses cannot be replayed: lots, and noise but Gaussian noise and choices."""
     for stage in plan.stages:
         if stage.access.sample_rate < 1.0 or stage.later:
             raise ValueError(f"stage {stage.name!r}: a lot holds records by chance; expected passes over all records")
-        if stage.access.kinds:
-            raise ValueError(f"stage {stage.name!r}: has noise that is not Gaussian: {dict(stage.access.kinds)}")
+        kinds = {*stage.access.kinds.values()}
+        if kinds and (kinds != {PURE} or len(stage.access.kinds) < len(stage.access.multipliers)):
+            raise ValueError(f"stage {stage.name!r}: has noise that is not Gaussian, and no choice: {stage.access.kinds}")
 
 
-def compared(own: Noised, other: Noised) -> tuple[float, float]:
+def compared(own: Noised, other: Noised) -> tuple[float, float, float]:
     """Compare noised values of a run with those of its replay on other records.
 
     Returns:
-        The logarithm of how much likelier the values are on the other records than on their own; and how far apart the
-        exact values are, in deviations of the noise.
+        The logarithm of how much likelier the values are on the other records than on their own; the square of the mu that
+        endless runs would show of it; and how far apart the exact values are, in deviations of the noise. Scores of a
+        choice are as far apart as its epsilon at most.
     """
+    if own.chosen:
+        return _compared_choices(own, other)
     difference = (other.exact - own.exact).double().flatten()
     noise = (own.noisy - own.exact).double().flatten()
     square = float(difference @ difference)
@@ -159,7 +174,16 @@ def compared(own: Noised, other: Noised) -> tuple[float, float]:
         both = torch.stack([noise - difference, noise])[:, moved].abs() / own.deviation
         of_other, of_own = _log_probabilities(both, 0.5 / own.deviation)
         likelier = float((of_other - of_own).sum())
-    return likelier, square**0.5 / own.deviation
+    return likelier, square / own.deviation**2, square**0.5 / own.deviation
+
+
+def _compared_choices(own: Noised, other: Noised) -> tuple[float, float, float]:
+    """Compare choices by their probabilities, in closed form; the sum of both divergences stands for the squared mu."""
+    of_own, of_other = (torch.log_softmax(one.exact.double() / own.deviation, dim=0) for one in (own, other))
+    likelier = of_other - of_own
+    square = float(((of_other.exp() - of_own.exp()) * likelier).sum())
+    moved = float((other.exact - own.exact).abs().max())
+    return float(likelier[int(own.noisy)]), square, 2.0 * moved / own.deviation
 
 
 def _log_probabilities(sizes: Tensor, half: float) -> Tensor:

@@ -3,7 +3,8 @@
 The adversary of differential privacy knows both data sets and sees every noisy value. Their best test is the likelihood
 ratio of all of these, in which the exact values of each query follow from what was released before it: the run is replayed
 on the other data set (`audit/replay.py`). Where a unit is as long as the bound in every access, the ratio is a Gaussian
-whose shift is the mu of the plan, so the audit is tight.
+whose shift is the mu of the plan, so the audit is tight. A choice by the exponential mechanism is no Gaussian. It is
+attacked by itself, against its epsilon and a Gaussian that dominates it, and the whole run by all other noises.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightning_dpgen.audit.bound import Shift, paired_shift
+from lightning_dpgen.audit.bound import Shift, paired_shift, pure_epsilon
 from lightning_dpgen.audit.replay import (
     OtherWay,
     WatchedAccount,
@@ -24,7 +25,9 @@ from lightning_dpgen.audit.replay import (
     check_replayable,
     compared,
 )
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.event_parts import shift_of_full_passes
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.plan import Plan
 
@@ -61,6 +64,7 @@ class Attacked:
         reach: the longest difference of any two neighbours, in units of the bound of a noise; above 1 the bound is wrong.
         delta: the delta at which an epsilon is told.
         leak: what was found wrong without any noise.
+        of_choices: for choices, their epsilon together at delta 0, as it is stated, and its lower bound.
     """
 
     what: str
@@ -70,11 +74,13 @@ class Attacked:
     reach: float
     delta: float
     leak: str | None = None
+    of_choices: tuple[float, float] | None = None
 
     @property
     def refuted(self) -> bool:
         """True if the claim is false, unless the audit was misled by chance."""
-        return self.leak is not None or self.too_long or self.shown.low > self.claim * (1.0 + 1e-9)
+        pairs = [(self.claim, self.shown.low), *([self.of_choices] if self.of_choices else [])]
+        return self.leak is not None or self.too_long or any(low > claim * (1.0 + 1e-9) for claim, low in pairs)
 
     @property
     def too_long(self) -> bool:
@@ -84,6 +90,8 @@ class Attacked:
     @property
     def epsilons(self) -> tuple[float, float]:
         """The epsilon of the claim, and its lower bound."""
+        if self.of_choices is not None:
+            return self.of_choices
         return _epsilon(self.claim, self.delta), _epsilon(self.shown.low, self.delta)
 
 
@@ -121,7 +129,7 @@ def attack_run(
 
     Args:
         run: the run; it is handed an account of the plan and a data set.
-        plan: the plan of the run: full passes with Gaussian noise, some of it before a threshold.
+        plan: the plan of the run: full passes with Gaussian noise, some of it before a threshold, and choices.
         candidates: neighbours among which the worst are looked for.
         confidence: of all lower bounds together; half of the error is that of the whole run.
         seed: the seed of the noise; None draws one.
@@ -134,7 +142,7 @@ def attack_run(
     ratios, squares, leak = np.zeros((2, trials, len(attack.names))), np.zeros(len(attack.names)), None
     try:
         worst = attack.worst(candidates, drawn[:last], trials)
-        for trial, own in enumerate(drawn[last:]):
+        for trial, own in enumerate(pace.counted("attacking whole runs", drawn[last:])):
             ratios[:, trial], lengths = attack.pair(worst, own)
             squares += lengths / trials
     except OtherWay as error:
@@ -194,7 +202,8 @@ class _Attack:
         if not left:
             raise ValueError("candidates: expected neighbours, one pair or more")
         for kept, pilots in zip(_KEPT, (*_PILOTS[:-1], len(seeds)), strict=True):
-            ranked = sorted(((shown(own, seeds[:pilots]), -place) for place, own in enumerate(left)), reverse=True)
+            tried = enumerate(pace.counted("trying neighbours", left))
+            ranked = sorted(((shown(own, seeds[:pilots]), -place) for place, own in tried), reverse=True)
             left = [left[-place] for _, place in ranked[:kept]]
         return left[0]
 
@@ -213,24 +222,31 @@ class _Attack:
             first, second = self._both(here, there, seed)
             for own, other in zip(first.noised, second.noised, strict=True):
                 place = self._place[own.stage, own.name]
-                ratio, length = compared(own, other)
+                ratio, square, length = compared(own, other)
                 found[int(present), place] += -ratio if present else ratio
                 self._reach[place] = max(self._reach[place], length * own.multiplier)
-                squares[place] += 0.5 * length**2
+                squares[place] += 0.5 * square
         return found, squares
 
     def told(self, ratios: np.ndarray, squares: np.ndarray, confidence: float, leak: str | None) -> AttackedRun:
         """Return the bounds that follow from the ratios (2, trials, noises) and the mean squared shifts (noises,)."""
-        delta, error = self._plan.delta, 1.0 - confidence
+        delta, error, events = self._plan.delta, 1.0 - confidence, dict(self._plan.stage_events)
         stages = [stage.name for stage in self._plan.stages]
         several = [stage for stage in stages if sum(own == stage for own, _ in self.names) > 1]
         parts = len(self.names) + len(stages)
 
-        def part(what: str, claim: float, places: Sequence[int], error: float) -> Attacked:
+        def part(what: str, claim: float, places: Sequence[int], error: float, epsilon: float | None = None) -> Attacked:
             without, present = ratios[:, :, places].sum(axis=2)
-            shown = Shift(0.0, 0.0, math.inf) if leak else paired_shift(without, present, 1.0 - error)
-            attained = math.sqrt(float(squares[places].sum()))
-            return Attacked(what, claim, attained, shown, float(self._reach[places].max()), delta)
+            shown, pure = Shift(0.0, 0.0, math.inf), 0.0
+            if epsilon is not None:
+                # Each of the two has half of the error.
+                error *= 0.5
+                pure = 0.0 if leak else pure_epsilon(without, present, 1.0 - error)
+            if not leak:
+                shown = paired_shift(without, present, 1.0 - error)
+            attained, reach = math.sqrt(float(squares[places].sum())), float(self._reach[places].max())
+            of_choices = None if epsilon is None else (epsilon, pure)
+            return Attacked(what, claim, attained, shown, reach, delta, of_choices=of_choices)
 
         noises = []
         for place, (stage, name) in enumerate(self.names):
@@ -240,8 +256,15 @@ class _Attack:
         accesses = []
         for stage in self._plan.stages:
             places = [place for place, (own, _) in enumerate(self.names) if own == stage.name]
-            accesses.append(part(stage.name, math.sqrt(stage.count) / stage.access.multiplier, places, 0.5 * error / parts))
-        whole = part("the whole run", gaussian_mu(self._plan.epsilon, delta), range(len(self.names)), 0.5 * error)
+            if choices := stage.access.kinds:
+                epsilon = sum(1.0 / stage.access.multipliers[name] for name in choices) * stage.count
+                claim = shift_of_full_passes(events[stage.name])
+                accesses.append(part(stage.name, claim, places, 0.5 * error / parts, epsilon))
+            else:
+                claim = math.sqrt(stage.count) / stage.access.multiplier
+                accesses.append(part(stage.name, claim, places, 0.5 * error / parts))
+        gaussian = [place for place, (stage, _) in enumerate(self.names) if not self._plan.stage(stage).access.kinds]
+        whole = part("the whole run", gaussian_mu(self._plan.epsilon, delta), gaussian, 0.5 * error)
         return AttackedRun(tuple(accesses), tuple(noises), replace(whole, leak=leak), ratios.shape[1])
 
 

@@ -97,6 +97,8 @@ def _of_run(found: AttackedRun, attacked: MeasuredRun) -> str:
     ]
     if attacked.held:
         said.append(f"stage {', '.join(sorted(attacked.held))}: after the fit of one run, which is post-processing")
+    if choices := [one.what for one in found.accesses if one.of_choices is not None]:
+        said.append(f"stage {', '.join(choices)}: choices, attacked by themselves; the whole run by all other noise")
     if found.whole.shown.mu < 0.5 * found.whole.attained:
         said.append("this shows less than half of what is attained: more runs (audit.draws) show more")
     said += [f"{one.what}: {one.leak}" for one in parts if one.leak is not None]

@@ -8,6 +8,7 @@ from lightning_dpgen.privacy.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS, Option
 from lightning_dpgen.runs.candidates import read_candidates
+from lightning_dpgen.runs.memory import fit_memory_line
 from lightning_dpgen.runs.reporter import TerminalReporter, warn
 from lightning_dpgen.runs.studies import check_study, first_total, spent_so_far, study_delta_warning, study_of
 from lightning_dpgen.runs.table import aligned, answers_table, budget_table, decay_line, terms_table
@@ -32,7 +33,9 @@ def tell_run(spec: RunSpec) -> int:
     if settings.initial is not None:
         print(settings.initial.line)
     print(budget_table(plan, of_person=settings.spec.data.column_of_persons is not None))
-    for line in (decay_line(settings.clipping, plan), terms_table(settings, plan), answers_table(settings, plan)):
+    tables = decay_line(settings.clipping, plan), terms_table(settings, plan), answers_table(settings, plan)
+    crossings = getattr(None if settings.trained else settings.recipe, "crossings_line", None)
+    for line in (crossings, *tables, fit_memory_line(settings)):
         if line is not None:
             print(line)
     if settings.parts and settings.spec.data.asked_sets:

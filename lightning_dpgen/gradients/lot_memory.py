@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ class _Bytes(TorchDispatchMode):
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes of memory that are free on a device."""
+    """Return the bytes of memory that are free on a device; in a container, those that its limit leaves."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
@@ -86,4 +87,33 @@ def free_memory(device: torch.device) -> int:
         found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
     except OSError:  # no Linux
         found = None
-    return 1024 * int(found[1]) if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    whole = 1024 * int(found[1]) if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return min([whole, *_within_limits(Path("/"))])
+
+
+# The files of a control group that say its limit and what it has taken, and the line of `memory.stat` for files that can be
+# let go of; by the controller that a line of `/proc/self/cgroup` names: none in version 2.
+_CONTROLLERS = {
+    "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def _within_limits(root: Path) -> Iterator[int]:
+    """Yield the bytes that are left to each control group of this process that has a limit."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:  # no Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        for name in {*controllers.split(",")} & {*_CONTROLLERS}:
+            top, limit, usage, files = _CONTROLLERS[name]
+            # A container sees its own group at the top, whatever its path is outside.
+            for group in (Path(path), *Path(path).parents):
+                own = root / top / group.relative_to("/")
+                # A limit may be the word max.
+                with suppress(OSError, ValueError):
+                    most, taken = (int((own / part).read_text(encoding="ascii")) for part in (limit, usage))
+                    found = re.search(rf"^{files} (\d+)$", (own / "memory.stat").read_text(encoding="ascii"), re.MULTILINE)
+                    yield max(most - taken + (int(found[1]) if found else 0), 0)

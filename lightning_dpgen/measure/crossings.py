@@ -44,6 +44,9 @@ class CrossingCounts(Statistic):
         shares: for each of them (cells, labels) the shares q.
         choice: whether one of them is chosen; else all scores are released, whose bound is that of them together.
 
+    Raises:
+        ValueError: for shares that do not add up to 1 in a cell.
+
     Example:
         >>> layout, both = Layout(0, groups=(2, 2, 2), label=2), Crossing((0, 1), ((0, 1), (0, 1)))
         >>> counts = CrossingCounts(layout, [both], [torch.full((4, 2), 0.5)])
@@ -103,13 +106,17 @@ class CrossingCounts(Statistic):
 def _whole(shares: Tensor) -> Tensor:
     """Return shares (cells, labels) as whole multiples of the unit that add up to 1 exactly."""
     whole = (shares.double() * 2**_BITS).floor().to(torch.int64)
-    whole[:, 0] += 2**_BITS - whole.sum(dim=1)
+    left = 2**_BITS - whole.sum(dim=1)
+    # With any other numbers a record would move a score by more than the bound.
+    if not ((shares >= 0.0) & (shares <= 1.0)).all() or (left < 0).any():
+        raise ValueError("shares: expected shares of the labels in each cell, from 0, that add up to 1")
+    whole[:, 0] += left
     return whole
 
 
 def can_cross(layout: Layout) -> bool:
-    """Return whether there are two columns of choices beside a label."""
-    return takes_label(layout) and not layout.units and len(layout.groups) >= 3
+    """Return whether there are two columns to choose from beside a label."""
+    return takes_label(layout) and not layout.units and count_crossings(layout) > 0
 
 
 def buys_crossings(layout: Layout, n: int, strength: float) -> bool:
@@ -128,13 +135,19 @@ def buys_crossings(layout: Layout, n: int, strength: float) -> bool:
         return False
     # By zero-concentrated privacy a choice costs epsilon^2 / 8, and the budget is mu^2 / 2.
     epsilon = 2.0 * math.sqrt(CHOICE_SHARE / CHOSEN) * strength / n
-    return epsilon * EFFECT * n / 4.0 > math.log(sum(1 for _ in _candidates(layout))) + _SURE
+    return epsilon * EFFECT * n / 4.0 > math.log(count_crossings(layout)) + _SURE
 
 
-def crossing_workloads(n: int) -> tuple[Workload, Workload]:
-    """Return the accesses that choose crossings, and the one that tells of them."""
+def crossing_workloads(layout: Layout, n: int) -> tuple[Workload, ...]:
+    """Return the accesses that choose crossings, where there are more than are chosen, and the one that tells of them."""
     choice = Workload(CROSSINGS, {"choice": 1.0}, n, CHOICE_SHARE, CHOSEN, chooses=True)
-    return choice, Workload(EVIDENCE, {"scores": 1.0}, n, EVIDENCE_SHARE)
+    evidence = Workload(EVIDENCE, {"scores": 1.0}, n, EVIDENCE_SHARE)
+    return (choice, evidence) if count_crossings(layout) > CHOSEN else (evidence,)
+
+
+def count_crossings(layout: Layout) -> int:
+    """Return the number of twos and threes of columns among which crossings are chosen."""
+    return sum(1 for _ in _candidates(layout))
 
 
 def _candidates(layout: Layout) -> Iterator[tuple[int, ...]]:

@@ -15,10 +15,12 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.crossings import (
+    CHOSEN,
     CROSSINGS,
     EFFECT,
     EVIDENCE,
     CrossingCounts,
+    count_crossings,
     crossing_workloads,
     label_shares,
     possible_crossings,
@@ -121,11 +123,22 @@ class TableRecipe(Recipe):
         share = 1.0 - self.label_share
         rest = 1.0 - (WORKLOAD_SHARE if self.asked else 0.0)
         weights = {"singles": rest * (1.0 - self.pairs_share), "pairs": rest * self.pairs_share, ASKED: WORKLOAD_SHARE}
-        crossings = crossing_workloads(self.n) if self.crossed and self.label_share else ()
+        crossings = crossing_workloads(self.schema.layout, self.n) if self.crossed and self.label_share else ()
         share -= sum(one.share for one in crossings)
         tables = Workload(TABLES, {name: weights[name] for name in self.tables}, self.n, share)
         labels = [label_workload(self.n, self.label_share, agreement=True)] if self.label_share else []
         return (tables, *crossings, *labels)
+
+    @property
+    def crossings_line(self) -> str | None:
+        """In words what is chosen of columns that tell of the label together; None where nothing is."""
+        if not (self.crossed and self.label_share):
+            return None
+        count, label = count_crossings(self.schema.layout), list(self.schema.choices)[self.schema.layout.label]
+        return (
+            f"{CROSSINGS}, {EVIDENCE}: {min(CHOSEN, count)} of {count:,} twos and threes of columns, which tell of {label} "
+            "together, and how much they tell of it"
+        )
 
     @property
     def from_fits(self) -> frozenset[str]:
@@ -140,9 +153,9 @@ class TableRecipe(Recipe):
         been reached.
         """
         if stage == CROSSINGS:
-            return {"choice": self._counts(state, self._places(state)[1])}
+            return {"choice": self._counts(state, self._left(state)[1])}
         if stage == EVIDENCE:
-            return {"scores": self._counts(state, self._places(state)[0], choice=False)}
+            return {"scores": self._counts(state, self._left(state)[0], choice=False)}
         if stage == LABELS:
             return self._regression(state, self._crossings(state)).statistics(state.get(LABELS, ()))
         return self.tables
@@ -290,35 +303,36 @@ class TableRecipe(Recipe):
             self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, made))
         return self._last["fitted"]
 
-    def _candidates(self, state: State) -> tuple[list[Crossing], list[Tensor]]:
-        """Return the crossings to choose among, and what is known of the label already in their cells."""
+    def _possible(self, state: State) -> list[Crossing]:
+        """Return all crossings among which some are chosen."""
         made = self._fitted(state)[1]
-        if "candidates" not in self._last:
-            shares = self._regression(state, []).shares
-            crossings = possible_crossings(self.schema, made.records)
-            known = [label_shares(crossing, made.records, shares) for crossing in crossings]
-            self._last.update(candidates=(crossings, known))
-        return self._last["candidates"]
+        if "possible" not in self._last:
+            self._last["possible"] = possible_crossings(self.schema, made.records)
+        return self._last["possible"]
 
-    def _places(self, state: State) -> tuple[list[int], list[int]]:
-        """Return which of the candidates have been chosen, and which have not."""
-        chosen, left = [], list(range(len(self._candidates(state)[0])))
-        for found in state.get(CROSSINGS, ()):
-            chosen.append(left.pop(int(found["choice"].sums)))
-        return chosen, left
+    def _left(self, state: State) -> tuple[list[int], list[int]]:
+        """Return the places, among all crossings, of those that have been chosen, and of the others."""
+        left = list(range(len(self._possible(state))))
+        if len(left) <= CHOSEN:
+            return left, []
+        return [left.pop(int(found["choice"].sums)) for found in state.get(CROSSINGS, ())], left
 
     def _counts(self, state: State, places: Sequence[int], *, choice: bool = True) -> CrossingCounts:
-        """Return the counts of some of the candidates."""
-        crossings, known = ([own[place] for place in places] for own in self._candidates(state))
-        return CrossingCounts(self.schema.layout, crossings, known, choice=choice)
+        """Return the counts of the crossings at some places, beside what is known of the label already."""
+        possible, made = self._possible(state), self._fitted(state)[1]
+        if "known" not in self._last:
+            shares = self._regression(state, []).shares
+            self._last["known"] = [label_shares(crossing, made.records, shares) for crossing in possible]
+        some = ([own[place] for place in places] for own in (possible, self._last["known"]))
+        return CrossingCounts(self.schema.layout, *some, choice=choice)
 
     def _crossings(self, state: State) -> list[Crossing]:
         """Return the crossings that have been chosen and explain enough."""
         if not state.get(EVIDENCE):
             return []
-        chosen = [self._candidates(state)[0][place] for place in self._places(state)[0]]
+        chosen, possible = self._left(state)[0], self._possible(state)
         explained = state[EVIDENCE][0]["scores"].sums / total_of(*self._measured(state))
-        return [crossing for crossing, part in zip(chosen, explained, strict=True) if part > EFFECT]
+        return [possible[place] for place, part in zip(chosen, explained, strict=True) if part > EFFECT]
 
     def _regression(self, state: State, crossings: Sequence[Crossing]) -> LabelRegression:
         """Return the regression of the label, with these crossings."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 
-# Cells of a crossing: a release that names more asks for memory alone.
-MOST_CELLS = 4096
+# Crossings of a network, and cells of one: a release that names more asks for memory alone.
+MOST_CROSSINGS, MOST_CELLS = 64, 4096
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Crossed:
         crossings: of its groups, but for the label.
 
     Raises:
-        ValueError: for a crossing of other groups, of other choices than these have, or of too many cells.
+        ValueError: for a crossing of other groups, of other choices than these have, of too many cells, or that is there
+            twice; and for too many.
     """
 
     layout: Layout
@@ -68,13 +69,17 @@ class Crossed:
 
     def __post_init__(self) -> None:
         groups = self.layout.groups
+        if len(self.crossings) > MOST_CROSSINGS:
+            raise ValueError(f"{len(self.crossings):,} crossings: expected {MOST_CROSSINGS} or fewer")
+        if len({crossing.groups for crossing in self.crossings}) < len(self.crossings):
+            raise ValueError("crossings: the same groups are crossed twice")
         for crossing in self.crossings:
             own = crossing.groups
             if len(own) < 2 or list(own) != sorted({*own} & {*range(len(groups))} - {self.layout.label}):
                 raise ValueError(f"crossing of groups {own}: expected two or more in their order, and not the label")
             if [len(parts) for parts in crossing.parts] != [groups[group] for group in own]:
                 raise ValueError(f"crossing of groups {own}: expected a part for each of their choices")
-            if any(sorted({*parts}) != list(range(max(parts) + 1)) for parts in crossing.parts):
+            if any({*parts} != {*range(len({*parts}))} for parts in crossing.parts):
                 raise ValueError(f"crossing of groups {own}: expected parts from 0 on, none of them empty")
             if crossing.cells > MOST_CELLS:
                 raise ValueError(f"crossing of groups {own}: {crossing.cells:,} cells, expected {MOST_CELLS:,} or fewer")

@@ -51,7 +51,7 @@ class PrivateProgress(pl.callbacks.ProgressBar):
             return
         stage.advance(len(batch))
         stage.note = f"{stage.done:,} of {stage.total:,} steps"
-        epsilon = self._accountant.epsilon_at(int(stage.done)) if pace.is_seen_moving() else None
+        epsilon = self._accountant.epsilon_at(int(stage.done)) if stage.moving else None
         if epsilon is not None:
             stage.note += f", epsilon {epsilon:.2f} of {self._accountant.account.plan.target_epsilon:g}"
 

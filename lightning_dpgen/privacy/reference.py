@@ -161,7 +161,8 @@ def dominating_shift(
 # The solver of noise, the extension of a plan and its certificate ask for the same.
 @functools.lru_cache(maxsize=256)
 def _dominating_shift(event: dp_accounting.DpEvent, failure: float, relation: str, interval: float | None) -> Shift:
-    exact = gaussian_shift(event) if failure else shift_of_full_passes(event)
+    # No profile is known of Laplace noise when a record is replaced.
+    exact = gaussian_shift(event) if failure and relation != REPLACE_ONE else shift_of_full_passes(event)
     if exact is not None:
         return Shift(exact * (2.0 if relation == REPLACE_ONE else 1.0), 0.0)
     if not failure or any(isinstance(leaf, EpsilonDeltaDpEvent) for leaf, _ in leaves_of(event, 1)):

@@ -32,8 +32,8 @@ _WITHOUT_SAMPLING = {"ComposedDpEvent", "SelfComposedDpEvent", "GaussianDpEvent"
 # since what draws them takes seconds to import.
 MEASURING = frozenset({
     "first pass", "feature moments", "clustering", "final pass", "tables", "items", "pairs", "poses", "means", "squares",
-    "cell means", "cell squares", "values", "scales", "moments", "shapes", "spreads", "labels", "fidelity", "rows",
-    "clipped",
+    "cell means", "cell squares", "values", "scales", "moments", "shapes", "spreads", "crossings", "evidence", "labels",
+    "fidelity", "rows", "clipped",
 })  # fmt: skip
 
 

@@ -22,19 +22,23 @@ LATE_ADVICE = (
 _SAID = ("allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 
 
+def fit_memory_line(settings: Settings) -> str | None:
+    """Return in words what memory the fit to what is measured takes; None where that is little."""
+    needed = 0 if settings.trained else settings.recipe.fit_bytes
+    return f"the fit to what is measured takes about {needed / 2**30:.1f} GiB of memory" if needed else None
+
+
 def check_fit_memory(settings: Settings) -> None:
     """Refuse measurements whose fit needs more memory than is free, before they are made.
 
     Raises:
         UsageError: with the bytes, which follow from public sizes.
     """
-    if settings.trained:
-        return
-    needed, free = settings.recipe.fit_bytes, free_memory(torch.device("cpu"))
-    if needed > free:
+    line, free = fit_memory_line(settings), free_memory(torch.device("cpu"))
+    if line is not None and settings.recipe.fit_bytes > free:
         raise UsageError(
-            f"model={settings.spec.model.name}: the fit to what is measured takes about {needed / 2**30:.1f} GiB of "
-            f"memory, and {free / 2**30:.1f} GiB are free: {what_to_leave_out(settings.schema)}; or give the machine more"
+            f"model={settings.spec.model.name}: {line}, and {free / 2**30:.1f} GiB are free: "
+            f"{what_to_leave_out(settings.schema)}; or give the machine more"
         )
 
 

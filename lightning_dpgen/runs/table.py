@@ -40,9 +40,13 @@ def budget_table(plan: Plan, *, of_person: bool = False) -> str:
         epsilon = plan.cost_of(events[stage.name]).epsilon if plan.private else 0.0
         alone = f"{round_up(epsilon, 4):g}" if plan.private else "none"
         rows.append(
-            (stage.name, sampled, noises if plan.private else "none", f"{stage.count:,}", f"{stage.share:.0%}", alone)
+            (stage.name, sampled, noises if plan.private else "none", f"{stage.count:,}", _percent(stage.share), alone)
         )
     return "\n".join([aligned(rows), "", _total(plan, of_person)])
+
+
+def _percent(share: float) -> str:
+    return "<1%" if 0.0 < share < 0.01 else f"{share:.0%}"
 
 
 def _noises(multipliers: Mapping[str, float]) -> str:

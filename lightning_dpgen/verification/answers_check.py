@@ -65,24 +65,24 @@ def _wrong(
     before, numbers = header_of(sets), [COUNT, ERROR, LOW, HIGH]
     lines = csv.reader(file)
     header = next(lines, [])
-    width = len(before) + len(numbers)
-    if header[:width] != [*before, *numbers]:
+    if header != [*before, *numbers]:
         yield f"its columns are {str(header)[:200]}: expected {', '.join([*before, *numbers])}"
         return
+    width = len(header)
     columns = [pa.array(own) for own in zip(*cells_of(schema, sets), strict=True)]
     # Written as they were, with an apostrophe before what a spreadsheet would run.
     due = csv.reader(io.StringIO("".join(csv_text([pa.record_batch(dict(zip(before, columns, strict=True)))]))))
     next(due)
     found = []
     for number, (expected, line) in enumerate(itertools.zip_longest(due, lines, fillvalue=[]), 2):
-        if line[: len(before)] != expected or len(line) < width:
+        if line[: len(before)] != expected or len(line) != width:
             told = ", ".join(filter(None, line[: len(before)]))[:100] or "missing"
             yield f"line {number} is {told}: expected {', '.join(filter(None, expected))[:100] or 'no more lines'}"
             return
-        found.append([float(text) for text in line[len(before) : width]])
+        found.append([float(text) for text in line[len(before) :]])
     counts, errors, low, high = np.array(found).T
-    if not np.isfinite(found).all() or (errors != errors[0]).any():
-        yield "its numbers are not finite, or the errors of counts differ: expected one error for all"
+    if not np.isfinite(found).all() or (errors != errors[0]).any() or errors[0] <= 0.0:
+        yield "its numbers are not finite, or the errors of counts differ or are not above 0: expected one error for all"
         return
     error = errors[0]
     for limit, expected in zip((low, high), interval(counts, error), strict=True):

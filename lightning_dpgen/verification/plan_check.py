@@ -7,23 +7,27 @@ is listed here, a function for each. A release of a program of one's own declare
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from lightning_dpgen.data.tables.row_rules import FOUND
 from lightning_dpgen.data.value_grid import VALUES_OF
+from lightning_dpgen.measure.crossings import CHOSEN, EVIDENCE
+from lightning_dpgen.models.crossings import Crossed, read_crossings
 from lightning_dpgen.models.trained import TRAINED
+from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.calibration import PLANNER
-from lightning_dpgen.privacy.drawn_noise import REAL_GAUSSIAN, ROUNDED_GAUSSIAN
+from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.events import composed, decode, encode
 from lightning_dpgen.privacy.limits import EpsilonLimit, Limit, ReferenceLimit
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.reference import read_reference
 from lightning_dpgen.privacy.rounding import round_down
 from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.release.description import CROSSINGS as CROSSED
 from lightning_dpgen.release.description import LABELLED, MEASURED, MEASURED_KINDS, PLAIN_WEIGHTS, PROJECTION
 from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.run_names import in_words, names_of_a_run
@@ -101,15 +105,16 @@ def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tupl
         if not (planner.isascii() and planner.isdecimal() and 0 < int(planner[:9]) <= PLANNER):
             said = f"versions.planner={planner[:20]!r}: this software knows none beyond {PLANNER}: take a later one"
             return [said], [], []
-        earlier = int(planner[:9]) < PLANNER
+        number = int(planner[:9])
         if isinstance(certificate["selection"], dict):
-            return _check_selection(certificate, model, earlier)
+            return _check_selection(certificate, model, number)
         settings = settings_of(certificate)
-        problems = [*_of_model(settings, model), *_outline(settings, certificate)]
+        specs = settings.specs()
+        problems = [*_of_model(settings, specs, model), *_outline(settings, specs, certificate)]
         if problems:
             return problems[:_MOST_SAID], [], []
-        if earlier:
-            problems = [*_given_noises(settings, certificate), *_unused(settings, certificate)]
+        if number < PLANNER:
+            problems = [*_given_noises(specs, certificate), *_unused(specs, certificate)]
             return problems[:_MOST_SAID], [], [] if problems else [_EARLIER]
         plan = _planned(settings, certificate)
         problems = [*unplanned_events(plan, certificate), *_noises(plan, settings, certificate)]
@@ -126,10 +131,10 @@ def unplannable(error: Exception) -> str:
     return f"declared: no run is planned from these settings ({said})"
 
 
-def _given_noises(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
+def _given_noises(specs: Sequence[StageSpec], certificate: Mapping[str, Any]) -> Iterator[str]:
     """Give a noise that the settings state and the certificate states otherwise, which takes no planner to see."""
     stated = {stage["name"]: stage["event"] for stage in certificate["stages"]}
-    for spec in settings.specs():
+    for spec in specs:
         # The noise of a first pass follows from a share.
         if spec.noise is not None and spec.stage != FIRST_PASS:
             due, event = encode(spec.access(spec.noise).event_at(pure=False)), _counted(stated[spec.stage])[0]
@@ -137,9 +142,9 @@ def _given_noises(settings: Settings, certificate: Mapping[str, Any]) -> Iterato
                 yield _told(spec.stage, _words(due), _words(event))
 
 
-def _unused(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
+def _unused(specs: Sequence[StageSpec], certificate: Mapping[str, Any]) -> Iterator[str]:
     """Give a part of the budget that no planner would leave: less noise that was solved for, or more steps, would fit."""
-    specs, stages, stated = settings.specs(), certificate["stages"], certificate.get("reference")
+    stages, stated = certificate["stages"], certificate.get("reference")
     flexible = next((spec.stage for spec in specs if spec.share is None), specs[-1].stage)
     counted = [_counted(stage["event"]) for stage in stages]
     # Counts are solved for, or steps given up for accesses that were made again, and then noise stays.
@@ -186,7 +191,7 @@ def _scaled(event: Any) -> Any:
     return {name: part * _LESS_NOISE if name == "noise_multiplier" else _scaled(part) for name, part in event.items()}
 
 
-def _of_model(settings: Settings, model: Mapping[str, Any]) -> Iterator[str]:
+def _of_model(settings: Settings, specs: Sequence[StageSpec], model: Mapping[str, Any]) -> Iterator[str]:
     """Give what the model that is released has of another run."""
     schema, kind, spec = settings.schema, str(model.get("model"))[:80], settings.spec.model
     # Constraints that noisy tables have shown are not declared, and no other model shows any.
@@ -209,14 +214,21 @@ def _of_model(settings: Settings, model: Mapping[str, Any]) -> Iterator[str]:
         yield f"declared.model.label_share={spec.label_share:g}: the released model has no label that it pays for"
     if not spec.label_share and model.get(LABELLED) is True:
         yield "declared.model.label_share: nothing is declared to pay for the label of the released model"
+    try:
+        crossings = Crossed(schema.layout, read_crossings(model.get(CROSSED, []))).crossings
+    except ValueError as error:
+        yield f"{CROSSED}: {str(error)[:_LONGEST]}"
+        return
+    most = CHOSEN if EVIDENCE in {spec.stage for spec in specs} else 0
+    if len(crossings) > most:
+        yield f"{CROSSED}: the released model has {len(crossings)}, and these settings choose {most} at most"
 
 
-def _outline(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
+def _outline(settings: Settings, specs: Sequence[StageSpec], certificate: Mapping[str, Any]) -> Iterator[str]:
     """Give a difference that no budget explains: in stages, rates, failures, names of noises, or counts that are given.
 
     It is computed without a planner's search, so it also comes before one that a forgery would make long.
     """
-    specs = settings.specs()
     stated = {stage["name"]: stage["event"] for stage in certificate["stages"]}
     if [spec.stage for spec in specs] != list(stated):
         yield f"stages: these settings plan {_listed(spec.stage for spec in specs)}, and stated are {_listed(stated)}"
@@ -232,7 +244,11 @@ def _outline(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str
     repeated = {spec.stage: counts[spec.stage] - spec.count for spec in specs if spec.count is not None}
     yield from _repeats(repeated, flexible)
 
+    choices = {(spec.stage, name) for spec in specs for name, kind in spec.kinds.items() if kind == PURE}
+
     def drawn_by(stage: str, noise: str) -> str:
+        if (stage, noise) in choices:
+            return NOISY_MAX
         return REAL_GAUSSIAN if stage == TRAINING and noise not in _norms(settings) else ROUNDED_GAUSSIAN
 
     yield from unplanned_names({spec.stage: spec.noise_shares for spec in specs}, drawn_by, certificate)
@@ -366,21 +382,23 @@ def _norms(settings: Settings) -> Mapping[str, float]:
 
 
 def _check_selection(
-    certificate: Mapping[str, Any], model: Mapping[str, Any], earlier: bool
+    certificate: Mapping[str, Any], model: Mapping[str, Any], planner: int
 ) -> tuple[list[str], list[str], list[str]]:
     """Hold the best of several trials against the settings of the winner, whose plan is that of one of the trials.
 
     The budget of a trial is what it costs; other candidates are not described, and are planned for the same budget.
 
     Args:
-        earlier: whether an earlier planner has made the plans, of which multipliers and solved counts are its own.
+        planner: the number of the planner that has made the plans; of an earlier one multipliers and solved counts are
+            its own.
     """
     # Steps that were solved for beside a given noise may leave one step, of which there may be few.
     given = getattr(settings_of(certificate).spec.model, "noise", None) is not None
     if not given and _budget(certificate).holds(decode(_scaled(certificate["event"]))):
         return [_unspent(certificate)], [], []
     if certificate["selection"]["chosen"] is None:
-        problems = [*_of_model(settings_of(certificate), model)]
+        settings = settings_of(certificate)
+        problems = [*_of_model(settings, settings.specs(), model)]
         notes = ["no trial was made, so the declared settings are those of a network that has seen nothing"]
         return problems, [], [] if problems else notes
     event = certificate["event"]["event"]
@@ -389,17 +407,18 @@ def _check_selection(
         cost = spent(decode(trial), certificate["delta"]).epsilon
         for factor in _TRIAL_BUDGETS:
             settings = settings_of(certificate, min(cost * factor, certificate["target_epsilon"]))
-            if problems := [*_of_model(settings, model)]:
+            specs = settings.specs()
+            if problems := [*_of_model(settings, specs, model)]:
                 return problems, [], []
-            specs = [spec.stage for spec in settings.specs()]
             parts = trial["events"] if trial["type"] == "ComposedDpEvent" else [trial]
+            names = [spec.stage for spec in specs]
             if len(specs) != len(parts):
                 continue
-            if earlier and all(map(_is_outlined, settings.specs(), parts)):
+            if planner < PLANNER and all(map(_is_outlined, specs, parts)):
                 return [], [], [_EARLIER]
-            if not earlier and _agree(encode(settings.plan().composition), trial, _SOLVED):
+            if planner == PLANNER and _agree(encode(settings.plan().composition), trial, _SOLVED):
                 return [], ["the plan of one of the trials is that of the declared settings"], []
-    return [f"selection: none of {len(trials):,} trials is what these settings plan, which is {_listed(specs)}"], [], []
+    return [f"selection: none of {len(trials):,} trials is what these settings plan, which is {_listed(names)}"], [], []
 
 
 def _is_outlined(spec: StageSpec, stated: Mapping[str, Any]) -> bool:

@@ -36,7 +36,7 @@ def test_it_writes_beside_the_release_and_says_so(dpgen, trained, monkeypatch):
         monkeypatch.setattr(pace, seconds, 0.001)
     before = sorted((trained / "release").iterdir())
     status, out, err = dpgen("evaluate", trained / "release", "data=digits", *BRIEF, "--rows", 40)
-    assert status == 0 and out.startswith("PRIVATE") and "evaluating: " in err and "(pictures)" in err
+    assert status == 0 and out.startswith("PRIVATE") and "evaluating: " in err and ", pictures\n" in err
     told = json.loads((trained / "private" / "evaluation.json").read_text())
     assert told["warning"].startswith("PRIVATE") and told["kind"] == "images" and told["epsilon"] <= 4
     assert told["rows"] == {"real": [1500, 1500], "synthetic": [40, 40], "held out": [297, 297]}

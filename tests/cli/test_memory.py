@@ -7,6 +7,7 @@ import torch
 
 from lightning_dpgen.cli import drawing
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.gradients.lot_memory import _within_limits
 from lightning_dpgen.measure.cells import Cells
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.privacy.chain import hold
@@ -128,8 +129,31 @@ def test_a_fit_that_would_not_fit_is_refused_before_it_is_paid_for(dpgen, tmp_pa
         patch.setattr(memory, "free_memory", lambda _: 1 << 20)
         status, _, err = dpgen(*words)
     assert status == 2 and len(err.splitlines()) == 1 and not (tmp_path / "run").exists()
-    assert err.startswith("dpgen: model=measured: the fit to what is measured takes about 0.2 GiB of memory, and 0.0 GiB")
+    needed = "the fit to what is measured takes about 0.2 GiB of memory"
+    assert err.startswith(f"dpgen: model=measured: {needed}, and 0.0 GiB are free: ")
     assert dpgen(*words)[0] == 0
+    status, out, _ = dpgen("budget", *words[1:-2])
+    assert status == 0 and out.splitlines()[-1] == needed
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_limit_of_a_container_is_one_of_memory(tmp_path, version):
+    """Whichever group of those around a process leaves least; files that are kept in memory can be let go of."""
+    names, limit, usage, files, top = {
+        1: ("cpu,memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "sys/fs/cgroup/memory"),
+        2: ("", "memory.max", "memory.current", "inactive_file", "sys/fs/cgroup"),
+    }[version]
+    assert list(_within_limits(tmp_path)) == []
+    for group, most, taken in (("", "max" if version == 2 else 2**60, 0), ("a", 5000, 4000), ("a/b", 4000, 1000)):
+        folder = tmp_path / top / group
+        folder.mkdir(parents=True)
+        for name, value in ((limit, most), (usage, taken), ("memory.stat", f"{files} 300\nother 1")):
+            (folder / name).write_text(f"{value}\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    # A container sees its own group at the top, and none of the path that it has outside.
+    for path, left in (("/a/b", [3300, 1300]), ("/a", [1300]), ("/gone", []), ("/", [])):
+        (tmp_path / "proc/self/cgroup").write_text(f"7:cpuset:/x\n3:{names}:{path}\n")
+        assert [free for free in _within_limits(tmp_path) if free < 2**50] == left
 
 
 def test_more_choices_take_more_memory():

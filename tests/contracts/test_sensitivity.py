@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -17,7 +18,7 @@ from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
@@ -26,12 +27,13 @@ from lightning_dpgen.gradients.clipping import DPNorm, Fixed
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
+from lightning_dpgen.measure.crossings import CrossingCounts
 from lightning_dpgen.measure.labels import Agreement, Gradient
 from lightning_dpgen.measure.posed import Lengths
 from lightning_dpgen.measure.series_statistics import CharacteristicFunctions, CoordinateHistograms, SecondMoments
 from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares
 from lightning_dpgen.models.bases import Basis
-from lightning_dpgen.models.crossings import Crossed
+from lightning_dpgen.models.crossings import Crossed, Crossing
 from lightning_dpgen.models.labelled import feature_count
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.passes.stretches import Stretch
@@ -224,6 +226,51 @@ def _statistics(schema, k=2):
         found["items"] = ItemsBySize(layout, [0] * bins)
         found["pairs"] = PairsBySize(layout, [i * 2 // bins for i in range(bins)])
     return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_record_more_moves_each_score_of_crossings_by_two_at_most(seed):
+    """Whatever the table is, empty or of one kind, whoever joins it, and whatever a model says of the label, even nonsense.
+
+    Scores are whole multiples of their unit, so the bound holds to the last digit. It is met: 1.9 would be too little.
+    """
+    random = np.random.default_rng(seed)
+    groups = tuple(random.integers(1, 2 + 5 * seed, size=random.integers(3, 6)).tolist())
+    layout = Layout(0, groups=groups, label=int(random.integers(len(groups))))
+    labels, others = groups[layout.label], [group for group in range(len(groups)) if group != layout.label]
+
+    def crossing(own):
+        parts = (np.unique(random.integers(0, 1 + seed % 5, groups[group]), return_inverse=True)[1] for group in own)
+        return Crossing(tuple(own), tuple(tuple(part.tolist()) for part in parts))
+
+    crossings = [crossing(own) for size in (2, 3) for own in itertools.combinations(others, size)]
+    of_one = torch.eye(labels, dtype=torch.float64)
+    shares = [
+        of_one[random.integers(0, labels, own.cells)]
+        if seed % 3
+        else torch.from_numpy(random.dirichlet([0.3] * labels, own.cells))
+        for own in crossings
+    ]
+    choice, evidence = (CrossingCounts(layout, crossings, shares, choice=each) for each in (True, False))
+    worst = 0
+    for count in (0, 0, 1, 2, 5, 50):
+        codes = np.column_stack([random.integers(0, size, count + 1) for size in groups])
+        # Ties: many of one kind, of which the one that joins is, too, or not.
+        codes[1 : 1 + count * (seed % 2)] = codes[-1]
+        more = Encoded(np.zeros((count + 1, 0), np.float32), codes)
+        with_it, without = (
+            choice.scores(choice.sums(own, torch.zeros(len(own), dtype=torch.int64)))
+            for own in (more, more[np.arange(1, count + 1)])
+        )
+        assert with_it.dtype == torch.int64 and (count or not without.any())
+        moved = (with_it - without).abs()
+        worst = max(worst, int(moved.max()))
+        assert moved.max() * choice.unit <= choice.bound == 2.0
+        assert moved.double().norm() * evidence.unit <= evidence.bound * (1 + 1e-12)
+    assert seed % 3 == 0 or labels == 1 or worst * choice.unit > 1.9
+    for wrong in (float("nan"), -0.1, 1.1, float("inf")):
+        with pytest.raises(ValueError, match="that add up to 1"):
+            CrossingCounts(layout, crossings[:1], [torch.full_like(shares[0], wrong)])
 
 
 def _sums_of_stores(width):

@@ -29,6 +29,7 @@ from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import SilentReporter
 from lightning_dpgen.runs.run import train
+from lightning_dpgen.specs import measured
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.sources import source_of
 
@@ -114,12 +115,19 @@ def _own(*words: str) -> Callable[[Any, Path], None]:
     return release
 
 
-def _fit(frame: pd.DataFrame, folder: Path) -> None:
+def _fit(frame: pd.DataFrame, folder: Path, *words: str) -> None:
     bought = {"n_share": 0.05, "discovery_share": 0.3, "fidelity_share": 0.1}
     fit(
         frame, TABLE, epsilon=8.0, delta=1e-4, **bought, person="who", max_rows=ROWS, outside="clamp", run_dir=folder,
-        progress=False, overrides=[*SMALL, "model=measured", "model.label_share=0.2", "data.bins_share=0.1"],
+        progress=False, overrides=[*SMALL, "model=measured", "model.label_share=0.2", "data.bins_share=0.1", *words],
     )  # fmt: skip
+
+
+def _fit_crossed(frame: pd.DataFrame, folder: Path) -> None:
+    """Cross columns, as is done of many more records, and count what is asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured, "buys_crossings", lambda *_: True)
+        _fit(frame, folder, "data.workload=[[smoker,pay],[town]]")
 
 
 def _rows(persons: int, seed: int) -> pd.DataFrame:
@@ -202,6 +210,7 @@ def _one_row_more(data: tuple[Any, Records]) -> list[Any]:
 
 MEASURED = {
     "a table of persons": Run(_fit, _rows, _one_person_more, _parted_rows),
+    "a table that is crossed": Run(_fit_crossed, _rows, _one_person_more, _parted_rows),
     "baskets of customers": Run(
         _own("model=measured", "data.person=customer", "data.max_rows=2", "model.components=2"),
         _baskets, _one_customer_more, _parted_records,

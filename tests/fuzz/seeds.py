@@ -23,6 +23,7 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.models.crossings import Crossing
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.generators import StackedGenerator
@@ -50,6 +51,9 @@ from lightning_dpgen.release.weights import WeightsContent
 
 from .targets import TABLE
 
+LABELLED = parse_schema(
+    "{label: c, columns: {a: {type: boolean}, b: {type: category, values: [x, y, z]}, c: {type: boolean}}}"
+)
 PICTURES = ImageSchema(4, 4, levels=16, classes=3)
 CHOICES = parse_schema("columns: {a: {type: boolean}, b: {type: category, values: [x, y, z]}}")
 
@@ -86,6 +90,7 @@ def _bundles(folder: Path) -> dict[str, bytes]:
         "products": StackedProducts(items, 2),
         "labelled": LabelledNetwork(StackedProducts(TABLE, 2)),
         "forests": StackedForests(CHOICES, 2, [-1, 0]),
+        "crossed": LabelledNetwork(StackedForests(LABELLED, 2, [-1, 0, -1]), [Crossing((0, 1), ((0, 1), (0, 1, 1)))]),
     }
     made = {}
     for name, network in networks.items():

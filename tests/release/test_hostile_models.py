@@ -11,6 +11,7 @@ from lightning_dpgen.data.files.arrays import load_arrays
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.rows import read_rows
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.models.crossings import Crossing
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
@@ -79,6 +80,54 @@ def test_parents_that_are_no_forest_of_the_tables_are_one_line(tmp_path, changes
     with pytest.raises(NotARelease) as said:
         load_release(tmp_path)
     assert "\n" not in str(said.value) and len(str(said.value)) < 400
+
+
+# Crossings that stand in a release, in place of the one that it has.
+OWN = {"groups": [0, 1], "parts": [[0, 1], [0, 1, 1]]}
+CROSSINGS = {
+    "a word": "crossings",
+    "nothing": None,
+    "a number": 1,
+    "an object": OWN,
+    "a list of words": ["a"],
+    "deep": json.loads("[" * 500 + "]" * 500),
+    "deep parts": [OWN | {"parts": [[[0], [1]], [0, 1, 1]]}],
+    "no parts": [{"groups": [0, 1]}],
+    "more keys": [OWN | {"evidence": 1}],
+    "empty": [{"groups": [], "parts": []}],
+    "no such group": [OWN | {"groups": [0, 3]}],
+    "a group far away": [OWN | {"groups": [0, 10**30]}],
+    "the label": [{"groups": [0, 2], "parts": [[0, 1], [0, 1]]}],
+    "names": [OWN | {"groups": ["a", "b"]}],
+    "one group": [{"groups": [0], "parts": [[0, 1]]}],
+    "a group twice": [{"groups": [0, 0], "parts": [[0, 1], [0, 1]]}],
+    "out of order": [{"groups": [1, 0], "parts": [[0, 1, 1], [0, 1]]}],
+    "negative": [OWN | {"parts": [[0, -1], [0, 1, 1]]}],
+    "no whole numbers": [OWN | {"parts": [[0, 1.0], [0, 1, 1]]}],
+    "true": [OWN | {"parts": [[False, True], [0, 1, 1]]}],
+    "a part too few": [OWN | {"parts": [[0, 1], [0, 1]]}],
+    "a group without parts": [OWN | {"parts": [[0, 1]]}],
+    "an empty part": [OWN | {"parts": [[0, 2], [0, 1, 1]]}],
+    "a part far away": [OWN | {"parts": [[0, 10**12], [0, 1, 1]]}],
+    "a part of hundreds of digits": [OWN | {"parts": [[0, 10**400], [0, 1, 1]]}],
+    "twice the same": [OWN, OWN],
+    "twice the same groups": [OWN, OWN | {"parts": [[0, 1], [0, 1, 2]]}],
+    "thousands": [OWN] * 5000,
+    "other cells": [OWN | {"parts": [[0, 1], [0, 1, 2]]}],
+}
+
+
+@pytest.mark.parametrize("crossings", CROSSINGS.values(), ids=CROSSINGS)
+def test_crossings_that_are_none_of_the_tables_columns_are_one_line(tmp_path, crossings):
+    plain = forests().network.network
+    write_model(tmp_path, Mixture(LabelledNetwork(plain, [Crossing((0, 1), ((0, 1), (0, 1, 1)))]), torch.ones(2)))
+    description = json.loads((tmp_path / MODEL).read_text())
+    assert description["crossings"] == [OWN] and len(load_release(tmp_path).sample(5, seed=0)) == 5
+    for changes in ({"crossings": crossings}, {"labelled": False}):
+        (tmp_path / MODEL).write_text(json.dumps(description | changes))
+        with pytest.raises(NotARelease) as said:
+            load_release(tmp_path)
+        assert "\n" not in str(said.value) and len(str(said.value)) < 400
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, 1e-30, 3e38, torch.nan, torch.inf])

@@ -4,7 +4,9 @@ import json
 
 from lightning_dpgen.data.tables.open_columns import VALUES
 from lightning_dpgen.models.trained import TRAINED
-from lightning_dpgen.privacy.drawn_noise import REAL_GAUSSIAN, ROUNDED_GAUSSIAN
+from lightning_dpgen.privacy.access import PURE
+from lightning_dpgen.privacy.calibration import PLANNER
+from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.events import encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
 from lightning_dpgen.release.description import MEASURED
@@ -45,6 +47,7 @@ KINDS = {
                        "data.bins_share=0.1"],
     "chosen": [*TABLE, "data.bins_share=0.1", "privacy.noise=secure"],
     "persons": [*TABLE, *PERSONS, "model=measured", "model.label_share=0"],
+    "crossed": [*TABLE[:3], "data.n=50000", "model=measured", "data.bins_share=0"],
     "asked for": [*TABLE, "model=measured", "data.bins_share=0", "data.workload=[[a,c],[b,number,a]]"],
     "found": [*OPEN, "model=measured", "privacy.epsilon=8"],
     "found of persons": [*OPEN, *PERSONS, "model=measured", "privacy.epsilon=8"],
@@ -114,7 +117,9 @@ def stated(settings, plan):
     for stage in plan.stages:
         for name, multiplier in stage.access.multipliers.items():
             entry = {"stage": stage.name, "access": 0, "names": [name], "multiplier": multiplier}
-            if stage.name == "training" and name not in counted:
+            if stage.access.kind(name) == PURE:
+                others.append(entry | {"mechanism": NOISY_MAX})
+            elif stage.name == "training" and name not in counted:
                 others.append(entry | {"mechanism": REAL_GAUSSIAN})
             else:
                 of_unit = stage.name == "training" or (stage.name == FIRST_PASS and name[:6] in ("bounds", "keys o"))
@@ -137,7 +142,7 @@ def stated(settings, plan):
         "declared": settings.declared(),
         "released": ["model.json", "model.safetensors", "synthetic.parquet"],
         "selection": "none",
-        "versions": {},
+        "versions": {"planner": str(PLANNER)},
     }
     if plan.reference is not None:
         certificate["reference"] = {"after": 1, "replaceable": plan.reference.replaceable}

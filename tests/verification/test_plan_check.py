@@ -17,10 +17,12 @@ from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.calibration import PLANNER
+from lightning_dpgen.privacy.drawn_noise import ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.hazards import MEASURING
 from lightning_dpgen.release.run_names import RUN_NAMES, names_of_a_run
+from lightning_dpgen.specs import measured
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import _NOT_SHOWN
 from lightning_dpgen.specs.spec import variants
@@ -95,7 +97,7 @@ def test_rules_that_noisy_tables_show_are_no_part_of_the_declared_schema():
 
 
 def _leaf(event):
-    while event["type"] != "GaussianDpEvent":
+    while event["type"] not in ("GaussianDpEvent", "LaplaceDpEvent"):
         event = event["event"] if "event" in event else event["events"][0]
     return event
 
@@ -167,7 +169,7 @@ def _forgeries(kind):
             yield f"model.{key}", lambda c, m, key=key, value=value: m.update({key: value})
     yield "labelled", lambda c, m: m.update(labelled=not m.get("labelled", False))
     yield "delta", lambda c, m: c.update(delta=c["delta"] * 30)
-    yield "another planner", lambda c, m: c["versions"].update(planner="2")
+    yield "another planner", lambda c, m: c["versions"].update(planner=str(PLANNER + 1))
     yield "no planner", lambda c, m: c["versions"].update(planner="none")
     yield "unknown setting", lambda c, m: c["declared"].update(another=1)
     yield "cut lots", lambda c, m: c["declared"].update(truncated_lots={"training": {"largest_lot": 9, "at_most": 9999}})
@@ -333,6 +335,37 @@ def test_an_earlier_planner_is_held_against_all_that_takes_no_planner(kind, monk
             certificate, model = _certificate(kind)
             next(own for own in certificate["stages"] if own["name"] == stage["name"])["event"]["count"] -= 1
             assert "accesses fewer" in _problems(certificate, model)[0]
+
+
+def test_crossings_are_asked_of_no_planner_that_had_none(monkeypatch, tmp_path):
+    """A release of the first planner is consistent as it was; and a label by crossings is one that was paid for."""
+    crossed = {"crossings": [{"groups": [0, 1], "parts": [[0, 1, 1], [0, 1]]}]}
+    certificate, model = _certificate("crossed")
+    assert {"crossings", "evidence"} < {stage["name"] for stage in certificate["stages"]}
+    assert _problems(certificate, model | crossed) == []
+    for wrong in (
+        "x",
+        [{}],
+        crossed["crossings"] * 2,
+        crossed["crossings"] * 9999,
+        [{"groups": [0], "parts": [[0, 1, 1]]}],
+    ):
+        assert _problems(certificate, model | {"crossings": wrong})[0].startswith("crossings: ")
+    for entry in certificate["noise"]["others"]:
+        entry["mechanism"] = ROUNDED_GAUSSIAN
+    assert "it is by report_noisy_max" in _problems(certificate, model)[0]
+    with monkeypatch.context() as patch:
+        write_files(tmp_path)
+        patch.chdir(tmp_path)
+        patch.setattr(measured, "buys_crossings", lambda *_: False)
+        certificate, model = stated(*planned(KINDS["crossed"]))
+    assert "crossings" not in certificate["declared"]["model"] and _problems(certificate, model) == []
+    certificate["declared"]["model"]["crossings"] = True
+    assert "stages: these settings plan" in _problems(certificate, model)[0]
+    del certificate["declared"]["model"]["crossings"]
+    certificate["versions"]["planner"] = "1"
+    assert _problems(certificate, model) == [] and "were not planned again" in check_plan(certificate, model)[2][0]
+    assert "these settings choose 0 at most" in _problems(certificate, model | crossed)[0]
 
 
 def test_an_earlier_planner_may_have_divided_the_budget_otherwise(monkeypatch):

@@ -1,0 +1,61 @@
+"""Columns that tell of the label together are found, bought where there are any, and the same after an interruption."""
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.measure.crossings import CHOSEN, CROSSINGS, EVIDENCE, buys_crossings
+from lightning_dpgen.measure.labels import LABELS
+from lightning_dpgen.measure.tables import TABLES, TableRecipe
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.calibration import make_plan
+
+N = 3000
+
+
+def _parity(others, of, seed=0):
+    """Return a recipe of columns of which some tell of the label by their parity alone, and records of it."""
+    torch.set_num_threads(1)
+    names = [f"c{place}" for place in range(others)]
+    schema = parse_schema(f"label: y\ncolumns: {{{', '.join(f'{name}: {{type: boolean}}' for name in [*names, 'y'])}}}")
+    codes = np.random.default_rng(seed).integers(0, 2, (N, others + 1))
+    codes[:, -1] = codes[:, of].sum(axis=1) % 2
+    recipe = TableRecipe(schema, 1, N, label_share=0.3, crossed=True)
+    return recipe, Records(schema, Encoded(np.zeros((N, 0), np.float32), codes.astype(np.uint8)))
+
+
+@pytest.mark.parametrize(
+    ("others", "of", "stopped"), [(5, [0, 2, 3], CROSSINGS), pytest.param(2, [0, 1], EVIDENCE, marks=pytest.mark.slow)]
+)
+def test_a_label_that_columns_tell_together_is_learned(others, of, stopped):
+    """A run that stops in between goes on, and where there are no more crossings than are chosen, it buys no choice."""
+    recipe, records = _parity(others, of)
+    stages = [TABLES, CROSSINGS, EVIDENCE, LABELS] if others > 2 else [TABLES, EVIDENCE, LABELS]
+    assert [workload.stage for workload in recipe.workloads] == stages
+    assert sum(workload.share for workload in recipe.workloads) == pytest.approx(1.0)
+    account, states = Account(make_plan(recipe.specs(1.0), epsilon=6.0, delta=1e-6)), []
+
+    def stop(state):
+        states.append(state)
+        if len(state.get(stopped, ())) == (2 if stopped == CROSSINGS else 1):
+            raise KeyboardInterrupt
+
+    component = torch.zeros(N, dtype=torch.int64)
+    with pytest.raises(KeyboardInterrupt):
+        recipe.measure(records, component, account, save=stop)
+    mixture = recipe.measure(records, component, account, state=states[-1])
+    account.verify_complete()
+    found = [crossing.groups for crossing in mixture.network.crossed.crossings]
+    assert any({*of} <= {*groups} for groups in found) and len({*found}) == len(found) <= CHOSEN
+    made = mixture.sample(4000, torch.Generator().manual_seed(1)).codes
+    assert (made[:, -1] == made[:, of].sum(axis=1) % 2).mean() > 0.8
+    assert all(recipe.fits(state) for state in states)
+
+
+@pytest.mark.parametrize("groups", [(2,), (1, 2), (1, 1, 2), (5, 1, 2), (2, 2)])
+def test_where_there_is_nothing_to_cross_nothing_is_bought(groups):
+    assert not buys_crossings(Layout(0, groups=groups, label=len(groups) - 1), 10**6, 1e9)
+    assert not buys_crossings(Layout(0, groups=groups), 10**6, 1e9)
