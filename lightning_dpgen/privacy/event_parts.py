@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import attrs
 import dp_accounting
+from scipy.stats import norm
 
 from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent, left_of
@@ -96,6 +97,28 @@ def gaussian_shift(event: dp_accounting.DpEvent) -> float | None:
             return None
         inverse_squares += count * float(leaf.noise_multiplier) ** -2
     return math.sqrt(inverse_squares)
+
+
+def shift_of_full_passes(event: dp_accounting.DpEvent) -> float | None:
+    """Return the shift of a Gaussian that dominates unsampled Gaussian and Laplace noise; None if there is anything else.
+
+    A Laplace noise of multiplier b counts as the Gaussian of the same total variation, which dominates it.
+
+    Example:
+        >>> parts = [dp_accounting.GaussianDpEvent(4.0), dp_accounting.LaplaceDpEvent(4.0)]
+        >>> round(shift_of_full_passes(dp_accounting.ComposedDpEvent(parts)), 3)
+        0.387
+    """
+    squares = 0.0
+    for leaf, count in leaves_of(event, 1):
+        if isinstance(leaf, dp_accounting.LaplaceDpEvent):
+            shift = 2.0 * float(norm.isf(0.5 * math.exp(-0.5 / leaf.noise_multiplier))) if leaf.noise_multiplier else math.inf
+        elif isinstance(leaf, dp_accounting.GaussianDpEvent):
+            shift = 1.0 / float(leaf.noise_multiplier) if leaf.noise_multiplier else math.inf
+        else:
+            return None
+        squares += count * shift**2
+    return math.sqrt(squares)
 
 
 def gaussian_history(event: dp_accounting.DpEvent) -> list[tuple[float, float, int]] | None:

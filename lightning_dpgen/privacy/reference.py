@@ -20,7 +20,7 @@ from scipy.special import log_ndtr
 
 from lightning_dpgen.privacy.accountant import intervals_for, profile, spent
 from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.event_parts import gaussian_shift, hashable, leaves_of
+from lightning_dpgen.privacy.event_parts import gaussian_shift, hashable, leaves_of, shift_of_full_passes
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 
@@ -144,7 +144,7 @@ def dominating_shift(
         interval: the only discretisation interval to use, for quick looks; None halves it until the shift settles.
 
     Returns:
-        The shift; none is found for an event that fails itself, is not private, or, with ``failure=0``, is no Gaussian.
+        The shift; none is found for an event that fails itself, is not private, or, with ``failure=0``, is sampled.
 
     Raises:
         Unaccountable: if no sound account is known under this relation.
@@ -152,6 +152,8 @@ def dominating_shift(
     Example:
         >>> dominating_shift(dp_accounting.GaussianDpEvent(4.0), 0.0).shift
         0.25
+        >>> round(dominating_shift(dp_accounting.LaplaceDpEvent(4.0), 0.0).shift, 3)
+        0.296
     """
     return _dominating_shift(hashable(event), failure, relation, interval)
 
@@ -159,7 +161,7 @@ def dominating_shift(
 # The solver of noise, the extension of a plan and its certificate ask for the same.
 @functools.lru_cache(maxsize=256)
 def _dominating_shift(event: dp_accounting.DpEvent, failure: float, relation: str, interval: float | None) -> Shift:
-    exact = gaussian_shift(event)
+    exact = gaussian_shift(event) if failure else shift_of_full_passes(event)
     if exact is not None:
         return Shift(exact * (2.0 if relation == REPLACE_ONE else 1.0), 0.0)
     if not failure or any(isinstance(leaf, EpsilonDeltaDpEvent) for leaf, _ in leaves_of(event, 1)):

@@ -10,6 +10,7 @@ import torch
 from scipy.stats import norm
 
 from lightning_dpgen.privacy import reference
+from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant import Spent, spent
 from lightning_dpgen.privacy.calibration import make_first_plan, make_plan, make_rest
@@ -19,6 +20,7 @@ from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import (
+    ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
     Unaccountable,
     addition_profile,
@@ -109,6 +111,30 @@ def test_a_dominating_shift_dominates_between_all_points_of_its_grid(event, prof
         return failure + (1.0 - failure) * _gaussian(epsilons, shift) >= profile(epsilons)
 
     assert above(shift).all() and not above(0.99 * shift).all()
+
+
+@pytest.mark.parametrize("multiplier", [0.05, 0.3, 1.0, 7.0, 200.0])
+def test_laplace_noise_has_a_dominating_gaussian_without_a_failure(multiplier):
+    """Both profiles are in closed form, with one record added and with one replaced; 1 % less does not dominate."""
+    for relation, times in ((ADD_OR_REMOVE_ONE, 1.0), (REPLACE_ONE, 2.0)):
+        shift, e = dominating_shift(LAPLACE(multiplier), 0.0, relation).shift, times / multiplier
+        epsilons = np.linspace(0.0, 1.1 * e, 4000)
+        profile = np.maximum(-np.expm1((epsilons - e) / 2), 0.0)
+        assert (_gaussian(epsilons, shift) >= profile - 1e-13).all()
+        if times == 1.0:
+            assert not (_gaussian(epsilons, 0.99 * shift) >= profile).all()
+
+
+def test_a_choice_beside_a_reference_without_failure_is_planned_and_stays_below_it():
+    """A choice after a purchase costs what its Gaussian costs: the profile of all noise is below that of the reference."""
+    count = _count(0.1)
+    first = make_first_plan(count, epsilon=EPSILON, delta=DELTA, sampled=0)
+    choice = StageSpec("choice", {"choice": 1.0}, 3, max_noise=1e9, share=0.05, kinds={"choice": PURE})
+    plan = make_rest(first, [count, choice, StageSpec("a", {"x": 1.0}, 1, max_noise=1e9)])
+    rest = composed([event for _, event in plan.stage_events[1:]])
+    spent_by_parts = spent(dp_accounting.ComposedDpEvent([plan.stage_events[0][1], rest]), DELTA).epsilon
+    assert 0.9 * EPSILON < spent_by_parts <= EPSILON
+    assert plan.reference.used(rest).shift == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_dominating_shift_holds_when_a_record_is_replaced():
