@@ -40,7 +40,7 @@ BINS = 20
 
 @dataclass(frozen=True)
 class Question:
-    """What boosting is to answer for held-out rows, with yes or no.
+    """A question that boosting is to answer for held-out rows with yes or no.
 
     Args:
         column: the column that is asked for.
