@@ -19,8 +19,8 @@ columns, joined to some ten levels each, between the synthetic rows and those th
 100, and the worst pair by its name); the AUC of boosting on raw values, for held-out rows (`has_ira`, an arrival more than
 a quarter of an hour late, `income`); the share with an account among the richest eighth of customers; the share of flights
 whose hour is not that of their time; the share of rows that break the declared rule that is broken most. Peers get the
-codes of bins at quantiles of the real rows, among which are all that pairs are compared in, and the lists of values, at no
-cost. For the real rows the distances are those of the held-out ones.
+codes of bins at quantiles of the real rows, among which are all that pairs are compared in, and the lists of frequent
+values, at no cost. For the real rows the distances are those of the held-out ones.
 
 A cell is kept in FOLDER/peer_tables.json as soon as it is there, and synthetic rows in a folder of their own, so the
 command can be stopped and given again, with other parts or more runs; `--again` makes cells anew. It writes

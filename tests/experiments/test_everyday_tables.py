@@ -46,7 +46,7 @@ def table(tmp_path):
     (tmp_path / "everyday").mkdir()
     for name in ("stays", "stays_held"):
         stays(random, 600).to_csv(tmp_path / "everyday" / f"{name}.csv", index=False)
-    # The held-out rows have beds of their own, which are too many to be listed.
+    # Each bed has one row: too few to be listed.
     return EverydayTable("stays", 600, STAYS, Question("open", is_second, ("score",)), {"score": [5, 10]})
 
 
