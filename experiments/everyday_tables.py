@@ -22,6 +22,7 @@ from sklearn.metrics import roc_auc_score
 
 from lightning_dpgen.data.public_sets import find_public_set, public_set
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.reading import read_table
@@ -30,6 +31,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.named_pairs import levels
+from lightning_dpgen.metrics.quantile_bins import BINS as COMPARED
 from lightning_dpgen.metrics.quantile_bins import QuantileBins, quantile_bins
 
 # The value for all that a release does not name, the share of rows below which peers are not told of one, and spellings of
@@ -95,14 +97,30 @@ def pair_distances(real: TableValues, made: TableValues) -> dict[tuple[str, str]
     bins, codes, sizes = quantile_bins(real), {}, {}
     for column in real.schema.recorded:
         sides = [side.column(column.name) for side in (real, made)]
-        codes[column.name], names = levels(column, sides, bins.get(column.name))
-        sizes[column.name] = len(names)
+        if isinstance(column, Category) and column.other is not None:
+            codes[column.name], sizes[column.name] = joined(column, sides)
+        else:
+            codes[column.name], names = levels(column, sides, bins.get(column.name))
+            sizes[column.name] = len(names)
     found = {}
     for one, other in itertools.combinations(codes, 2):
         cells = (a.astype(np.int64) * sizes[other] + b for a, b in zip(codes[one], codes[other], strict=True))
         shares = [np.bincount(part, minlength=sizes[one] * sizes[other]) / len(part) for part in cells]
         found[one, other] = 0.5 * float(np.abs(shares[0] - shares[1]).sum())
     return found
+
+
+def joined(column: Category, sides: list[np.ndarray]) -> tuple[list[np.ndarray], int]:
+    """Return the level (n,) of each value of a category, as `levels` does, and their number: `other` is never frequent.
+
+    It stands for other values in each release, which are counted together with all that are not among the most frequent.
+    """
+    counts = np.bincount(sides[0], minlength=column.present + 1)[: column.present]
+    counts[column.values.index(column.other)] = 0
+    most = np.argsort(-counts, kind="stable")[: COMPARED - 1]
+    places = np.full(column.present + 1, COMPARED - 1)
+    places[most], places[column.present] = np.arange(len(most)), COMPARED
+    return [places[side] for side in sides], COMPARED + 1
 
 
 @dataclass(frozen=True)
