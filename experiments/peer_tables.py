@@ -368,7 +368,9 @@ class ByPairs(Comparison):
         described = schema_text(self.train.schema) if row.given else table.described
         schema.write_text(described, encoding="utf-8")
         settings = ["data=table", f"data.path={table.files(self.folder)[0]}", f"data.schema={schema}", f"data.n={table.n}"]
-        private = "values: private" in described
+        if row.given:
+            return [*settings, "data.outside=clamp"]
+        private = "values: private" in table.described
         return [*settings, f"data.discovery_share={DISCOVERY}"] if private else settings
 
     def cell(self, row: Row, *, again: bool) -> dict[str, Any]:
@@ -465,9 +467,12 @@ def markdown(found: list[Line]) -> str:
 
 
 def _shown(score: tuple[float, float | None] | None) -> str:
-    if score is None:
-        return ""
-    return f"{score[0]:.3f}" + ("" if score[1] is None else f" ({score[1]:.3f})")
+    """Return mean and spread as experiments/README.md has them."""
+    return "" if score is None else _short(score[0]) + ("" if score[1] is None else f" ({_short(score[1])})")
+
+
+def _short(score: float) -> str:
+    return f"{score:.3f}".removeprefix("0")
 
 
 def _cells(values: list[str]) -> str:
