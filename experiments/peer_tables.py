@@ -369,7 +369,7 @@ class ByPairs(Comparison):
         schema.write_text(described, encoding="utf-8")
         settings = ["data=table", f"data.path={table.files(self.folder)[0]}", f"data.schema={schema}", f"data.n={table.n}"]
         if row.given:
-            return [*settings, "data.outside=clamp"]
+            return [*settings, "data.outside=clamp", "data.max_moved=1"]
         private = "values: private" in table.described
         return [*settings, f"data.discovery_share={DISCOVERY}"] if private else settings
 
