@@ -196,8 +196,7 @@ class PublicAdult(EverydayTable):
 def listed_values(described: str, frame: pd.DataFrame) -> TableSchema:
     """Return a schema whose private values are listed, those of fewer rows than `RARE` together; columns without any go.
 
-    Mechanisms that choose pairs by their distance from independence choose those of very many values, in which they
-    measure noise: with all 295 codes of customers they were much worse.
+    Authors of mechanisms that measure pairs as they are advise against columns of very many values.
     """
     private = r"^  (\w+): \{type: category, values: private(, missing: true(, missing_values: .*?)?)?\}$"
 
