@@ -13,12 +13,18 @@ class Kept:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        self.found = self._read()
 
-    def get(self, asked: dict, compute: Callable[[], Any]) -> Any:
+    def _read(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text(encoding="utf-8")) if self.path.is_file() else {}
+
+    def get(self, asked: dict, compute: Callable[[], Any], *, again: bool = False) -> Any:
+        """Return the result that is there, or compute it; also one that is there, where it is asked for again."""
         key = json.dumps(asked, sort_keys=True)
-        if key not in self.found:
-            self.found[key] = compute()
+        if again or key not in self.found:
+            result = compute()
+            # Another command may have kept its own results meanwhile.
+            self.found = self._read() | {key: result}
             part = self.path.with_suffix(".part")
             part.write_text(json.dumps(self.found, indent=0) + "\n", encoding="utf-8")
             part.replace(self.path)

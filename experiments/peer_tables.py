@@ -2,18 +2,30 @@
 
     python experiments/peer_tables.py FOLDER
     python experiments/peer_tables.py FOLDER --data adult-balanced --rows "dpmm AIM" --epsilons 3 --runs 1
+    python experiments/peer_tables.py FOLDER --data customers flights adult --runs 1
+    python experiments/peer_tables.py FOLDER --data flights --rows measured --again
 
 Each peer runs in an environment of its own, FOLDER/environments/NAME, which is made from PyPI when it is first needed;
-`experiments/peers/` has its requirements and the program that runs there. The rows of a table, its test rows and the bins
-are those of `tables_classifiers.py`. A forest and boosting learn from as many synthetic rows as there are real ones, and
-answer for real test rows: on the codes of public bins, and on raw values. Peers get the codes, and raw values are drawn
-within a bin, as `dpgen` does; those with bins of their own get raw values in another row. The quality report of SDMetrics
-compares raw rows with the test rows. Seconds are those of processor of the whole command, from its start to the synthetic
-rows; each runs on one thread.
+`experiments/peers/` has its requirements and the program that runs there. Seconds are those of processor of the whole
+command, from its start to the synthetic rows; each runs on one thread, and is stopped after `--limit` of them.
+
+Adult balanced and Mushroom have the rows, test rows and bins of `tables_classifiers.py`. A forest and boosting learn from
+as many synthetic rows as there are real ones, and answer for real test rows: on the codes of public bins, and on raw
+values. Peers get the codes, and raw values are drawn within a bin, as `dpgen` does; those with bins of their own get raw
+values in another row. The quality report of SDMetrics compares raw rows with the test rows.
+
+Customers, flights and Adult as it is (`everyday_tables.py`) are judged by their pairs: the total variation of pairs of
+columns, joined to some ten levels each, between the synthetic rows and those that were learned from (mean, the 95th of
+100, and the worst pair by its name); the AUC of boosting on raw values, for held-out rows (`has_ira`, an arrival more than
+a quarter of an hour late, `income`); the share with an account among the richest eighth of customers; the share of flights
+whose hour is not that of their time; the share of rows that break the declared rule that is broken most. Peers get the
+codes of bins at quantiles of the real rows, among which are all that pairs are compared in, and the lists of frequent
+values, at no cost. For the real rows the distances are those of the held-out ones.
 
 A cell is kept in FOLDER/peer_tables.json as soon as it is there, and synthetic rows in a folder of their own, so the
-command can be stopped and given again, with other parts or more runs. It writes peer_tables.csv and peer_tables.md of all
-that FOLDER holds by then, with the spread (standard deviation) over runs. DPGEN_DATA names the folder of the public sets.
+command can be stopped and given again, with other parts or more runs; `--again` makes cells anew. It writes
+peer_tables.csv and peer_tables.md of all that FOLDER holds by then, with the spread (standard deviation) over runs.
+DPGEN_DATA names the folder of the public sets.
 """
 
 from __future__ import annotations
@@ -25,12 +37,13 @@ import os
 import re
 import resource
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,25 +52,53 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from environments import installed, program
+from everyday_tables import ADULT, CUSTOMERS, FLIGHTS, EverydayTable, pair_distances, share_of_savers, wrong_hours
 from kept import Kept
 from league_tasks import AdultBalanced, Mushroom
 from tables_classifiers import DELTA, learned, tables
 
 from lightning_dpgen.data.layout import Encoded, smallest_integer
+from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_file import schema_text
 from lightning_dpgen.data.tables.values import TableValues
 
-TASKS = {"adult-balanced": AdultBalanced, "mushroom": Mushroom}
+LABELLED = {"adult-balanced": AdultBalanced, "mushroom": Mushroom}
 EPSILONS = (1.0, 3.0)
 IN_BINS, RAW = ("forest, bins", "boosting, bins"), ("forest, raw", "boosting, raw")
 QUALITY, OWN = "SDMetrics", "own answers"
-COLUMNS = (*IN_BINS, *RAW, QUALITY, OWN)
+DISTANCES, RULES = ("pairs, mean", "95 %", "worst"), "rule broken most"
+AUC, SAVERS, HOURS = "AUC", "has_ira, top eighth", "hour wrong"
+COLUMNS = (*IN_BINS, *RAW, QUALITY, OWN, *DISTANCES, AUC, SAVERS, HOURS, RULES)
 THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # JAX has threads of its own.
 THREADS |= {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1", "JAX_PLATFORMS": "cpu"}
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A table that is judged by its pairs of columns.
+
+    Args:
+        title: of its part of the results.
+        table: how it is made.
+        shares: further scores of synthetic rows beside real ones, by their names.
+    """
+
+    title: str
+    table: EverydayTable
+    shares: dict[str, Callable[[TableValues, TableValues], float]] = field(default_factory=dict)
+
+
+PAIRED = {
+    "customers": Paired("Customers", CUSTOMERS, {SAVERS: share_of_savers}),
+    "flights": Paired("Flights, 60,000", FLIGHTS, {HOURS: wrong_hours}),
+    "adult": Paired("Adult", ADULT),
+}
+TASKS = LABELLED | PAIRED
 
 
 @dataclass(frozen=True)
@@ -72,6 +113,7 @@ class Row:
         settings: those of the peer, or of `dpgen train`.
         runs: the most that are made, since some take long.
         data: the tables that it is made for.
+        given: let `dpgen` have the bins of peers.
     """
 
     name: str
@@ -81,23 +123,29 @@ class Row:
     settings: Any = field(default_factory=dict)
     runs: int = 3
     data: tuple[str, ...] = tuple(TASKS)
+    given: bool = False
 
 
 # Where all columns are categories a peer has no bins of its own to find.
 NUMBERS = ("adult-balanced",)
-REAL = "real"
+REAL, IN_PEERS_BINS = "real", "real in the bins of peers"
 # Peers that answer for test rows, and make no synthetic ones.
 PREDICTORS = ("diffprivlib",)
 MEASURED = ["model=measured"]
+# The share of the budget for values that are found, where a schema says that they are private.
+DISCOVERY = 0.05
 # Fits go on after they have converged, with 25 halvings a step, for 5,000 steps by default.
 STEPS = {"gen_kwargs": {"n_iters": 1000}}
 # The cheapest first.
 ROWS = (
     Row(REAL),
+    Row(IN_PEERS_BINS, data=tuple(PAIRED)),
+    Row("copula (not private)", "copula", data=tuple(PAIRED)),
     Row("measured", settings=MEASURED),
     Row("measured with clear labels", settings=[*MEASURED, "model.label_sharpness=4"]),
     Row("measured in public bins", settings=[*MEASURED, "data.bins_share=0"], data=NUMBERS),
-    Row("diffprivlib naive Bayes", "diffprivlib", "GaussianNB", binned=False),
+    Row("measured in the bins of peers", settings=[*MEASURED, "data.bins_share=0"], data=tuple(PAIRED), given=True),
+    Row("diffprivlib naive Bayes", "diffprivlib", "GaussianNB", binned=False, data=tuple(LABELLED)),
     Row("dpmm PrivBayes", "dpmm", "PrivBayes", settings=STEPS),
     Row("dpmm PrivBayes with its own bins", "dpmm", "PrivBayes", binned=False, settings=STEPS, data=NUMBERS),
     Row("dpmm MST", "dpmm", "MST", settings=STEPS),
@@ -174,16 +222,32 @@ def described(schema: TableSchema, binned: bool) -> dict[str, dict]:
     }
 
 
-def timed(command: list, folder: Path) -> float:
+class Unfinished(Exception):
+    """A command that was stopped, since it took longer than it may."""
+
+
+def timed(command: list, folder: Path, limit: int) -> float:
     """Run a command and return its seconds of processor.
 
+    Args:
+        limit: the most of them that it may take.
+
     Raises:
+        Unfinished: if it takes more.
         RuntimeError: if it fails; with its last lines.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     log = folder / "log.txt"
+
+    def stop_in_time() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+
     with log.open("w", encoding="utf-8") as out:
-        done = subprocess.run(command, env=os.environ | THREADS, stdout=out, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            command, env=os.environ | THREADS, stdout=out, stderr=subprocess.STDOUT, preexec_fn=stop_in_time
+        )
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise Unfinished(f"stopped by {signal.Signals(-done.returncode).name}; it may take {limit} s of processor")
     if done.returncode:
         raise RuntimeError(f"exit status {done.returncode}: {log.read_text(encoding='utf-8')[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -196,25 +260,36 @@ class Comparison:
     Args:
         folder: the folder of environments, and of synthetic rows.
         data: a name of `TASKS`.
+        limit: the seconds of processor that a command may take.
     """
 
-    def __init__(self, folder: Path, data: str, epsilon: float, run: int) -> None:
-        self.folder, self.data, self.epsilon, self.run = folder, data, epsilon, run
-        train, test = tables(data, epsilon, run)
-        self.train, self.test = (Made(part.encoded, part.values) for part in (train, test))
+    def __init__(self, folder: Path, data: str, epsilon: float, run: int, limit: int) -> None:
+        self.folder, self.data, self.epsilon, self.run, self.limit = folder, data, epsilon, run, limit
+        self.train, self.test = (Made(part.encoded, part.values) for part in self.records())
 
-    def cell(self, row: Row) -> dict[str, Any]:
-        """Return scores by column, and seconds of processor where a model was trained."""
+    def records(self) -> tuple[Records, Records]:
+        """Return rows that are learned from, and test rows, in the bins of peers."""
+        return tables(self.data, self.epsilon, self.run)
+
+    def cell(self, row: Row, *, again: bool) -> dict[str, Any]:
+        """Return scores by column, and seconds of processor where a model was trained.
+
+        Args:
+            again: make the rows anew, also where they are there.
+        """
         if row.name == REAL:
-            return {"scores": self.scores(self.train)}
+            return self.judged(self.train)
         place = (
             self.folder / "made" / re.sub(r"[^a-z0-9]+", "_", f"{self.data} {row.name} {self.epsilon:g} {self.run}".lower())
         )
         # A command that was interrupted has no time of its own.
-        if not (place / "seconds.json").is_file():
+        if again or not (place / "seconds.json").is_file():
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True)
-            seconds = self.peer(row, place) if row.peer else self.measured(row, place)
+            try:
+                seconds = self.peer(row, place) if row.peer else self.measured(row, place)
+            except Unfinished:
+                return {"scores": {}, "unfinished": self.limit}
             (place / "seconds.json").write_text(json.dumps(seconds), encoding="utf-8")
         seconds = json.loads((place / "seconds.json").read_text(encoding="utf-8"))
         if row.peer is None:
@@ -225,16 +300,19 @@ class Comparison:
                 right = made[self.test.schema.label].astype(str) == self.test.frame()[self.test.schema.label]
                 return {"scores": {OWN: float(right.mean())}, "seconds": seconds}
             made = Made.of_codes(made, self.test.schema, self.run) if row.binned else Made.of_values(made, self.test.schema)
-        return {"scores": self.scores(made), "seconds": seconds}
+        return self.judged(made) | {"seconds": seconds}
 
     def measured(self, row: Row, place: Path) -> float:
         """Let `dpgen train` make as many synthetic rows as there are real ones; return its seconds."""
-        task = TASKS[self.data](self.folder)
         budget = [f"privacy.epsilon={self.epsilon:g}", f"privacy.delta={DELTA}", f"seed={self.run}"]
+        words = [*self.data_settings(row, place), *row.settings, *budget, f"run_dir={place / 'run'}"]
+        return timed([sys.executable, "-m", "lightning_dpgen", "train", *words], place, self.limit)
+
+    def data_settings(self, row: Row, place: Path) -> list[str]:
+        """Return settings of `dpgen train` for the data."""
+        task = LABELLED[self.data](self.folder)
         # The league leaves bins unpaid; here a row says so where it does.
-        data = [word for word in task.settings(self.run) if not word.startswith("data.bins_share")]
-        words = [*data, *row.settings, *budget, f"run_dir={place / 'run'}"]
-        return timed([sys.executable, "-m", "lightning_dpgen", "train", *words], place)
+        return [word for word in task.settings(self.run) if not word.startswith("data.bins_share")]
 
     def peer(self, row: Row, place: Path) -> float:
         """Let a peer make as many synthetic rows as there are real ones, or answers; return its seconds."""
@@ -248,7 +326,11 @@ class Comparison:
         for name, part in (("table", self.train), ("test", self.test)):
             if name == "table" or row.peer in PREDICTORS:
                 (part.codes() if row.binned else part.frame()).to_csv(place / f"{name}.csv", index=False)
-        return timed([python, program(f"tables_{row.peer}"), place], place)
+        return timed([python, program(f"tables_{row.peer}"), place], place, self.limit)
+
+    def judged(self, made: Made) -> dict[str, Any]:
+        """Return a cell of rows that stand for the training rows."""
+        return {"scores": self.scores(made)}
 
     def scores(self, made: Made) -> dict[str, float]:
         """Return the scores of rows that stand for the training rows."""
@@ -275,6 +357,40 @@ class Comparison:
         return float(done.stdout)
 
 
+class ByPairs(Comparison):
+    """A table that is judged by its pairs."""
+
+    def records(self) -> tuple[Records, Records]:
+        return PAIRED[self.data].table.tables(self.folder)
+
+    def data_settings(self, row: Row, place: Path) -> list[str]:
+        table, schema = PAIRED[self.data].table, place / "table.schema.yaml"
+        described = schema_text(self.train.schema) if row.given else table.described
+        schema.write_text(described, encoding="utf-8")
+        settings = ["data=table", f"data.path={table.files(self.folder)[0]}", f"data.schema={schema}", f"data.n={table.n}"]
+        if row.given:
+            return [*settings, "data.outside=clamp", "data.max_moved=1"]
+        private = "values: private" in table.described
+        return [*settings, f"data.discovery_share={DISCOVERY}"] if private else settings
+
+    def cell(self, row: Row, *, again: bool) -> dict[str, Any]:
+        if row.name == IN_PEERS_BINS:
+            return self.judged(Made.of_codes(self.train.codes(), self.train.schema, self.run))
+        return super().cell(row, again=again)
+
+    def judged(self, made: Made) -> dict[str, Any]:
+        task, real = PAIRED[self.data], self.train.values
+        # Rows are at no distance from themselves.
+        far = pair_distances(real, self.test.values if made is self.train else made.values)
+        distances, worst = np.array([*far.values()]), max(far, key=far.get)
+        scores = dict(zip(DISTANCES, (distances.mean(), np.quantile(distances, 0.95), far[worst]), strict=True))
+        scores[AUC] = task.table.question.auc(made.values, self.test.values, self.run)
+        scores |= {name: share(real, made.values) for name, share in task.shares.items()}
+        if broken := made.schema.rules.broken(made.values.rows()):
+            scores[RULES] = max(share for _, share in broken)
+        return {"scores": {name: float(score) for name, score in scores.items()}, "worst": " x ".join(worst)}
+
+
 @dataclass(frozen=True)
 class Line:
     """The cells of one or more runs of a row at an epsilon."""
@@ -292,8 +408,17 @@ class Line:
         return statistics.mean(found), statistics.stdev(found) if len(found) > 1 else None
 
     @property
-    def seconds(self) -> float | None:
-        return statistics.mean(cell["seconds"] for cell in self.cells) if "seconds" in self.cells[0] else None
+    def seconds(self) -> str:
+        """Seconds of processor in words; nothing of rows that no command made."""
+        if unfinished := [cell["unfinished"] for cell in self.cells if "unfinished" in cell]:
+            return f"not finished in {max(unfinished):,}"
+        found = [cell["seconds"] for cell in self.cells if "seconds" in cell]
+        return f"{statistics.mean(found):.0f}" if found else ""
+
+    @property
+    def worst(self) -> str:
+        """The pair of columns that is worst in the first run, where pairs are compared."""
+        return self.cells[0].get("worst", "")
 
 
 def key(data: str, row: Row, epsilon: float, run: int) -> dict:
@@ -321,9 +446,8 @@ def write_csv(path: Path, found: list[Line]) -> None:
             for column in COLUMNS:
                 if (score := line.score(column)) is not None:
                     mean, spread = ("" if value is None else f"{value:.5f}" for value in score)
-                    seconds = "" if line.seconds is None else f"{line.seconds:.1f}"
                     about = [line.data, line.row.name, f"{line.epsilon:g}", DELTA]
-                    out.writerow([*about, column, mean, spread, len(line.cells), seconds])
+                    out.writerow([*about, column, mean, spread, len(line.cells), line.seconds])
 
 
 def markdown(found: list[Line]) -> str:
@@ -331,20 +455,24 @@ def markdown(found: list[Line]) -> str:
     for data, task in TASKS.items():
         of_data = [line for line in found if line.data == data]
         columns = [column for column in COLUMNS if any(line.score(column) for line in of_data)]
-        head = ["row", "epsilon", *columns, "runs", "seconds"]
+        pairs = ["worst pair"] if data in PAIRED else []
+        head = ["row", "epsilon", *columns, *pairs, "runs", "seconds"]
         if of_data:
             text += ["", f"### {task.title} (delta {DELTA:g})", "", _cells(head), _cells(["---"] * len(head))]
         for line in of_data:
             scores = [_shown(line.score(column)) for column in columns]
-            seconds = "" if line.seconds is None else f"{line.seconds:.0f}"
-            text.append(_cells([line.row.name, f"{line.epsilon:g}", *scores, str(len(line.cells)), seconds]))
+            scores += [line.worst] if pairs else []
+            text.append(_cells([line.row.name, f"{line.epsilon:g}", *scores, str(len(line.cells)), line.seconds]))
     return "\n".join([*text, ""]).lstrip()
 
 
 def _shown(score: tuple[float, float | None] | None) -> str:
-    if score is None:
-        return ""
-    return f"{score[0]:.3f}" + ("" if score[1] is None else f" ({score[1]:.3f})")
+    """Return mean and spread as experiments/README.md has them."""
+    return "" if score is None else _short(score[0]) + ("" if score[1] is None else f" ({_short(score[1])})")
+
+
+def _short(score: float) -> str:
+    return f"{score:.3f}".removeprefix("0")
 
 
 def _cells(values: list[str]) -> str:
@@ -358,6 +486,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
     parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=list(EPSILONS))
     parser.add_argument("--runs", type=int, default=3, help="some rows have fewer, since they take long")
+    parser.add_argument("--limit", type=int, default=2_400, help="seconds of processor that a command may take")
+    parser.add_argument("--again", action="store_true", help="make cells anew, also those that are there")
     given = parser.parse_args(arguments)
     given.folder.mkdir(parents=True, exist_ok=True)
     kept, failed = Kept(given.folder / "peer_tables.json"), 0
@@ -368,8 +498,10 @@ def main(arguments: list[str] | None = None) -> int:
                     for run in range(min(given.runs, row.runs)):
                         said = f"{data}, {row.name}, epsilon {epsilon:g}, run {run}"
                         try:
-                            compared = partial(made_cell, given.folder.resolve(), data, row, epsilon, run)
-                            cell = kept.get(key(data, row, epsilon, run), compared)
+                            asked, place = key(data, row, epsilon, run), given.folder.resolve()
+                            again = given.again or (kept.look(asked) or {}).get("unfinished", given.limit) < given.limit
+                            made = partial(made_cell, place, data, row, epsilon, run, given.limit, again=again)
+                            cell = kept.get(asked, made, again=again)
                             print(f"{said}: {json.dumps(cell)}", flush=True)
                         except Exception:
                             # A cell that cannot be made does not stop a night's work.
@@ -384,8 +516,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def made_cell(folder: Path, data: str, row: Row, epsilon: float, run: int) -> dict[str, Any]:
-    return Comparison(folder, data, epsilon, run).cell(row)
+def made_cell(folder: Path, data: str, row: Row, epsilon: float, run: int, limit: int, *, again: bool) -> dict[str, Any]:
+    kind = ByPairs if data in PAIRED else Comparison
+    return kind(folder, data, epsilon, run, limit).cell(row, again=again)
 
 
 if __name__ == "__main__":

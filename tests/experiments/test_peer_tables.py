@@ -48,6 +48,30 @@ def test_rows_that_are_the_real_ones_have_the_scores_of_real_ones(peers, tmp_pat
     assert "| dpmm MST | 3 | " in (tmp_path / "peer_tables.md").read_text(encoding="utf-8")
 
 
+def test_pairs_of_a_perfect_peer_are_at_no_distance_and_a_peer_is_stopped_at_its_limit(peers, tmp_path, capsys):
+    (tmp_path / "tables_smartnoise.py").write_text("while True: pass", encoding="utf-8")
+    part = [str(tmp_path), "--data", "adult", "--epsilons", "3", "--runs", "1", "--rows"]
+    assert peer_tables.main([*part, "real", "dpmm MST"]) == 0
+
+    def found():
+        with (tmp_path / "peer_tables.csv").open(encoding="utf-8") as file:
+            return {(row["row"], row["score"]): float(row["mean"]) for row in csv.DictReader(file)}
+
+    assert [found()["dpmm MST", column] for column in peer_tables.DISTANCES] == [0.0, 0.0, 0.0]
+    # Other rows than those learned from are at a distance.
+    assert found()["real", "worst"] > 0.0 and 0.0 < found()["real", peer_tables.AUC] < 1.0
+    assert peer_tables.main([*part, "smartnoise MST", "--limit", "1"]) == 0
+    page = (tmp_path / "peer_tables.md").read_text(encoding="utf-8")
+    assert "| smartnoise MST | 3 |  |  |  |  |  | 1 | not finished in 1 |" in page
+    # A cell that was stopped is made again where it may take longer, and one that is there where it is asked for.
+    (tmp_path / "tables_smartnoise.py").write_text(PROGRAMS["tables_dpmm"], encoding="utf-8")
+    (tmp_path / "tables_dpmm.py").write_text("raise SystemExit('not today')", encoding="utf-8")
+    assert peer_tables.main([*part, "smartnoise MST", "--limit", "9"]) == 0
+    assert found()["smartnoise MST", "worst"] == 0.0
+    assert peer_tables.main([*part, "dpmm MST"]) == 0 and peer_tables.main([*part, "dpmm MST", "--again"]) == 1
+    assert "not today" in capsys.readouterr().err and found()["dpmm MST", "worst"] == 0.0
+
+
 def test_names_of_rows_are_different_and_each_peer_has_a_program_and_requirements():
     names = [row.name for row in peer_tables.ROWS]
     assert len(set(names)) == len(names) and not any("," in name for name in names)
