@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning_dpgen.privacy.errors import RankLost
-from lightning_dpgen.release.limits import sentence
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.memory import ADVICE, LATE_ADVICE, is_out_of_memory
@@ -40,7 +39,8 @@ def tell_release(certificate: dict[str, Any], folder: RunFolder, unit: str, *mor
     else:
         print(f"\ndone, but NOT A PRIVATE RELEASE: {certificate['statement'].split('. ')[1]}.")
     for text in warned:
-        print(f"  warned: {sentence(text)}")
+        # Advice was given before anything was spent.
+        print(f"  warned: {text.partition('; ')[0]}")
     print(f"  release (may be published{'' if private else ': NO'}):  {folder.release}")
     print(f"  private (must not leave this machine):  {folder.private}")
     print("next:")

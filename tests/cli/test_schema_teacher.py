@@ -170,7 +170,7 @@ def test_what_noise_hides_is_told_before_anything_is_spent_and_at_the_end(dpgen,
     assert told in dpgen("budget", *words)[2]
     words += [f"data.path={tmp_path / 't.csv'}", f"run_dir={tmp_path / 'run'}"]
     status, out, err = dpgen("train", *words)
-    assert status == 0 and told in out + err and f"warned: {told.capitalize()}"[:30] in out.partition("done: ")[2]
+    assert status == 0 and told in out + err and f"warned: {told}"[:30] in out.partition("done: ")[2]
     assert (f"whatever the first pass finds: {told}" in out) == (not bins)
     assert "cannot be found" not in dpgen("schema", tmp_path / "s.yaml", "--n", 40_000, "--epsilon", 1)[1]
 
