@@ -197,9 +197,9 @@ class SelectedProducts(TableRecipe):
             return {"pairs": self._chosen(state)}
         return super().statistics(stage, state)
 
-    def warning(self, plan: Plan) -> str | None:
-        """Return None where tables are chosen, whose noise is what is asked about."""
-        return None if self._chooses else super().warning(plan)
+    def warnings(self, plan: Plan) -> list[str]:
+        """Return none where tables are chosen, whose noise is what is asked about."""
+        return [] if self._chooses else super().warnings(plan)
 
     @property
     def _chooses(self) -> bool:

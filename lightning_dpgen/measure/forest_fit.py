@@ -21,10 +21,10 @@ from lightning_dpgen.privacy import pace
 # Groups hang together in a tree where both have so much mutual information, in nats.
 _STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
-_MOST_GROUPS, MOST_CELLS = 8, 200_000
+_MOST_GROUPS, MOST_CELLS = 12, 200_000
 # Impossible pairs of choices make two groups an edge, too: the share of records that would have one, were the groups
 # independent, counts so many times as much as mutual information.
-_RULED = 10.0
+_RULED = 3.0
 # Two groups of a tree that are no neighbours are left to it where they have more cells: noise outweighs most of these, and
 # each component has all of them.
 _MOST_FAR = 5_000

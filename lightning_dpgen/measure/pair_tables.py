@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from scipy.special import softmax
 
 from lightning_dpgen.privacy import pace
 
@@ -182,7 +183,7 @@ def estimate_pair(
 
     Noise is split off, so that estimates from one part are judged by the other one, whose noise is independent (data
     fission, Leiner et al. 2023; see `measure.splitting`). Tables of two groups are of different kinds: of few directions,
-    of few cells, or smooth, and each kind has its estimator.
+    of few cells, of one cell for each choice, or smooth, and each kind has its estimator.
 
     Args:
         counts: noisy counts.
@@ -280,16 +281,6 @@ def _nearest(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.nda
     return fitted_to(nearest_shares(counts / total) + 1e-4 * np.outer(rows, columns), rows, columns)
 
 
-def _of_large_differences(
-    counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float
-) -> np.ndarray:
-    """Keep the differences from independent counts that are beyond three deviations, each less half of one."""
-    expected = total * np.outer(rows, columns)
-    differences = counts - expected
-    kept = np.sign(differences) * np.maximum(np.abs(differences) - 0.5 * noise, 0.0) * (np.abs(differences) > 3.0 * noise)
-    return fitted_to(np.maximum(expected + kept, 1e-3 * expected) / total, rows, columns)
-
-
 def _of_large_cells(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float) -> np.ndarray:
     """Keep the cells that are beyond two and a half deviations, and hardly any other."""
     expected = total * np.outer(rows, columns)
@@ -305,8 +296,24 @@ def _of_few_directions_and_cells(
     return fitted_to(np.maximum(np.where(small, 0.02 * cells, cells), 1e-6) / total, rows, columns)
 
 
+def _of_one_each(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float) -> np.ndarray:
+    """Give the records of each row to one column, as likely as noisy counts say which (by the rule of Bayes).
+
+    If all records of a row are in one column, the likelihood of a column grows as e to its count times their number, over
+    the variance of the noise.
+    """
+    logits = counts * (total * rows / noise**2)[:, None] + np.log(np.maximum(columns, _LEAST))
+    return fitted_to(rows[:, None] * softmax(logits, axis=1) + 1e-4 * np.outer(rows, columns), rows, columns)
+
+
+def _of_one_each_way(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float) -> np.ndarray:
+    """Do the same by columns."""
+    return _of_one_each(counts.T, noise, columns, rows, total).T
+
+
 _ESTIMATES: tuple[Estimate, ...] = (
-    _independent, _of_few_directions, _nearest, _of_large_differences, _of_large_cells, _of_few_directions_and_cells,
+    _independent, _of_few_directions, _nearest, _of_large_cells, _of_few_directions_and_cells, _of_one_each,
+    _of_one_each_way,
 )  # fmt: skip
 
 

@@ -656,12 +656,14 @@ BROKEN = {
         first_pass.look, {"KeyOwners.of_column(values, numbers, salts)": "KeyOwners.of_column(values)"}, (persons_cost,)
     ),
     "measurements noised for a record of a person": Broken(
-        Workload.measure, {"unit=unit, sensitivity=bound)": "unit=unit, sensitivity=bound, of_unit=True)"},
+        Workload.measure,
+        {"rounded_gaussian(access, name, scores, unit=unit, sensitivity=bound)":
+         "rounded_gaussian(access, name, scores, unit=unit, sensitivity=bound, of_unit=True)"},
         (persons_cost,),
     ),
     "measurements over the true number of records": Broken(
-        Workload.measure, {"noisy = rounded_gaussian(access, name, sums, unit":
-                           "noisy = rounded_gaussian(access, name, sums * 60 // len(records), unit"},
+        Workload.measure, {"released = rounded_gaussian(access, name, scores, unit":
+                           "released = rounded_gaussian(access, name, scores * 60 // len(records), unit"},
         (persons_add_up,),
     ),
     "expected lot of the true number of records": Broken(

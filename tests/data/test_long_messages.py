@@ -102,6 +102,6 @@ def test_noises_of_very_many_columns_are_told_shortly():
     noises |= {f"bounds of {name}": 3.0 for name in NAMES}
     access = SimpleNamespace(multipliers=noises)
     plan = SimpleNamespace(stages=[SimpleNamespace(access=access)], max_rows=1, private=True)
-    warned = warnings._values_warning(SimpleNamespace(n=1000), plan)
+    warned = warnings._values_warning(SimpleNamespace(n=1000, parts={}), plan)
     assert NAMES[0] in warned and "more)" in warned and len(warned) < LONGEST
     assert len(table._noises(noises)) < 200

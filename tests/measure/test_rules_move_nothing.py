@@ -58,7 +58,7 @@ def test_no_kind_of_rule_moves_a_share(constraints, fits_of, monkeypatch):
     Shares differ by chance and noise alone: 5 deviations each, a false alarm in 10,000 of such seeds.
     """
     torch.set_num_threads(1)
-    fits_of(80)
+    fits_of(150)
     monkeypatch.setattr(first_draw, "_MADE_UP", 10_000)
     schema = schema_of(constraints)
     encoded = records_of(schema, 0)

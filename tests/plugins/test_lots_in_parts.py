@@ -88,7 +88,7 @@ def test_parts_of_a_lot_are_the_lot(family, passes):
 
 @pytest.mark.parametrize(("free", "parts"), [(10**9, 1), (100, N)])
 def test_memory_says_how_many_records_are_taken_at_a_time(free, parts, monkeypatch):
-    monkeypatch.setattr(lot_memory, "_free", lambda device: free)
+    monkeypatch.setattr(lot_memory, "free_memory", lambda device: free)
     for name in ("vae", "rbm"):
         *_, (own,) = _step(*FAMILIES[name], RULES["one pass"], "auto")
         assert isinstance(own, MicroBatches) == (parts > 1) and len(list(own.parts())) == parts

@@ -99,7 +99,7 @@ def test_parts_of_a_lot_are_the_lot():
 
 
 def test_memory_says_how_many_records_are_taken_at_a_time(monkeypatch):
-    monkeypatch.setattr(lot_memory, "_free", lambda device: 20_000)
+    monkeypatch.setattr(lot_memory, "free_memory", lambda device: 20_000)
     given = {"epsilon": math.inf, "sample_rate": 1.0, "micro_batch": "auto"}
     few = _numbers(_fitted(_private(**given)))
     asked = []
@@ -116,9 +116,9 @@ def test_memory_grows_with_records_and_shrinks_with_what_is_free(monkeypatch):
         return x
 
     for free, expected in ((8_000_000, 500), (16_000_000, 1000), (100, 1)):
-        monkeypatch.setattr(lot_memory, "_free", lambda device, free=free: free)
+        monkeypatch.setattr(lot_memory, "free_memory", lambda device, free=free: free)
         assert lot_memory.records_that_fit(compute, torch.device("cpu")) == pytest.approx(expected, abs=3)
-    assert lot_memory._free.__name__ == "<lambda>"
+    assert lot_memory.free_memory.__name__ == "<lambda>"
 
 
 class Odd(Plain):

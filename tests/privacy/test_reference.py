@@ -152,7 +152,7 @@ def test_a_dominating_shift_holds_when_a_record_is_replaced():
 def test_a_reference_for_replaced_records_takes_nothing_without_such_an_account():
     assert Reference(0.5, 1e-6, 1).dominates(LAPLACE(100.0))
     with pytest.raises(Unaccountable):
-        Reference(0.5, 1e-6, 1, replaceable=True).dominates(dp_accounting.PoissonSampledDpEvent(0.1, LAPLACE(100.0)))
+        Reference(0.5, 1e-6, 1, replaceable=True).dominates(composed([LAPLACE(100.0), _sampled(0.1, 100.0, 1)]))
 
 
 def test_a_profile_that_is_not_followed_into_its_tail_shows_nothing(monkeypatch):
