@@ -26,6 +26,8 @@ _ROUNDS, _NEARLY_ALL, _NEAR, _POWER, _MOST = 20, 0.99, 0.005, 0.9, 3.0
 # Components are moved where less is kept, in so many of these rounds; each counts as so many records like all.
 _MANY, _FIRST, _LIKE = 0.985, 15, 20.0
 _LEAST = 1e-4
+# Shares of what is kept that are so much below the best are no matter of chance.
+_WORSE = 0.03
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,17 @@ def put_shares_right(mixture: Mixture, shares: Sequence[np.ndarray], free: Colle
     if not isinstance(schema, TableSchema) or not schema.rules.restrict:
         return
     generator, random = torch.Generator().manual_seed(_SEED), np.random.default_rng(_SEED)
+    best, best_state = 0.0, {}
     for place in pace.counted("putting shares right", range(_ROUNDS)):
         component = torch.multinomial(mixture.weights.double(), _MADE_UP, replacement=True, generator=generator)
         encoded = mixture.sample_components(component, generator)
         _, kept = draw_kept_values(schema, encoded, random)
+        if kept.mean() < best - _WORSE:
+            # Where the model cannot keep a rule, choices that it leaves out would become ever more likely.
+            network.load_state_dict(best_state)
+            break
+        if kept.mean() > best:
+            best, best_state = kept.mean(), {name: own.clone() for name, own in network.state_dict().items()}
         rows, moved = encoded[np.flatnonzero(kept)], 0.0
         if not len(rows):
             break

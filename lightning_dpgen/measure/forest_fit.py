@@ -21,10 +21,10 @@ from lightning_dpgen.privacy import pace
 # Groups hang together in a tree where both have so much mutual information, in nats.
 _STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
-_MOST_GROUPS, MOST_CELLS = 12, 200_000
+_MOST_GROUPS, MOST_CELLS = 14, 300_000
 # Impossible pairs of choices make two groups an edge, too: the share of records that would have one, were the groups
-# independent, counts so many times as much as mutual information.
-_RULED = 3.0
+# independent, counts so many times as much as mutual information; that of pairs which constraints declare counts more.
+_RULED, _DECLARED = 3.0, 10.0
 # Two groups of a tree that are no neighbours are left to it where they have more cells: noise outweighs most of these, and
 # each component has all of them.
 _MOST_FAR = 5_000
@@ -66,21 +66,30 @@ class Forest:
 
     @classmethod
     def of(
-        cls, layout: Layout, tables: NoisyTables, seed: int, leaf: int | None = None, broken: np.ndarray | None = None
+        cls,
+        layout: Layout,
+        tables: NoisyTables,
+        seed: int,
+        leaf: int | None = None,
+        broken: np.ndarray | None = None,
+        declared: np.ndarray | None = None,
     ) -> Forest:
         """Find the forest that noisy tables show.
 
         Args:
             leaf: a group from which no other one may follow; None for none.
-            broken: pairs of choices (width, width) that no record has; strong ones among them are edges first of all.
+            broken: pairs of choices (width, width) that no record has; strong ones among them are edges.
+            declared: those of them that constraints declare; None for all.
         """
         shares, sizes = tables.shares(), layout.groups
         estimates = estimate_pairs(tables, shares, seed)
-        ruled = {} if broken is None else _ruled(layout, shares, estimates, broken)
+        ruled = (
+            {} if broken is None else _ruled(layout, shares, estimates, broken, broken if declared is None else declared)
+        )
         estimates |= {pair: own for pair, (own, _) in ruled.items()}
         strength = {pair: own.information for pair, own in estimates.items()}
-        for pair, (_, left_out) in ruled.items():
-            strength[pair] += _RULED * left_out
+        for pair, (_, more) in ruled.items():
+            strength[pair] += more
         strong = sorted((pair for pair, own in strength.items() if own > _STRONG), key=lambda pair: (-strength[pair], pair))
         edges = _bounded([pair for pair in strong if leaf not in pair], sizes)
         for pair in (pair for pair in strong if leaf in pair):
@@ -134,9 +143,13 @@ class Forest:
 
 
 def _ruled(
-    layout: Layout, shares: Sequence[np.ndarray], estimates: Mapping[tuple[int, int], PairShares], broken: np.ndarray
+    layout: Layout,
+    shares: Sequence[np.ndarray],
+    estimates: Mapping[tuple[int, int], PairShares],
+    broken: np.ndarray,
+    declared: np.ndarray,
 ) -> dict[tuple[int, int], tuple[PairShares, float]]:
-    """Return estimates of groups without their impossible pairs of choices, and the share that these would have."""
+    """Return estimates of groups without their impossible pairs of choices, and what these add to their strength."""
     found = {}
     for first, second in itertools.combinations(range(len(shares)), 2):
         barred = broken[layout.spans[first], layout.spans[second]]
@@ -145,7 +158,9 @@ def _ruled(
         alone = np.outer(shares[first], shares[second])
         own = estimates[first, second].shares if (first, second) in estimates else alone
         own = fitted_to(np.where(barred, 0.0, own + _LEAST * alone), shares[first], shares[second])
-        found[first, second] = PairShares(own, math.inf), float(alone[barred].sum())
+        known = barred & declared[layout.spans[first], layout.spans[second]]
+        more = _RULED * alone[barred & ~known].sum() + _DECLARED * alone[known].sum()
+        found[first, second] = PairShares(own, math.inf), float(more)
     return found
 
 

@@ -10,7 +10,7 @@ from data.constraint_kinds import KINDS, rows_that_keep, schema_of
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.measure import first_draw
+from lightning_dpgen.measure import first_draw, forest_fit, tables
 from lightning_dpgen.measure.first_draw import look_at_first_draw
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import Measured
@@ -83,3 +83,18 @@ def test_what_no_model_of_pairs_keeps_is_warned_of():
     assert abs(first.kept - kept) < 5 * np.sqrt(0.25 / 10_000)
     assert "a <= b leaves out most" in first.warning and f"{100 * first.kept:.1f}%" in first.said
     assert look_at_first_draw(Mixture(StackedForests(replace(schema, constraints=()), 1, [-1] * 3), torch.ones(1))) is None
+
+
+def test_putting_shares_right_never_leaves_many_more_rows_out(fits_of, monkeypatch):
+    """Where no edge holds a rule, what it leaves out most would become ever more likely: 48 % were kept of such a table."""
+    torch.set_num_threads(1)
+    fits_of(40)
+    monkeypatch.setattr(forest_fit, "_MOST_GROUPS", 1)
+    monkeypatch.setattr(forest_fit, "_HELD", 0.0)
+    monkeypatch.setattr(first_draw, "_MADE_UP", 5000)
+    schema, put_right = schema_of(["b is missing if and only if c = -1"]), tables.put_shares_right
+    encoded, kept = records_of(schema, 0), []
+    for put in (lambda *_: None, put_right):
+        monkeypatch.setattr(tables, "put_shares_right", put)
+        kept.append(look_at_first_draw(fitted(schema, encoded)).kept)
+    assert kept[0] < 0.99 and kept[1] > kept[0] - 0.05
