@@ -230,7 +230,7 @@ def _statistics(schema, k=2):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_record_more_moves_each_score_of_crossings_by_two_at_most(seed):
-    """Whatever the table is, empty or of one kind, whoever joins it, and whatever a model says of the label, even nonsense.
+    """Tables are empty, of one kind or drawn; each possible record joins them; models say anything of the label.
 
     Scores are whole multiples of their unit, so the bound holds to the last digit. It is met: 1.9 would be too little.
     """
