@@ -24,20 +24,23 @@ _STRONG = 0.1
 _MOST_GROUPS, MOST_CELLS = 14, 300_000
 # Impossible pairs of choices make two groups an edge, too: the share of records that would have one, were the groups
 # independent, counts so many times as much as mutual information; that of pairs which constraints declare counts more.
-_RULED, _DECLARED = 3.0, 10.0
+_RULED, _DECLARED = 3.0, 3.0
 # Two groups of a tree that are no neighbours are left to it where they have more cells: noise outweighs most of these, and
 # each component has all of them.
 _MOST_FAR = 5_000
-# Steps of a fit, the largest step, and the memory of squared gradients: with that of .999 three times as many steps were
-# as near.
-STEPS, _LR, _BETAS = 300, 0.2, (0.9, 0.9)
+# Rows of a matrix of all tables that are computed at a time, or those of one group.
+_ROWS = 128
+# Steps in units of which fits are made, the largest step, that of a fit that begins where another one ended, and the memory
+# of squared gradients: with that of .999 three times as many steps were as near.
+STEPS, _LR, _LR_AGAIN, _BETAS = 300, 0.2, 0.03, (0.9, 0.9)
 # The logarithm of the factor by which a component prefers a row that it begins with, and its deviation by chance.
 _BEGIN, _SPREAD = 2.0, 0.1
 # Weights of the relative entropy that holds components to what all have in common, beside squared errors in deviations of
 # the noise; and the one to begin with.
 _TOGETHER, _USUAL = (3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0), 10.0
-# One of them is chosen by fits of so many of all steps, as many fits as these in most cases.
-_TRIAL, _TRIALS = 0.4, 4
+# One of them is chosen by fits of so many steps, each of which begins where the one before ended and has fewer, and so does
+# the last fit. There are so many trials in most cases.
+_TRIAL, _TRIAL_AGAIN, _LAST, _TRIALS = 0.4, 0.2, 0.6, 4
 # The weight of the share of records that have a pair of choices that there is not, in records and deviations of the noise.
 # At ten times as much nothing else would be fitted, at a tenth other columns would move when they are left out.
 _HELD = 100.0
@@ -241,27 +244,33 @@ def fit_forest(
         broken = torch.from_numpy(forest.broken).float()
         held_down = (broken + broken.T) * (_HELD * tables.total / max(tables.pair_deviation, 1.0) / 4.0)
 
+    trial, again, last = (max(round(part * steps), 1) for part in (_TRIAL, _TRIAL_AGAIN, _LAST))
+    reached: dict[float, list[Tensor]] = {}
+
     def distances(chance: bool) -> Callable[[float], float]:
         """Return how far fits to one part are from the other, by their weight; parts of noise, and perhaps of chance."""
         seen, held_out = split(chance)
+        # What was fitted to another split has seen what this one holds out.
+        begin: list[Tensor] = []
 
         @functools.cache
         def distance(together: float) -> float:
-            progress.total = max(progress.total or 0.0, progress.done + trial + steps)
-            short = _Fit(forest, seen, k, seed, together, free, held_down).descended(trial, progress)
+            count = again if begin else trial
+            progress.total = max(progress.total or 0.0, progress.done + count + last)
+            short, begin[:] = _Fit(forest, seen, k, seed, together, free, held_down).descended(count, progress, begin)
+            reached[together] = [*begin]
             return _Fit(forest, held_out, k, seed, together, free, None).distance(short)
 
         return distance
 
-    trial = max(round(_TRIAL * steps), 1)
-    with pace.stage("fitting", _TRIALS * trial + steps) as progress:
+    with pace.stage("fitting", trial + (_TRIALS - 1) * again + last) as progress:
         # Columns that follow from each other share their chance, which is split in each cell alone: where components may be
         # told apart more, noise alone is judged.
         together = _lowest(distances(True), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
         if together == _USUAL and tables.pair_deviation:
             together = _lowest(distances(False), _TOGETHER[_TOGETHER.index(_USUAL) :])
-        progress.total = progress.done + steps
-        return _Fit(forest, tables, k, seed, together, free, held_down).descended(steps, progress)
+        progress.total = progress.done + last
+        return _Fit(forest, tables, k, seed, together, free, held_down).descended(last, progress, reached[together])[0]
 
 
 def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> float:
@@ -315,25 +324,24 @@ class _Fit:
             self.scale_of_singles = torch.full((width,), self.of_singles)
             for (group,) in exact:
                 self.scale_of_singles[self.spans[group]] = (total / max(tables.deviation_of(group), 1.0)) ** 2
-        # Blocks of the target that are no matter of components alone: those within a tree, and what was not measured.
+        # Tables that are no matter of components alone: those within a tree, and what was not measured.
         self.measured = set(tables.pairs)
         tree = {group: place for place, groups in enumerate(forest.trees) for group in groups}
-        self.within = [
-            (self.spans[one], self.spans[other])
+        within = {
+            (one, other)
             for one, other in itertools.product(range(len(self.spans)), repeat=2)
             if tree[one] == tree[other] or (min(one, other), max(one, other)) not in self.measured
-        ]
+        }
         # Within a tree components alone do not say which pairs there are.
         self.held_down = None if held_down is None else held_down.clone()
-        for rows, columns in self.within if held_down is not None else ():
-            self.held_down[rows, columns] = 0.0
+        for one, other in within if held_down is not None else ():
+            self.held_down[self.spans[one], self.spans[other]] = 0.0
         # Where tables are by label, that is no group of theirs.
         self.known = torch.ones(width)
         if self.label is not None:
-            every, own = slice(0, width), self.spans[self.label]
-            self.within += [(own, every), (every, own)]
-            self.known[own] = 0.0
-        self._made = torch.empty(width, width)
+            within |= {pair for group in range(len(self.spans)) for pair in ((self.label, group), (group, self.label))}
+            self.known[self.spans[self.label]] = 0.0
+        self.parts = _Rows.of(self.spans, within)
         # The roots of trees, groups alone among them, are taken together: sums over the choices of each are one product.
         self.groups = torch.zeros(width, len(self.spans))
         for group, span in enumerate(self.spans):
@@ -345,8 +353,12 @@ class _Fit:
         ])  # fmt: skip
         self.children = [group for group, parent in enumerate(forest.parents) if parent >= 0]
 
-    def descended(self, steps: int, progress: pace.Stage) -> ForestFit:
-        """Return the mixture after so many steps, each of which is counted."""
+    def descended(self, steps: int, progress: pace.Stage, begin: Sequence[Tensor]) -> tuple[ForestFit, list[Tensor]]:
+        """Return the mixture after so many steps, each of which is counted, and the parameters that have been reached.
+
+        Args:
+            begin: parameters that another fit has reached; empty for those that the estimates make likely.
+        """
         forest, generator = self.forest, torch.Generator().manual_seed(self.seed)
         rows = torch.from_numpy(forest.rows(self.k, np.random.default_rng((self.seed, 2))))
         tilts = _SPREAD * torch.randn(self.k, forest.layout.width, generator=generator)
@@ -365,8 +377,12 @@ class _Fit:
 
         mixing = torch.zeros(self.k, requires_grad=True)
         parameters = [tilts, mixing, alone, *(own.requires_grad_() for own in logits.values())]
-        optimizer = torch.optim.Adam(parameters, lr=_LR, betas=_BETAS, fused=True)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=_LR / 50)
+        with torch.no_grad():
+            for parameter, reached in zip(parameters, begin, strict=bool(begin)):
+                parameter.copy_(reached)
+        rate = _LR_AGAIN if begin else _LR
+        optimizer = torch.optim.Adam(parameters, lr=rate, betas=_BETAS, fused=True)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=rate / 50)
         for step in range(steps):
             optimizer.zero_grad()
             shared = shared_tables()
@@ -379,7 +395,8 @@ class _Fit:
             roots, shared = self._normed(alone.exp())[0], shared_tables()
             tables = [shared[group] if group in shared else roots[None, span] for group, span in enumerate(self.spans)]
             # A factor that all choices of a group have is none.
-            return ForestFit(torch.softmax(mixing, dim=0), tables, self._normed(tilts.exp())[0])
+            fit = ForestFit(torch.softmax(mixing, dim=0), tables, self._normed(tilts.exp())[0])
+        return fit, [parameter.detach() for parameter in parameters]
 
     @torch.no_grad()
     def distance(self, fit: ForestFit) -> float:
@@ -435,8 +452,8 @@ class _Fit:
         divergence = divergence + ((every * tilts).sum(dim=0) * self.held).sum()
         single_errors = (by_label.T @ every - self.singles) * self.known
         error = error + _weighed(single_errors, self.scale_of_singles)
-        arguments = (self.target, self._made, self.within, self.scale, self.held_down)
-        return error + _Across.apply(every, by_label, *arguments), divergence
+        across = _Across.apply(every, by_label, self.target, self.parts, self.scale, self.held_down)
+        return error + across, divergence
 
 
 def _weighed(errors: Tensor, scale: float | Tensor) -> Tensor:
@@ -519,30 +536,65 @@ class _Walk:
         else:
             shared, over, own = self.shared[before].T, self.moved[before], self.over[before]
             begin = self.own[before]
-        table = begin[:, :, None] * shared if table is None else (table / over[:, None, :]) @ shared
+        table = begin[:, :, None] * shared if table is None else (table * over.reciprocal()[:, None, :]) @ shared
         return table * own[:, None, :]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows of a symmetric matrix (width, width), from their first column on: few, so that they stay in the cache.
+
+    Args:
+        rows: the places of whole groups.
+        rest: the columns from the first of these places on.
+        without: tables of two groups that are left out, by their places among these rows and columns.
+    """
+
+    rows: slice
+    rest: slice
+    without: Sequence[tuple[slice, slice]]
+
+    @classmethod
+    def of(cls, spans: Sequence[slice], without: Collection[tuple[int, int]]) -> list[_Rows]:
+        """Cut a matrix into rows of whole groups, from the pairs of which some are left out (both ways)."""
+        parts, start = [], 0
+        for after in range(1, len(spans) + 1):
+            first = spans[start].start
+            if after < len(spans) and spans[after].stop - first <= _ROWS:
+                continue
+            places = [slice(span.start - first, span.stop - first) for span in spans]
+            pairs = itertools.product(range(start, after), range(start, len(spans)))
+            left_out = [(places[own], places[other]) for own, other in pairs if (own, other) in without]
+            parts.append(cls(slice(first, spans[after - 1].stop), slice(first, spans[-1].stop), left_out))
+            start = after
+        return parts
 
 
 class _Across(torch.autograd.Function):
     """Squared errors of the tables of groups of different trees, with a gradient by two products of matrices a label."""
 
     @staticmethod
-    def forward(ctx, shares, by_label, target, made, within, scale, held_down):
+    def forward(ctx, shares, by_label, target, parts, scale, held_down):
         error = torch.zeros(())
         of_shares, of_labels = torch.zeros_like(shares), torch.zeros_like(by_label)
         for label, weights in enumerate(by_label.T):
-            torch.mm((shares * weights[:, None]).T, shares, out=made)
-            if held_down is not None:
-                error += (made * held_down).sum()
-            made.sub_(target[label])
-            for rows, columns in within:
-                made[rows, columns] = 0.0
-            # Each table is there twice, once on each side.
-            error += 0.5 * _weighed(made, scale)
-            made.mul_(scale)
-            if held_down is not None:
-                made.add_(held_down)
-            moved = shares @ made
+            weighted, moved = shares * weights[:, None], torch.zeros_like(shares)
+            for part in parts:
+                rows, rest, count = part.rows, part.rest, part.rows.stop - part.rows.start
+                made = weighted[:, rows].T @ shares[:, rest]
+                held = None if held_down is None else held_down[rows, rest]
+                if held is not None:
+                    error += _both_sides(made * held, count)
+                made -= target[label, rows, rest]
+                for one, other in part.without:
+                    made[one, other] = 0.0
+                gradient = made * (scale if isinstance(scale, float) else scale[rows, rest])
+                # Each table is there twice, once on each side.
+                error += 0.5 * _both_sides(made.mul_(gradient), count)
+                if held is not None:
+                    gradient += held
+                moved[:, rows] += shares[:, rest] @ gradient.T
+                moved[:, part.rows.stop :] += shares[:, rows] @ gradient[:, count:]
             of_labels[:, label] = (moved * shares).sum(dim=1)
             of_shares.addcmul_(moved, weights[:, None], value=2.0)
         ctx.save_for_backward(of_shares, of_labels)
@@ -551,4 +603,9 @@ class _Across(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         of_shares, of_labels = ctx.saved_tensors
-        return gradient * of_shares, gradient * of_labels, None, None, None, None, None
+        return gradient * of_shares, gradient * of_labels, None, None, None, None
+
+
+def _both_sides(values: Tensor, count: int) -> Tensor:
+    """Return the sum of a symmetric matrix from some of its rows, the first so many columns of which are on both sides."""
+    return 2.0 * values.sum() - values[:, :count].sum()

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy.special import softmax
+from threadpoolctl import threadpool_limits
 
 from lightning_dpgen.privacy import pace
 
@@ -19,8 +20,8 @@ _SPLITS = 4
 # Two groups have to do with each other where counts are so many deviations of all noise farther from those of independent
 # groups, and where an estimate is better than independent groups by so many.
 _CERTAIN, _SURE = 4.0, 1.0
-# Rounds of iterative proportional fitting.
-_ROUNDS = 30
+# The most rounds of iterative proportional fitting, which ends where sums are so near to what they should be.
+_ROUNDS, _NEAR = 30, 1e-9
 # Shares that are at most so large are none.
 _LEAST = 1e-30
 
@@ -170,9 +171,16 @@ def mutual_information(shares: np.ndarray) -> float:
 
 def fitted_to(shares: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return a table with these shares of rows and columns, by iterative proportional fitting; cells of 0 stay 0."""
-    for _ in range(_ROUNDS):
-        shares = shares * (rows / np.maximum(shares.sum(axis=1), _LEAST))[:, None]
-        shares = shares * (columns / np.maximum(shares.sum(axis=0), _LEAST))
+    down, across = np.ones(len(rows)), np.ones(len(columns))
+    for number in range(_ROUNDS):
+        sums = down * (shares @ across)
+        # Those of columns are right after each round.
+        if number and np.abs(sums - rows).max() < _NEAR:
+            break
+        down *= np.divide(rows, sums, out=np.ones_like(sums), where=sums > _LEAST)
+        sums = across * (down @ shares)
+        across *= np.divide(columns, sums, out=np.ones_like(sums), where=sums > _LEAST)
+    shares = down[:, None] * shares * across
     return shares / max(float(shares.sum()), _LEAST)
 
 
@@ -218,13 +226,15 @@ def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> 
     """
     found = {}
     pairs = [*enumerate(tables.of_all.pairs.items())]
-    for number, ((first, second), (counts,)) in pace.counted("estimating pairs", pairs):
-        deviation = tables.of_all.deviation_of(first, second)
-        about = (counts, deviation, shares[first], shares[second], tables.total)
-        if evidence(*about) > _CERTAIN:
-            own = estimate_pair(*about, np.random.default_rng((seed, number)))
-            if own.sure > _SURE:
-                found[first, second] = own
+    # Matrices are small: threads would wait for each other most of the time.
+    with threadpool_limits(1, "blas"):
+        for number, ((first, second), (counts,)) in pace.counted("estimating pairs", pairs):
+            deviation = tables.of_all.deviation_of(first, second)
+            about = (counts, deviation, shares[first], shares[second], tables.total)
+            if evidence(*about) > _CERTAIN:
+                own = estimate_pair(*about, np.random.default_rng((seed, number)))
+                if own.sure > _SURE:
+                    found[first, second] = own
     return found
 
 
@@ -267,13 +277,18 @@ def _independent(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np
 def _of_few_directions(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float) -> np.ndarray:
     """Shrink the singular values of what is not independent (Gavish and Donoho 2017, for the Frobenius norm)."""
     expected = total * np.outer(rows, columns)
-    left, values, right = np.linalg.svd(counts - expected, full_matrices=False)
-    low, high = sorted(counts.shape)
+    differences = counts - expected
+    if differences.shape[0] > differences.shape[1]:
+        differences = differences.T
+    low, high = differences.shape
     ratio, unit = low / high, noise * math.sqrt(high)
-    values = values / unit
-    beyond = np.sqrt(np.maximum((values**2 - ratio - 1.0) ** 2 - 4.0 * ratio, 0.0)) / np.maximum(values, 1e-9)
-    beyond *= values > 1.0 + math.sqrt(ratio)
-    cells = expected + (left * (unit * beyond)) @ right
+    # Squares of singular values are enough, since those near 0 are left out.
+    squares, left = np.linalg.eigh(differences @ differences.T / unit**2)
+    kept = squares > (1.0 + math.sqrt(ratio)) ** 2
+    squares, left = squares[kept], left[:, kept]
+    factors = np.sqrt(np.maximum((squares - ratio - 1.0) ** 2 - 4.0 * ratio, 0.0)) / squares
+    cells = (left * factors) @ (left.T @ differences)
+    cells = expected + (cells if cells.shape == counts.shape else cells.T)
     return fitted_to(np.maximum(cells, 1e-3 * expected + 1e-9) / total, rows, columns)
 
 

@@ -63,7 +63,7 @@ class StackedForests(nn.Module):
         self._kept: dict[int, tuple[tuple[int, int], Tensor]] = {}
         for group, (parent, choices) in enumerate(zip(self.parents, layout.groups, strict=True)):
             rows = 1 if parent < 0 else layout.groups[parent]
-            self.register_buffer(f"table_{group}", torch.ones(rows, choices) / choices)
+            self.register_buffer(f"table_{group}", torch.full((rows, choices), 1.0 / choices))
         self.register_buffer("tilts", torch.ones(k, layout.width))
 
     @property

@@ -8,9 +8,10 @@ import torch
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.sampling.twister_state import WORDS, make_twister_state
 
-# The most records of a block, and numbers of their layout: so few that memory is used again and not fetched anew.
+# The most records of a block, and numbers of their layout: so few that memory is used again and not fetched anew. Choices
+# are drawn from sums that records have in common, and their values take a while for each block.
 LARGEST_BLOCK = 10_000
-_NUMBERS = 1 << 22
+_NUMBERS, _NUMBERS_OF_CHOICES = 1 << 22, 1 << 24
 # A column of very many takes longer than its records do, so a block has more of these.
 _MANY_GROUPS, _AT_LEAST = 1000, 500
 
@@ -21,9 +22,11 @@ def block_rows(layout: Layout) -> int:
     Example:
         >>> [block_rows(Layout(units=units)) for units in (20, 784, 100_000)]
         [10000, 5000, 20]
+        >>> block_rows(Layout(units=0, groups=(1_000,)))
+        10000
     """
     least = _AT_LEAST if len(layout.groups) >= _MANY_GROUPS else 1
-    most = min(LARGEST_BLOCK, max(least, _NUMBERS // layout.width))
+    most = min(LARGEST_BLOCK, max(least, (_NUMBERS if layout.units else _NUMBERS_OF_CHOICES) // layout.width))
     return max(step * 10**zeros for step in (1, 2, 5) for zeros in range(5) if step * 10**zeros <= most)
 
 

@@ -9,7 +9,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.given import GivenRows
 from lightning_dpgen.data.tables.schema import TableSchema
 
-# The values of a record that breaks a constraint are drawn again so often, before the record is.
+# The values of a record that breaks a constraint are drawn again so often, before the record is, or until that helps none.
 _VALUES = 10
 
 
@@ -42,6 +42,8 @@ def draw_kept_values(
         some = None if given is None else given[again]
         drawn = schema.values(encoded[again], random, {} if some is None else some.cells)
         fine = schema.rules.kept(drawn, None if some is None else some.known)
+        if not fine.any():
+            break
         order = np.arange(len(kept))
         order[again[fine]] = len(kept) + np.flatnonzero(fine)
         values = pa.Table.from_batches([values, drawn]).take(pa.array(order)).combine_chunks().to_batches()[0]
