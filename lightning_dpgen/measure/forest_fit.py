@@ -23,8 +23,8 @@ _STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, MOST_CELLS = 14, 300_000
 # Impossible pairs of choices make two groups an edge, too: the share of records that would have one, were the groups
-# independent, counts so many times as much as mutual information; that of pairs which constraints declare counts more.
-_RULED, _DECLARED = 3.0, 3.0
+# independent, counts so many times as much as mutual information.
+_RULED = 3.0
 # Two groups of a tree that are no neighbours are left to it where they have more cells: noise outweighs most of these, and
 # each component has all of them.
 _MOST_FAR = 5_000
@@ -35,6 +35,9 @@ _ROWS = 128
 STEPS, _LR, _LR_AGAIN, _BETAS = 300, 0.2, 0.03, (0.9, 0.9)
 # The logarithm of the factor by which a component prefers a row that it begins with, and its deviation by chance.
 _BEGIN, _SPREAD = 2.0, 0.1
+# Choices most of whose records would break a rule begin with components of their own, if these are more than such a share
+# of all; the logarithm of the factor of all that does not go with them.
+_MOST_LOST, _LOST, _FORCED = 0.3, 1e-3, -5.0
 # Weights of the relative entropy that holds components to what all have in common, beside squared errors in deviations of
 # the noise; and the one to begin with.
 _TOGETHER, _USUAL = (3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0), 10.0
@@ -75,20 +78,16 @@ class Forest:
         seed: int,
         leaf: int | None = None,
         broken: np.ndarray | None = None,
-        declared: np.ndarray | None = None,
     ) -> Forest:
         """Find the forest that noisy tables show.
 
         Args:
             leaf: a group from which no other one may follow; None for none.
             broken: pairs of choices (width, width) that no record has; strong ones among them are edges.
-            declared: those of them that constraints declare; None for all.
         """
         shares, sizes = tables.shares(), layout.groups
         estimates = estimate_pairs(tables, shares, seed)
-        ruled = (
-            {} if broken is None else _ruled(layout, shares, estimates, broken, broken if declared is None else declared)
-        )
+        ruled = {} if broken is None else _ruled(layout, shares, estimates, broken)
         estimates |= {pair: own for pair, (own, _) in ruled.items()}
         strength = {pair: own.information for pair, own in estimates.items()}
         for pair, (_, more) in ruled.items():
@@ -130,6 +129,55 @@ class Forest:
         barred = self.broken[self.layout.spans[parent], self.layout.spans[group]]
         return barred & ~barred.all(axis=1, keepdims=True)
 
+    def _along(self, group: int) -> dict[int, np.ndarray]:
+        """Return the shares of the choices of other groups given one's, (choices, choices): along its tree."""
+        found = {group: np.eye(self.layout.groups[group])}
+        for tree in self.trees:
+            waiting = [group] if group in tree else []
+            for before in waiting:
+                for other in tree:
+                    if other not in found and (self.parents[other] == before or self.parents[before] == other):
+                        found[other] = found[before] @ self.table(before, other)
+                        waiting.append(other)
+        return found
+
+    @cached_property
+    def forced(self) -> list[tuple[float, np.ndarray]]:
+        """Choices of which most records would break a rule along the trees, the most first: share, and what they leave.
+
+        What is left is (width,) bool: the choices of all groups that go with one, and with what that leaves.
+        """
+        found: dict[bytes, tuple[float, float, np.ndarray]] = {}
+        if self.broken is None:
+            return []
+        spans = self.layout.spans
+        ruled = [group for group, span in enumerate(spans) if self.broken[span].any()]
+        for group in ruled:
+            along, lost = self._along(group), np.zeros(self.layout.groups[group])
+            for other in ruled:
+                given = along.get(other, self.shares[other][None])
+                lost = np.maximum(lost, (given * self.broken[spans[group], spans[other]]).sum(axis=1))
+            for choice in np.flatnonzero((lost > _MOST_LOST) & (lost * self.shares[group] > _LOST)):
+                left = self._left_by(spans[group].start + int(choice), ruled)
+                share = float(self.shares[group][choice])
+                key, worth = left.tobytes(), float(lost[choice]) * share
+                if left[spans[group]].any() and worth > found.get(key, (0.0,))[0]:
+                    found[key] = worth, share, left
+        return [own[1:] for own in sorted(found.values(), key=lambda own: -own[0])]
+
+    def _left_by(self, place: int, groups: Sequence[int]) -> np.ndarray:
+        """Return the choices (width,) that a choice leaves: each goes with one of every other group that is left, too."""
+        left, before = np.ones(self.layout.width, bool), -1
+        span = next(span for span in self.layout.spans if span.start <= place < span.stop)
+        left[span] = False
+        left[place] = True
+        while (count := int(left.sum())) != before:
+            before = count
+            for one, other in itertools.permutations(groups, 2):
+                first, second = self.layout.spans[one], self.layout.spans[other]
+                left[second] &= (left[first, None] & ~self.broken[first, second]).any(axis=0)
+        return left
+
     def rows(self, k: int, random: np.random.Generator) -> np.ndarray:
         """Draw rows (k, groups) from a tree of all that is certain: components begin near them."""
         information = {pair: own.information for pair, own in self.estimates.items()}
@@ -150,7 +198,6 @@ def _ruled(
     shares: Sequence[np.ndarray],
     estimates: Mapping[tuple[int, int], PairShares],
     broken: np.ndarray,
-    declared: np.ndarray,
 ) -> dict[tuple[int, int], tuple[PairShares, float]]:
     """Return estimates of groups without their impossible pairs of choices, and what these add to their strength."""
     found = {}
@@ -161,9 +208,7 @@ def _ruled(
         alone = np.outer(shares[first], shares[second])
         own = estimates[first, second].shares if (first, second) in estimates else alone
         own = fitted_to(np.where(barred, 0.0, own + _LEAST * alone), shares[first], shares[second])
-        known = barred & declared[layout.spans[first], layout.spans[second]]
-        more = _RULED * alone[barred & ~known].sum() + _DECLARED * alone[known].sum()
-        found[first, second] = PairShares(own, math.inf), float(more)
+        found[first, second] = PairShares(own, math.inf), float(_RULED * alone[barred].sum())
     return found
 
 
@@ -250,7 +295,7 @@ def fit_forest(
     def distances(chance: bool) -> Callable[[float], float]:
         """Return how far fits to one part are from the other, by their weight; parts of noise, and perhaps of chance."""
         seen, held_out = split(chance)
-        # What was fitted to another split has seen what this one holds out.
+        # A fit to another split has seen what this one holds out.
         begin: list[Tensor] = []
 
         @functools.cache
@@ -269,8 +314,10 @@ def fit_forest(
         together = _lowest(distances(True), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
         if together == _USUAL and tables.pair_deviation:
             together = _lowest(distances(False), _TOGETHER[_TOGETHER.index(_USUAL) :])
-        progress.total = progress.done + last
-        return _Fit(forest, tables, k, seed, together, free, held_down).descended(last, progress, reached[together])[0]
+        begin = reached.get(together, [])
+        count = last if begin else steps
+        progress.total = progress.done + count
+        return _Fit(forest, tables, k, seed, together, free, held_down).descended(count, progress, begin)[0]
 
 
 def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> float:
@@ -364,6 +411,10 @@ class _Fit:
         tilts = _SPREAD * torch.randn(self.k, forest.layout.width, generator=generator)
         for group, span in enumerate(self.spans):
             tilts[torch.arange(self.k), span.start + rows[:, group]] += _BEGIN
+        mixing = torch.zeros(self.k)
+        for component, (share, left) in zip(range(self.k // 4), forest.forced, strict=False):
+            tilts[component, torch.from_numpy(~left)] = _FORCED
+            mixing[component] = math.log(max(share * self.k, _LEAST))
         tilts.requires_grad_()
         alone = torch.from_numpy(np.log(np.maximum(np.concatenate(forest.shares), _LEAST))).float().requires_grad_()
         logits = {
@@ -375,8 +426,7 @@ class _Fit:
         def shared_tables() -> dict[int, Tensor]:
             return {group: torch.softmax(own.masked_fill(barred[group], -math.inf), dim=1) for group, own in logits.items()}
 
-        mixing = torch.zeros(self.k, requires_grad=True)
-        parameters = [tilts, mixing, alone, *(own.requires_grad_() for own in logits.values())]
+        parameters = [tilts, mixing.requires_grad_(), alone, *(own.requires_grad_() for own in logits.values())]
         with torch.no_grad():
             for parameter, reached in zip(parameters, begin, strict=bool(begin)):
                 parameter.copy_(reached)

@@ -352,8 +352,7 @@ class TableRecipe(Recipe):
         broken = broken_pairs(self.schema, rules)
         # From a label that is drawn last, given all other groups, none of them follows.
         leaf = layout.label if self.label_share else None
-        declared = broken_pairs(self.schema, [])
-        forest = Forest.of(layout, noisy, self.seed, leaf, broken if broken.any() else None, declared)
+        forest = Forest.of(layout, noisy, self.seed, leaf, broken if broken.any() else None)
 
         def split(chance: bool) -> tuple[NoisyTables, NoisyTables]:
             # Records are a sample of those that might have been: a count has about the variance of a binomial one.

@@ -63,3 +63,21 @@ def test_columns_that_are_missing_together_come_after_those_that_follow_from_eac
     monkeypatch.setattr(forest_fit, "_MOST_GROUPS", 3)
     forest = forest_fit.Forest.of(layout, tables, 0, broken=broken | broken.T)
     assert [sorted(tree) for tree in forest.trees] == [[0, 1, 2]]
+
+
+def test_choices_that_rules_bind_beyond_edges_are_found_with_all_that_they_leave():
+    """Three columns are missing together in 2 %; a rule of two choices alone leaves the third one by the second."""
+    joint = np.zeros((4, 4, 4))
+    joint[:3, :3, :3] = 0.98 / 27
+    joint[3, 3, 3] = 0.02
+    layout, tables = tables_of(joint)
+    broken = np.zeros((layout.width, layout.width), bool)
+    missing = np.arange(4) == 3
+    for first, second in ((0, 1), (1, 2)):
+        broken[layout.spans[first], layout.spans[second]] = missing[:, None] != missing
+    forest = forest_fit.Forest(layout, tables.shares(), {}, (-1, -1, -1), broken | broken.T)
+    ((share, left),) = forest.forced
+    assert abs(share - 0.02) < 1e-3 and left.tolist() == 3 * missing.tolist()
+    estimates = forest_fit.estimate_pairs(tables, tables.shares(), 0)
+    along = forest_fit.Forest(layout, tables.shares(), estimates, (-1, 0, 1), broken | broken.T)
+    assert along.forced == []

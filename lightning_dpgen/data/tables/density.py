@@ -10,6 +10,8 @@ import numpy as np
 _ATOM, _CERTAIN = 0.25, 4.0
 # The least width of a bin of real numbers, in steps of float64.
 _ROOM = 2.0**14
+# A bin begins behind the widest gap that is at most this part of its mass away.
+_REACH = 0.5
 # The part of the bins that numbers without one of their own keep at least.
 _KEPT = 0.7
 
@@ -41,7 +43,10 @@ class Density:
         return np.append(self.starts[1:], self.high + self.whole)
 
     def cut(self, bins: int, noise: float = 0.0) -> np.ndarray:
-        """Return the starts of about this many bins: single numbers of much mass alone, all others in bins of equal mass.
+        """Return the starts of about this many bins: single numbers of much mass alone, all others in bins of like mass.
+
+        Where there are gaps, as between the hours of clock times that are written 1359 and 1400, bins end at them, so that
+        none mixes what lies on both sides.
 
         Args:
             bins: their number, but for those of single numbers.
@@ -61,6 +66,7 @@ class Density:
             piece = np.clip(np.searchsorted(below, wanted, side="right") - 1, 0, len(rest) - 1)
             share = (wanted - below[piece]) / np.maximum(rest[piece], 1e-300)
             cuts = self.starts[piece] + np.clip(share, 0.0, 1.0) * (self.ends - self.starts)[piece]
+            cuts = self._behind_gaps(cuts, wanted, below[:-1], _REACH * below[-1] / count)
         if self.whole:
             cuts = np.rint(cuts).astype(self.starts.dtype)
         found = np.unique(np.concatenate([self.starts[:1], cuts, self.starts[atom], self.ends[atom]]))
@@ -73,6 +79,16 @@ class Density:
             if start - kept[-1] >= room and self.high - start >= room:
                 kept.append(start)
         return self._with_mass(np.array(kept))
+
+    def _behind_gaps(self, cuts: np.ndarray, wanted: np.ndarray, below: np.ndarray, reach: float) -> np.ndarray:
+        """Move cuts (c,) behind the widest piece without mass that has about as much mass below as they have (c,)."""
+        gaps = np.flatnonzero((self.masses <= 0.0) & (self.starts > self.starts[0]) & (self.ends <= self.high))
+        widths, moved = (self.ends - self.starts)[gaps], cuts.astype(np.float64)
+        firsts = np.searchsorted(below[gaps], wanted - reach)
+        for place, (first, after) in enumerate(zip(firsts, np.searchsorted(below[gaps], wanted + reach), strict=True)):
+            if first < after:
+                moved[place] = self.ends[gaps[first + int(widths[first:after].argmax())]]
+        return moved
 
     def _with_mass(self, starts: np.ndarray) -> np.ndarray:
         """Return the starts of bins without those of no mass, which belong to the bin before, or to the second one.
