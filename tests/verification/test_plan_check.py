@@ -21,7 +21,9 @@ from lightning_dpgen.privacy.drawn_noise import ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.hazards import MEASURING
+from lightning_dpgen.release.report import describe_stage
 from lightning_dpgen.release.run_names import RUN_NAMES, names_of_a_run
+from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.specs import measured
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import _NOT_SHOWN
@@ -341,7 +343,10 @@ def test_crossings_are_asked_of_no_planner_that_had_none(monkeypatch, tmp_path):
     """A release of the first planner is consistent as it was; and a label by crossings is one that was paid for."""
     crossed = {"crossings": [{"groups": [0, 1], "parts": [[0, 1, 1], [0, 1]]}]}
     certificate, model = _certificate("crossed")
-    assert {"crossings", "evidence"} < {stage["name"] for stage in certificate["stages"]}
+    said = {stage["name"]: describe_stage(certificate, stage) for stage in certificate["stages"]}
+    assert "3 times: a choice by the exponential mechanism, epsilon 0." in said.pop("crossings")
+    assert "evidence" in said and "choice" not in "".join(said.values())
+    assert "crossings  exponential mechanism, full pass  choice" in budget_table(_plan("crossed")[1])
     assert _problems(certificate, model | crossed) == []
     for wrong in (
         "x",
