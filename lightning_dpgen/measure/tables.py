@@ -20,6 +20,7 @@ from lightning_dpgen.measure.crossings import (
     EFFECT,
     EVIDENCE,
     CrossingCounts,
+    bytes_of_crossings,
     count_crossings,
     crossing_workloads,
     label_shares,
@@ -261,11 +262,12 @@ class TableRecipe(Recipe):
 
     @property
     def fit_bytes(self) -> int:
-        """About how many bytes a fit takes: for the cells of all tables, and for what trees make of each component."""
+        """About how many bytes a fit takes: for cells of all tables, what trees make of each component, and crossings."""
         cells = sum(tables.shape[0] for tables in self.tables.values())
         sizes = self.schema.layout.groups
         in_trees = min(sum(sizes) * max(sizes), MOST_CELLS * len(sizes) // 4)
-        return _BYTES_ANYWAY + _BYTES_OF_CELL * cells + _BYTES_IN_TREES * self.k * in_trees
+        crossed = bytes_of_crossings(self.schema.layout) if self.crossed and self.label_share else 0
+        return _BYTES_ANYWAY + _BYTES_OF_CELL * cells + _BYTES_IN_TREES * self.k * in_trees + crossed
 
     def _measured(self, state: State) -> tuple[dict[str, Marginals], Mapping[str, Measured]]:
         """Return the tables that were measured, and what was found."""

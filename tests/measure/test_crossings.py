@@ -1,13 +1,22 @@
 """Columns that tell of the label together are found, bought where there are any, and the same after an interruption."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.measure.crossings import CHOSEN, CROSSINGS, EVIDENCE, buys_crossings
+from lightning_dpgen.data.tables.schema_file import parse_schema, schema_of
+from lightning_dpgen.measure.crossings import (
+    CHOSEN,
+    CROSSINGS,
+    EVIDENCE,
+    buys_crossings,
+    count_crossings,
+    possible_crossings,
+)
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.measure.tables import TABLES, TableRecipe
 from lightning_dpgen.privacy.account import Account
@@ -59,3 +68,17 @@ def test_a_label_that_columns_tell_together_is_learned(others, of, stopped):
 def test_where_there_is_nothing_to_cross_nothing_is_bought(groups):
     assert not buys_crossings(Layout(0, groups=groups, label=len(groups) - 1), 10**6, 1e9)
     assert not buys_crossings(Layout(0, groups=groups), 10**6, 1e9)
+
+
+@pytest.mark.parametrize("labels", [2, 14, 300])
+def test_the_memory_of_crossings_is_known_and_bounded(labels):
+    """Of many labels fewer columns are crossed, and a GiB holds all counts, which are there five times at once."""
+    columns = {f"c{place}": {"type": "integer", "low": 0, "high": 5} for place in range(60)}
+    values = [f"v{place}" for place in range(labels)]
+    schema = schema_of({"label": "y", "columns": columns | {"y": {"type": "category", "values": values}}}).completed(6)
+    made = Encoded(np.zeros((6, 0)), np.tile(np.arange(6)[:, None], (1, 61)) % [*[6] * 60, labels])
+    crossings = possible_crossings(schema, made)
+    held = 5 * 8 * labels * sum(crossing.cells for crossing in crossings)
+    recipe = TableRecipe(schema, 1, N, label_share=0.3)
+    counted = replace(recipe, crossed=True).fit_bytes - recipe.fit_bytes
+    assert len(crossings) == count_crossings(schema.layout) and held <= counted < 2**30
