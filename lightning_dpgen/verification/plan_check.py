@@ -13,6 +13,7 @@ from typing import Any
 
 from lightning_dpgen.data.tables.row_rules import FOUND
 from lightning_dpgen.data.value_grid import VALUES_OF
+from lightning_dpgen.measure.copulas import CopulaRecipe
 from lightning_dpgen.measure.crossings import CHOSEN, EVIDENCE
 from lightning_dpgen.models.crossings import Crossed, read_crossings
 from lightning_dpgen.models.trained import TRAINED
@@ -27,8 +28,8 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.reference import read_reference
 from lightning_dpgen.privacy.rounding import round_down
 from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.release.description import COPULA, LABELLED, MEASURED, MEASURED_KINDS, PLAIN_WEIGHTS, PROJECTION
 from lightning_dpgen.release.description import CROSSINGS as CROSSED
-from lightning_dpgen.release.description import LABELLED, MEASURED, MEASURED_KINDS, PLAIN_WEIGHTS, PROJECTION
 from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.run_names import in_words, names_of_a_run
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
@@ -204,7 +205,8 @@ def _of_model(settings: Settings, specs: Sequence[StageSpec], model: Mapping[str
     elif settings.trained:
         fits = kind == TRAINED[spec.name].kind
     else:
-        fits = kind in MEASURED[schema.kind]
+        of_copula = isinstance(settings.recipe, CopulaRecipe)
+        fits = kind in MEASURED[schema.kind] and (kind == COPULA) == of_copula
     if not fits:
         yield f"declared.model: a model of {spec.title!r} is declared, and one of kind {kind!r} is released"
     if settings.trained and model.get("k") != settings.split.k:

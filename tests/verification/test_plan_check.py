@@ -98,6 +98,14 @@ def test_rules_that_noisy_tables_show_are_no_part_of_the_declared_schema():
     assert "declared.schema: the released model is of another one" in _problems(certificate, model | {"schema": shown})
 
 
+def test_a_table_is_released_by_the_model_that_was_paid_for():
+    """Pairs of very many numbers are not counted, and no model of pairs follows from what is."""
+    for kind, others in {"many numbers": ("forest_mixture", "product_mixture"), "table": ("copula",)}.items():
+        certificate, model = _certificate(kind)
+        for other in others:
+            assert f"one of kind {other!r} is released" in _problems(certificate, model | {"model": other})[0]
+
+
 def _leaf(event):
     while event["type"] not in ("GaussianDpEvent", "LaplaceDpEvent"):
         event = event["event"] if "event" in event else event["events"][0]
