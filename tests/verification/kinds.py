@@ -119,7 +119,11 @@ def planned(words):
 def stated(settings, plan):
     """Return those fields of a certificate, and of the description of a model, that are held against a plan."""
     counted = () if settings.clipping is None else settings.clipping.noise_shares
-    sums, others = [], []
+    sums, others, bounds = [], [], {}
+    if settings.schema.kind == "table" and not settings.trained:
+        bounds = {
+            name: own.bound for name, own in settings.recipe.statistics(settings.recipe.workloads[0].stage, {}).items()
+        }
     for stage in plan.stages:
         for name, multiplier in stage.access.multipliers.items():
             entry = {"stage": stage.name, "access": 0, "names": [name], "multiplier": multiplier}
@@ -130,7 +134,8 @@ def stated(settings, plan):
             else:
                 of_unit = stage.name == "training" or (stage.name == FIRST_PASS and name[:6] in ("bounds", "keys o"))
                 records = 1 if of_unit else plan.max_rows
-                sums.append(entry | {"mechanism": ROUNDED_GAUSSIAN, "records": records})
+                bound = {"unit": "1", "bound_in_units": bounds.get(name, 1.0)}
+                sums.append(entry | {"mechanism": ROUNDED_GAUSSIAN, "records": records} | bound)
     certificate = {
         "target_epsilon": plan.target_epsilon,
         "epsilon": plan.epsilon,

@@ -106,6 +106,21 @@ def test_a_table_is_released_by_the_model_that_was_paid_for():
             assert f"one of kind {other!r} is released" in _problems(certificate, model | {"model": other})[0]
 
 
+@pytest.mark.parametrize(
+    ("kind", "noise"),
+    [("table", "pairs"), ("many numbers", "singles"), ("many values", "values of many, level 1"), ("asked for", "workload"),
+     ("found, and a network", "values of number, level 1")],
+)  # fmt: skip
+def test_counts_are_bounded_by_what_a_record_adds(kind, noise):
+    certificate, model = _certificate(kind)
+    entry = next(own for own in certificate["noise"]["sums"] if noise in own["names"])
+    for change in ({"bound_in_units": 0.5 * entry["bound_in_units"]}, {"unit": "2^-1"}):
+        before = dict(entry)
+        entry.update(change)
+        assert f"a record moves the counts {noise!r} by " in _problems(certificate, model)[0]
+        entry.update(before)
+
+
 def _leaf(event):
     while event["type"] not in ("GaussianDpEvent", "LaplaceDpEvent"):
         event = event["event"] if "event" in event else event["events"][0]
