@@ -72,7 +72,7 @@ def test_where_there_is_nothing_to_cross_nothing_is_bought(groups):
 
 @pytest.mark.parametrize("labels", [2, 14, 300])
 def test_the_memory_of_crossings_is_known_and_bounded(labels):
-    """Of many labels fewer columns are crossed, and a GiB holds all counts, which are there five times at once."""
+    """Fewer columns are crossed where labels are many, and a GiB holds all counts, which are there five times at once."""
     columns = {f"c{place}": {"type": "integer", "low": 0, "high": 5} for place in range(60)}
     values = [f"v{place}" for place in range(labels)]
     schema = schema_of({"label": "y", "columns": columns | {"y": {"type": "category", "values": values}}}).completed(6)
