@@ -198,14 +198,33 @@ def _joined(counts: np.ndarray, *, ordered: bool) -> tuple[int, ...]:
     return tuple(np.unique(place, return_inverse=True)[1].tolist())
 
 
-def label_shares(crossing: Crossing, made: Encoded, shares: Tensor) -> Tensor:
-    """Return the shares (cells, labels) that a model gives to labels in the cells of a crossing.
+def label_shares(crossings: Sequence[Crossing], made: Encoded, shares: Tensor) -> list[Tensor]:
+    """Return the shares (cells, labels) that a model gives to labels in the cells of each crossing.
 
     Args:
         made: made-up records; public.
         shares: (N, labels) of their labels.
     """
-    cells = torch.from_numpy(crossing.cells_of(made.codes))
-    sums = shares.mean(dim=0, keepdim=True).double().repeat(crossing.cells, 1)
-    sums = sums.index_add_(0, cells, shares.double())
-    return sums / sums.sum(dim=1, keepdim=True)
+    mean, shares = shares.mean(dim=0, keepdim=True).double(), shares.double()
+    found = []
+    for crossing in crossings:
+        cells = torch.from_numpy(crossing.cells_of(made.codes))
+        sums = mean.repeat(crossing.cells, 1).index_add_(0, cells, shares)
+        found.append(sums / sums.sum(dim=1, keepdim=True))
+    return found
+
+
+def explained_by_chance(crossing: Crossing, made: Encoded, shares: Tensor, n: float) -> float:
+    """Return of how many labels, as a part of n, a crossing seems to tell if it tells nothing, since records are a sample.
+
+    It is much where cells and labels are many beside the records: the mean deviation of a binomial count, which is that of
+    a normal one, and no more than twice the variance.
+
+    Args:
+        made: made-up records; public.
+        shares: (cells, labels) that the model gives to labels in the cells.
+        n: the number of records, about.
+    """
+    sizes = torch.from_numpy(np.bincount(crossing.cells_of(made.codes), minlength=crossing.cells) * (n / len(made)))
+    variance = sizes[:, None] * shares * (1.0 - shares)
+    return float(torch.minimum((2.0 / math.pi * variance).sqrt(), 2.0 * variance).sum()) / n

@@ -23,6 +23,7 @@ from lightning_dpgen.measure.crossings import (
     bytes_of_crossings,
     count_crossings,
     crossing_workloads,
+    explained_by_chance,
     label_shares,
     possible_crossings,
 )
@@ -321,20 +322,27 @@ class TableRecipe(Recipe):
 
     def _counts(self, state: State, places: Sequence[int], *, choice: bool = True) -> CrossingCounts:
         """Return the counts of the crossings at some places, beside what is known of the label already."""
-        possible, made = self._possible(state), self._fitted(state)[1]
+        some = ([own[place] for place in places] for own in (self._possible(state), self._known(state)))
+        return CrossingCounts(self.schema.layout, *some, choice=choice)
+
+    def _known(self, state: State) -> list[Tensor]:
+        """Return the shares of labels in the cells of all crossings, as columns tell them by themselves."""
         if "known" not in self._last:
             shares = self._regression(state, []).shares
-            self._last["known"] = [label_shares(crossing, made.records, shares) for crossing in possible]
-        some = ([own[place] for place in places] for own in (possible, self._last["known"]))
-        return CrossingCounts(self.schema.layout, *some, choice=choice)
+            self._last["known"] = label_shares(self._possible(state), self._fitted(state)[1].records, shares)
+        return self._last["known"]
 
     def _crossings(self, state: State) -> list[Crossing]:
         """Return the crossings that have been chosen and explain enough."""
         if not state.get(EVIDENCE):
             return []
-        chosen, possible = self._left(state)[0], self._possible(state)
-        explained = state[EVIDENCE][0]["scores"].sums / total_of(*self._measured(state))
-        return [possible[place] for place, part in zip(chosen, explained, strict=True) if part > EFFECT]
+        possible, known, made = self._possible(state), self._known(state), self._fitted(state)[1].records
+        total, found = total_of(*self._measured(state)), []
+        for place, score in zip(self._left(state)[0], state[EVIDENCE][0]["scores"].sums.tolist(), strict=True):
+            chance = explained_by_chance(possible[place], made, known[place], total)
+            if score / total > EFFECT + chance:
+                found.append(possible[place])
+        return found
 
     def _regression(self, state: State, crossings: Sequence[Crossing]) -> LabelRegression:
         """Return the regression of the label, with these crossings."""
