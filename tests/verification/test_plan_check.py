@@ -28,6 +28,7 @@ from lightning_dpgen.specs import measured
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import _NOT_SHOWN
 from lightning_dpgen.specs.spec import variants
+from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.verification import plan_check
 from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
 
@@ -96,6 +97,22 @@ def test_rules_that_noisy_tables_show_are_no_part_of_the_declared_schema():
     certificate, model = _certificate("labels of a network")
     shown = model["schema"] | {"found_constraints": ["a = 1 if b = 2"]}
     assert "declared.schema: the released model is of another one" in _problems(certificate, model | {"schema": shown})
+
+
+MANY_ROWS = ["data.n=1000000000", "data.person=who", "data.max_rows=10000"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "noise"),
+    [("table", ["model.label_share=0.3", *MANY_ROWS], "labels: gradient"),
+     ("many numbers", ["data.n=1000000", *MANY_ROWS[1:]], "scores: moments"),
+     ("pictures", ["data.n=100000000", "privacy.epsilon=0.0001"], "means: means")],
+)  # fmt: skip
+def test_noise_of_too_many_units_is_refused_before_anything_is_spent(kind, words, noise, tmp_path, monkeypatch):
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"noise '{noise}' has a standard deviation of"):
+        planned([*KINDS[kind], *words])
 
 
 def test_a_table_is_released_by_the_model_that_was_paid_for():
