@@ -82,7 +82,7 @@ def _projection_table(settings: ProjectionSettings) -> str:
     raw = next((option for option in settings.options if option.matrix == "identity"), None)
     return "\n".join(
         [
-            budget_table(settings.plan()),
+            budget_table(settings.plan(), pure="pure"),
             "",
             "the best matrix and noise for each k, by the standard deviation of recovered squared distances, relative, "
             f"where the true distance is {settings.typical:.4g}:",

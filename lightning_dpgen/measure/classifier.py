@@ -17,6 +17,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.labels import (
+    GRADIENT_UNITS,
     LABELS,
     feature_unit,
     fit_softmax,
@@ -258,7 +259,7 @@ class ClassifierRecipe(Recipe):
         own = [replace(workload, share=workload.share * (1.0 - self.share)) for workload in self.generator.workloads]
         spreads = Workload(SPREADS, {"squares": 1.0}, self.n, self.share * _SPREADS_SHARE)
         share = self.share * (1.0 - _SPREADS_SHARE)
-        return (*own, spreads, Workload(LABELS, {"gradient": 1.0}, self.n, share, self.gradients))
+        return (*own, spreads, Workload(LABELS, {"gradient": 1.0}, self.n, share, self.gradients, units=GRADIENT_UNITS))
 
     @property
     def from_fits(self) -> frozenset[str]:

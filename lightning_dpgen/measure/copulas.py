@@ -18,7 +18,7 @@ from lightning_dpgen.measure.pair_tables import nearest_shares, records_to_show
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.series_statistics import SecondMoments
 from lightning_dpgen.measure.shrinkage import beyond_noise
-from lightning_dpgen.measure.statistics import Marginals, Statistic
+from lightning_dpgen.measure.statistics import UNITS, Marginals, Statistic
 from lightning_dpgen.measure.tables import lost_columns, total_of
 from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.bases import Basis
@@ -133,7 +133,7 @@ class CopulaRecipe(Recipe):
         """The counts, and the moments."""
         return (
             Workload(MARGINS, {"singles": 1.0}, self.n, _MARGINS_SHARE),
-            Workload(SCORES, {"moments": 1.0}, self.n, 1.0 - _MARGINS_SHARE),
+            Workload(SCORES, {"moments": 1.0}, self.n, 1.0 - _MARGINS_SHARE, units=UNITS),
         )
 
     @property

@@ -22,6 +22,9 @@ from lightning_dpgen.models.labelled import takes_label
 CROSSINGS, EVIDENCE = "crossings", "evidence"
 # So many are chosen, one by an access, among so many at most, of columns whose choices are joined to so many parts.
 CHOSEN, _MOST, _PARTS = 3, 20_000, 4
+# The most counts of labels in cells of crossings, of which there are fewer where there are many labels; and the bytes for
+# each: what is known of it, twice, and the counts of all records, of some, and of some in parts.
+_MOST_COUNTS, _BYTES_OF_COUNT = 1 << 24, 50
 # The shares of what a recipe may spend, which are spent where a crossing that explains the labels of so many records more
 # is surely found with them; and less than that is explained by what columns tell by themselves, when that is better known.
 CHOICE_SHARE, EVIDENCE_SHARE, EFFECT = 0.03, 0.005, 0.2
@@ -150,11 +153,19 @@ def count_crossings(layout: Layout) -> int:
     return sum(1 for _ in _candidates(layout))
 
 
+def bytes_of_crossings(layout: Layout) -> int:
+    """Return about how many bytes it takes at most to count records in the cells of all twos and threes."""
+    cells = sum(math.prod(min(layout.groups[group], _PARTS) for group in own) for own in _candidates(layout))
+    return _BYTES_OF_COUNT * cells * layout.groups[layout.label]
+
+
 def _candidates(layout: Layout) -> Iterator[tuple[int, ...]]:
     """Yield twos and threes of groups; of very many columns those with the fewest choices."""
     groups = [group for group in range(len(layout.groups)) if group != layout.label and layout.groups[group] > 1]
     groups.sort(key=lambda group: (layout.groups[group], group))
-    while len(groups) > 3 and math.comb(len(groups), 3) > _MOST:
+    labels = 1 if layout.label is None else layout.groups[layout.label]
+    most = min(_MOST, _MOST_COUNTS // (_PARTS**3 * labels))
+    while len(groups) > 3 and math.comb(len(groups), 3) > most:
         groups.pop()
     for size in (2, 3):
         yield from itertools.combinations(sorted(groups), size)
@@ -187,14 +198,33 @@ def _joined(counts: np.ndarray, *, ordered: bool) -> tuple[int, ...]:
     return tuple(np.unique(place, return_inverse=True)[1].tolist())
 
 
-def label_shares(crossing: Crossing, made: Encoded, shares: Tensor) -> Tensor:
-    """Return the shares (cells, labels) that a model gives to labels in the cells of a crossing.
+def label_shares(crossings: Sequence[Crossing], made: Encoded, shares: Tensor) -> list[Tensor]:
+    """Return the shares (cells, labels) that a model gives to labels in the cells of each crossing.
 
     Args:
         made: made-up records; public.
         shares: (N, labels) of their labels.
     """
-    cells = torch.from_numpy(crossing.cells_of(made.codes))
-    sums = shares.mean(dim=0, keepdim=True).double().repeat(crossing.cells, 1)
-    sums = sums.index_add_(0, cells, shares.double())
-    return sums / sums.sum(dim=1, keepdim=True)
+    mean, shares = shares.mean(dim=0, keepdim=True).double(), shares.double()
+    found = []
+    for crossing in crossings:
+        cells = torch.from_numpy(crossing.cells_of(made.codes))
+        sums = mean.repeat(crossing.cells, 1).index_add_(0, cells, shares)
+        found.append(sums / sums.sum(dim=1, keepdim=True))
+    return found
+
+
+def explained_by_chance(crossing: Crossing, made: Encoded, shares: Tensor, n: float) -> float:
+    """Return of how many labels, as a part of n, a crossing seems to tell if it tells nothing, since records are a sample.
+
+    It is much where cells and labels are many beside the records: the mean deviation of a binomial count, which is that of
+    a normal one, and no more than twice the variance.
+
+    Args:
+        made: made-up records; public.
+        shares: (cells, labels) that the model gives to labels in the cells.
+        n: the number of records, about.
+    """
+    sizes = torch.from_numpy(np.bincount(crossing.cells_of(made.codes), minlength=crossing.cells) * (n / len(made)))
+    variance = sizes[:, None] * shares * (1.0 - shares)
+    return float(torch.minimum((2.0 / math.pi * variance).sqrt(), 2.0 * variance).sum()) / n

@@ -18,7 +18,7 @@ from lightning_dpgen.measure.clipped_gaussians import through_clipping
 from lightning_dpgen.measure.posed import TRIAL, Posed, Upright, pays_off, trial
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.shrinkage import factors_of, likely_counts, likely_differences, likely_means
-from lightning_dpgen.measure.statistics import Counts, Histogram, Means, Squares, Statistic, check_radius
+from lightning_dpgen.measure.statistics import UNITS, Counts, Histogram, Means, Squares, Statistic, check_radius
 from lightning_dpgen.measure.value_curve import curve
 from lightning_dpgen.measure.workload import State, Workload, check_share
 from lightning_dpgen.models.bases import Basis, cosines
@@ -117,16 +117,16 @@ class GaussianRecipe(Recipe):
         first, of_cells = (left, 0.0) if self.cells == 1 else (left * (1.0 - self.cells_share), left * self.cells_share)
         found = (
             *before,
-            Workload(MEANS, weights, largest, first * share),
-            Workload(SQUARES, {"squares": 1.0}, largest, first * (1.0 - share)),
+            Workload(MEANS, weights, largest, first * share, units=UNITS),
+            Workload(SQUARES, {"squares": 1.0}, largest, first * (1.0 - share), units=UNITS),
         )
         if self.cells == 1:
             return found
         weights = {"counts": _CELL_COUNTS, "means": 1.0 - _CELL_COUNTS}
         return (
             *found,
-            Workload(CELL_MEANS, weights, largest, of_cells * _CELL_MEANS),
-            Workload(CELL_SQUARES, {"squares": 1.0}, largest, of_cells * (1.0 - _CELL_MEANS)),
+            Workload(CELL_MEANS, weights, largest, of_cells * _CELL_MEANS, units=UNITS),
+            Workload(CELL_SQUARES, {"squares": 1.0}, largest, of_cells * (1.0 - _CELL_MEANS), units=UNITS),
         )
 
     @property

@@ -47,6 +47,7 @@ _PLACES, _SEARCHED = 19, 10
 # Bits of the bound of a gradient, and of the length of usual features, so that both factors of a gradient have about as
 # many; features are shorter than 2^30 units.
 _GRADIENT_BITS, _FEATURE_BITS, _LONGEST = 30, 15, 2.0**29
+GRADIENT_UNITS = {"gradient": 2.0 ** (_GRADIENT_BITS + 1)}
 # Records whose gradients, of fewer than 2^31 units, are added up exactly in float64.
 _AT_ONCE = 1 << 20
 # Records whose squared lengths are looked up together.
@@ -146,7 +147,7 @@ def label_workload(n: int, share: float, *, agreement: bool) -> Workload:
         ('labels', 4, 0.27)
     """
     weights = {"gradient": 1.0 - _AGREEMENT, "agreement": _AGREEMENT} if agreement else {"gradient": 1.0}
-    return Workload(LABELS, weights, n, share, _ROUNDS)
+    return Workload(LABELS, weights, n, share, _ROUNDS, units=GRADIENT_UNITS)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from lightning_dpgen.measure.series_statistics import CharacteristicFunctions, C
 from lightning_dpgen.measure.series_waves import SeriesWaves
 from lightning_dpgen.measure.shrinkage import likely_counts, likely_means
 from lightning_dpgen.measure.sketched_mixture import draw_frequencies, fit_mixture
-from lightning_dpgen.measure.statistics import Counts, Means, Statistic
+from lightning_dpgen.measure.statistics import UNITS, Counts, Means, Statistic
 from lightning_dpgen.measure.wave_scales import find_scales, largest_wave, scale_edges
 from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.bases import cosines, unit_values
@@ -84,10 +84,8 @@ class SeriesRecipe(Recipe):
     def workloads(self) -> tuple[Workload, ...]:
         """Histograms of readings and of waves; counts, means and second moments; shapes."""
         parts = ({"values": 1.0}, {"scales": 1.0}, _PARTS, {"shapes": 1.0})
-        largest = self.n / self.k
-        return tuple(
-            Workload(stage, part, largest, share) for part, (stage, share) in zip(parts, _SHARES.items(), strict=True)
-        )
+        parted = zip(parts, _SHARES.items(), strict=True)
+        return tuple(Workload(stage, part, self.n / self.k, share, units=UNITS) for part, (stage, share) in parted)
 
     @property
     def from_fits(self) -> frozenset[str]:

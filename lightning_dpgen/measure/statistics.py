@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.clustering.features import FEATURE_NORM, Features
-from lightning_dpgen.clustering.fixed_point import DOUBLE, rounded_rows, unit_of
+from lightning_dpgen.clustering.fixed_point import DOUBLE, ROW_BITS, rounded_rows, unit_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
@@ -26,6 +26,8 @@ _AT_ONCE = 1 << 20
 # The length, in units, of the longest rows of which squares and outer products are summed: those of 2^30 rows, a thousand
 # million, add up within int64.
 SQUARE_LENGTH = 2**16
+# The most units of the bounds of `Means`, and of sums of outer products, by the names that recipes give them.
+UNITS = {"means": 2.0 ** (ROW_BITS + 1), "squares": float(SQUARE_LENGTH**2), "moments": float(SQUARE_LENGTH**2)}
 
 
 class Statistic(ABC):

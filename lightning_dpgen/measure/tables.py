@@ -20,8 +20,10 @@ from lightning_dpgen.measure.crossings import (
     EFFECT,
     EVIDENCE,
     CrossingCounts,
+    bytes_of_crossings,
     count_crossings,
     crossing_workloads,
+    explained_by_chance,
     label_shares,
     possible_crossings,
 )
@@ -261,11 +263,12 @@ class TableRecipe(Recipe):
 
     @property
     def fit_bytes(self) -> int:
-        """About how many bytes a fit takes: for the cells of all tables, and for what trees make of each component."""
+        """About how many bytes a fit takes: for cells of all tables, what trees make of each component, and crossings."""
         cells = sum(tables.shape[0] for tables in self.tables.values())
         sizes = self.schema.layout.groups
         in_trees = min(sum(sizes) * max(sizes), MOST_CELLS * len(sizes) // 4)
-        return _BYTES_ANYWAY + _BYTES_OF_CELL * cells + _BYTES_IN_TREES * self.k * in_trees
+        crossed = bytes_of_crossings(self.schema.layout) if self.crossed and self.label_share else 0
+        return _BYTES_ANYWAY + _BYTES_OF_CELL * cells + _BYTES_IN_TREES * self.k * in_trees + crossed
 
     def _measured(self, state: State) -> tuple[dict[str, Marginals], Mapping[str, Measured]]:
         """Return the tables that were measured, and what was found."""
@@ -319,20 +322,27 @@ class TableRecipe(Recipe):
 
     def _counts(self, state: State, places: Sequence[int], *, choice: bool = True) -> CrossingCounts:
         """Return the counts of the crossings at some places, beside what is known of the label already."""
-        possible, made = self._possible(state), self._fitted(state)[1]
+        some = ([own[place] for place in places] for own in (self._possible(state), self._known(state)))
+        return CrossingCounts(self.schema.layout, *some, choice=choice)
+
+    def _known(self, state: State) -> list[Tensor]:
+        """Return the shares of labels in the cells of all crossings, as columns tell them by themselves."""
         if "known" not in self._last:
             shares = self._regression(state, []).shares
-            self._last["known"] = [label_shares(crossing, made.records, shares) for crossing in possible]
-        some = ([own[place] for place in places] for own in (possible, self._last["known"]))
-        return CrossingCounts(self.schema.layout, *some, choice=choice)
+            self._last["known"] = label_shares(self._possible(state), self._fitted(state)[1].records, shares)
+        return self._last["known"]
 
     def _crossings(self, state: State) -> list[Crossing]:
         """Return the crossings that have been chosen and explain enough."""
         if not state.get(EVIDENCE):
             return []
-        chosen, possible = self._left(state)[0], self._possible(state)
-        explained = state[EVIDENCE][0]["scores"].sums / total_of(*self._measured(state))
-        return [possible[place] for place, part in zip(chosen, explained, strict=True) if part > EFFECT]
+        possible, known, made = self._possible(state), self._known(state), self._fitted(state)[1].records
+        total, found = total_of(*self._measured(state)), []
+        for place, score in zip(self._left(state)[0], state[EVIDENCE][0]["scores"].sums.tolist(), strict=True):
+            chance = explained_by_chance(possible[place], made, known[place], total)
+            if score / total > EFFECT + chance:
+                found.append(possible[place])
+        return found
 
     def _regression(self, state: State, crossings: Sequence[Crossing]) -> LabelRegression:
         """Return the regression of the label, with these crossings."""

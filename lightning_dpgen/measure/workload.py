@@ -6,7 +6,7 @@ import hashlib
 import numbers
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -20,6 +20,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import report_noisy_max, rounded_gaussian
 from lightning_dpgen.privacy.plain_text import listed
+from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.whole_sums import check_multiples, check_steps
@@ -59,6 +60,8 @@ class Workload:
         max_noise: about the number of records behind a number: if the noise outweighs them all, a plan is refused.
         share: share of what a recipe may spend, in mu^2.
         rounds: number of accesses; the statistics of one may depend on the results of those before it.
+        units: of how many of its units the bound of a statistic is at most, by names; others have coarse units. Noise of
+            too many units is refused with the plan.
         chooses: whether an access tells which of the scores of its statistic is large, by the exponential mechanism
             (`mechanisms.report_noisy_max`), and no sums.
 
@@ -72,6 +75,7 @@ class Workload:
     share: float = 1.0
     rounds: int = 1
     chooses: bool = False
+    units: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         weighed = (
@@ -102,6 +106,16 @@ class Workload:
         return StageSpec(
             self.stage, self.noise_shares, self.rounds, max_noise=self.max_noise, share=share * self.share, kinds=kinds
         )
+
+    def check_units(self, plan: Plan) -> None:
+        """Refuse a plan whose noise has more units than are drawn, before anything is spent.
+
+        Raises:
+            ValueError: naming the noise.
+        """
+        multipliers = plan.stage(self.stage).access.multipliers
+        for name in self.noise_shares.keys() & self.units:
+            check_steps(f"{self.stage}: {name}", multipliers[name] * self.units[name] * plan.max_rows)
 
     def measure(
         self,

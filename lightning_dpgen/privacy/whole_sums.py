@@ -36,7 +36,7 @@ def check_steps(name: str, steps: float) -> None:
     if not steps <= LARGEST_SIGMA / 2.0:
         raise ValueError(
             f"noise {name!r} has a standard deviation of {steps:.1e} units, expected at most 2^44: it would outweigh all "
-            "records; raise epsilon, or the share of it"
+            "records; raise epsilon, or the share of it, or let a person have fewer records"
         )
 
 

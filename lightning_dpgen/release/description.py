@@ -27,9 +27,11 @@ LABELLED = "labelled"
 CROSSINGS = "crossings"
 # The key of the share of rows that keep all constraints of a table as the model first draws them; nothing reads it again.
 KEPT = "kept_at_first_draw"
+# The model of tables of which pairs are not counted.
+COPULA = "copula"
 # The models that are fitted to measured statistics, by the kind of the records; tables of an earlier planner, too.
 MEASURED = {
-    "table": ("forest_mixture", "product_mixture", "copula"),
+    "table": ("forest_mixture", "product_mixture", COPULA),
     "baskets": ("product_mixture",),
     "images": ("gaussian_mixture",),
     "series": ("series_mixture",),

@@ -17,7 +17,7 @@ from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, paragraphs, selected
 from lightning_dpgen.release.files import CERTIFICATE, SYNTHETIC
 from lightning_dpgen.release.hazards import RELATIONS, exact, generators_that_are_not_ciphers, hazards_of
-from lightning_dpgen.release.report import describe, describe_purchase, environment
+from lightning_dpgen.release.report import describe_purchase, describe_stage, environment
 from lightning_dpgen.release.text import listed, markdown, printable, value_text
 from lightning_dpgen.release.verdict import Verdict
 
@@ -251,7 +251,7 @@ def _stages(certificate: dict[str, Any]) -> Iterator[dict[str, str]]:
         yield {
             "name": _cell(printable(stage["name"], 80)),
             "bought": describe_purchase(stage["name"]) or "not described",
-            "how": _cell(describe(stage["event"])),
+            "how": _cell(describe_stage(certificate, stage)),
             "epsilon": "none stated" if stage["epsilon"] is None else exact(stage["epsilon"]),
         }
 

@@ -31,9 +31,9 @@ _WITHOUT_SAMPLING = {"ComposedDpEvent", "SelfComposedDpEvent", "GaussianDpEvent"
 # The stages that measure statistics, or find what is not declared; all others may train a network. They are written out,
 # since what draws them takes seconds to import.
 MEASURING = frozenset({
-    "first pass", "feature moments", "clustering", "final pass", "tables", "items", "pairs", "poses", "means", "squares",
-    "cell means", "cell squares", "values", "scales", "moments", "shapes", "spreads", "crossings", "evidence", "labels",
-    "fidelity", "rows", "clipped",
+    "first pass", "feature moments", "clustering", "final pass", "tables", "margins", "scores", "items", "pairs", "poses",
+    "means", "squares", "cell means", "cell squares", "values", "scales", "moments", "shapes", "spreads", "crossings",
+    "evidence", "labels", "fidelity", "rows", "clipped",
 })  # fmt: skip
 
 

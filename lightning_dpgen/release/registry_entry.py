@@ -14,7 +14,7 @@ from lightning_dpgen.privacy.pld import REPLACE_ONE, ZERO_OUT
 from lightning_dpgen.release.certificate import TRUNCATED_LOTS, found_privately, selected
 from lightning_dpgen.release.files import PROJECTED, SYNTHETIC
 from lightning_dpgen.release.hazards import RELATIONS, exact
-from lightning_dpgen.release.report import describe
+from lightning_dpgen.release.report import describe_stage
 from lightning_dpgen.release.text import listed, markdown, printable
 
 
@@ -153,6 +153,6 @@ def _tuning(certificate: dict[str, Any]) -> str:
 
 
 def _mechanisms(certificate: dict[str, Any]) -> str:
-    stages = "; ".join(f"{printable(stage['name'], 80)}: {describe(stage['event'])}" for stage in certificate["stages"])
+    stages = "; ".join(f"{printable(own['name'], 80)}: {describe_stage(certificate, own)}" for own in certificate["stages"])
     versions = ", ".join(f"{name} {version}" for name, version in certificate["versions"].items())
     return markdown(f"{stages}. Random words: {certificate['noise']['source']}. Software: {versions}.")

@@ -11,6 +11,8 @@ from typing import Any
 
 import jinja2
 
+from lightning_dpgen.privacy.access import dominating_laplace
+from lightning_dpgen.privacy.drawn_noise import NOISY_MAX
 from lightning_dpgen.privacy.exact_unit import read_unit
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
@@ -70,8 +72,9 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Se
         shown: other values that the pages show.
     """
     mechanisms = [
-        {"name": s["name"], "bought": describe_purchase(s["name"]), "what": describe(s["event"]), "epsilon": s["epsilon"]}
-        for s in certificate["stages"]
+        {"name": own["name"], "bought": describe_purchase(own["name"]), "what": describe_stage(certificate, own)}
+        | {"epsilon": own["epsilon"]}
+        for own in certificate["stages"]
     ]
     known = {
         "mechanisms": mechanisms,
@@ -213,38 +216,63 @@ def describe_purchase(stage: str) -> str:
     return _BOUGHT.get(stage, "")
 
 
-def describe(tree: dict[str, Any]) -> str:
+def describe_stage(certificate: dict[str, Any], stage: dict[str, Any]) -> str:
+    """Say in words how a stage of a certificate is protected: its event, and whether it stands for a choice."""
+    drawn = [own for own in certificate["noise"]["others"] if own["stage"] == stage["name"]]
+    return describe(stage["event"], [own["multiplier"] for own in drawn if own["mechanism"] == NOISY_MAX])
+
+
+def describe(tree: dict[str, Any], choices: Sequence[float] = ()) -> str:
     """Say an event tree in words.
+
+    Args:
+        choices: the multipliers of choices by the exponential mechanism, whose events are written as those of noise.
 
     Example:
         >>> describe({"type": "SelfComposedDpEvent", "count": 3,
         ...           "event": {"type": "GaussianDpEvent", "noise_multiplier": 2.0}})
         '3 times: Gaussian noise, multiplier 2'
+        >>> describe({"type": "LaplaceDpEvent", "noise_multiplier": 10.0}, choices=[10.0])
+        'a choice by the exponential mechanism, epsilon 0.1, accounted for as Laplace noise of multiplier 10'
     """
     kind = tree["type"]
     if kind == "GaussianDpEvent":
         return f"Gaussian noise, multiplier {tree['noise_multiplier']:.4g}"
     if kind == "PoissonSampledDpEvent":
-        return f"each record with probability {tree['sampling_probability']:.4g}, {describe(tree['event'])}"
+        return f"each record with probability {tree['sampling_probability']:.4g}, {describe(tree['event'], choices)}"
     if kind == "SelfComposedDpEvent":
-        return f"{tree['count']:,} times: {describe(tree['event'])}"
+        return f"{tree['count']:,} times: {describe(tree['event'], choices)}"
     if kind == "CorrelatedGaussianDpEvent":
         return _correlated(tree)
     if kind == "ComposedDpEvent":
         if [event["type"] for event in tree["events"]] == ["PoissonSampledDpEvent", "EpsilonDeltaDpEvent"]:
             lot, failure = tree["events"]
             at_most = f"{round_up(failure['delta'], 4):g}"
-            return f"{describe(lot)}; a cut of the lot tells of a record with probability at most {at_most}"
-        return "; ".join(describe(event) for event in tree["events"])
+            return f"{describe(lot, choices)}; a cut of the lot tells of a record with probability at most {at_most}"
+        return "; ".join(describe(event, choices) for event in tree["events"])
     if kind == "LaplaceDpEvent":
-        # Other pure noise (spherical or discrete noise, a noisy maximum) is written so, too.
-        return f"pure noise, accounted for as Laplace noise of multiplier {tree['noise_multiplier']:.4g}"
+        # Spherical and discrete noise are written so, too, and the choices of trials, whose noises no certificate lists.
+        multiplier = tree["noise_multiplier"]
+        epsilons = [1.0 / own for own in choices if _stands_for(own, multiplier)]
+        drawn = (
+            f"a choice by the exponential mechanism, epsilon {round_up(epsilons[0], 4):g}"
+            if epsilons
+            else "a pure mechanism"
+        )
+        return f"{drawn}, accounted for as Laplace noise of multiplier {multiplier:.4g}"
     if kind == "EpsilonDeltaDpEvent":
         return f"what one record alone holds is seen with probability at most {round_up(tree['delta'], 4):g}"
     if kind == "RepeatAndSelectDpEvent":
-        return f"the best of a secret number of trials, {tree['mean']:g} on average, each: {describe(tree['event'])}"
+        return (
+            f"the best of a secret number of trials, {tree['mean']:g} on average, each: {describe(tree['event'], choices)}"
+        )
     if kind == "OneOfDpEvent":
-        return " or ".join(describe(event) for event in tree["events"])
+        return " or ".join(describe(event, choices) for event in tree["events"])
     if kind == "NonPrivateDpEvent":
         return "no noise"
     return kind
+
+
+def _stands_for(choice: float, multiplier: float) -> bool:
+    """Return whether Laplace noise of a multiplier is what a choice of another is accounted for as, at any delta."""
+    return any(math.isclose(multiplier, own, rel_tol=1e-9) for own in (choice, dominating_laplace(1.0 / choice)))

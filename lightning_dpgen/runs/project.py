@@ -96,7 +96,7 @@ def _open(
             unless_it_fits.pop_all()
         return account
     plan = settings.plan()
-    reporter.say(budget_table(plan))
+    reporter.say(budget_table(plan, pure="pure"))
     reporter.warn(study_delta_warning(study, rows.shape[0]))
     reporter.say(check_study(study, plan))
     reporter.warn(mark(study, spec.privacy, [] if spec.data.source == "blobs" else records))

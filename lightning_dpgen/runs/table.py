@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from lightning_dpgen.data.value_grid import without_level
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
-from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
+from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
@@ -15,18 +15,19 @@ from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.specs.modules import rules_of
 from lightning_dpgen.specs.settings import Settings
 
-_KINDS = {GAUSSIAN: "Gaussian", LAPLACE: "Laplace", PURE: "pure"}
+_KINDS = {GAUSSIAN: "Gaussian", LAPLACE: "Laplace"}
 _METHODS = {"pld": "privacy loss distributions", "closed form": "closed form", "rdp": "Renyi moments"}
 # The sets of columns that are listed.
 _MOST_SETS = 20
 _HEADER = ("stage", "mechanism", "noise multiplier", "steps", "share", "epsilon alone")
 
 
-def budget_table(plan: Plan, *, of_person: bool = False) -> str:
+def budget_table(plan: Plan, *, of_person: bool = False, pure: str = "exponential mechanism") -> str:
     """Return the plan as text: a line a stage, and the total at delta under the named relation.
 
     Args:
         of_person: whether the unit is a person, even where a person has one record.
+        pure: what is known by its epsilon alone.
 
     A share is that of mu^2 (Gaussian differential privacy), at delta 0 of epsilon; the last stage takes what is left.
     """
@@ -35,7 +36,7 @@ def budget_table(plan: Plan, *, of_person: bool = False) -> str:
     for stage in plan.stages:
         access = stage.access
         noises = _noises(access.multipliers)
-        kinds = "/".join(dict.fromkeys(_KINDS[access.kind(name)] for name in access.multipliers))
+        kinds = "/".join(dict.fromkeys(_KINDS.get(access.kind(name), pure) for name in access.multipliers))
         sampled = f"{kinds}, Poisson q = {access.sample_rate:.3g}" if access.sample_rate < 1 else f"{kinds}, full pass"
         epsilon = plan.cost_of(events[stage.name]).epsilon if plan.private else 0.0
         alone = f"{round_up(epsilon, 4):g}" if plan.private else "none"

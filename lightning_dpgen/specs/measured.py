@@ -87,9 +87,9 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         check_label(spec, schema, has["label_share"] if spec.label_share is None else spec.label_share)
     for name, value in spec.given().items():
         if name not in (*has, "name", "symmetries") and not (name == "crossings" and value is False):
-            raise UsageError(
-                f"model.{name}={shown(value)}: model={spec.name} has no such setting for records of kind {schema.kind}"
-            )
+            # Pairs of so many columns are not counted.
+            which = f"a table of {len(schema.choices):,} columns" if not has else f"records of kind {schema.kind}"
+            raise UsageError(f"model.{name}={shown(value)}: model={spec.name} has no such setting for {which}")
     spec = spec.changed(**has | spec.given(*has), symmetries=_symmetries(spec.symmetries, schema))
     spec = spec.changed(crossings=spec.crossings or None)
     if spec.waves is not None and spec.waves > layout.units:

@@ -22,7 +22,9 @@ from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.value_grid import VALUES_OF, values_of
 from lightning_dpgen.gradients.clipping import ClippingRule
+from lightning_dpgen.measure.labels import label_workload
 from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics.fidelity import fidelity_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accountant_names import PLD
@@ -140,18 +142,22 @@ class Settings:
         """
         try:
             specs = self.specs()
-            if promise is not None:
-                return make_rest(promise, specs)
-            privacy = self.spec.privacy
-            return make_plan(
-                specs,
-                epsilon=privacy.target,
-                delta=privacy.delta,
-                max_rows=self.spec.data.most_rows,
-                accountant=privacy.accountant or PLD,
-            )
+            privacy, most = self.spec.privacy, self.spec.data.most_rows
+            by = {"epsilon": privacy.target, "delta": privacy.delta, "accountant": privacy.accountant or PLD}
+            plan = make_plan(specs, **by, max_rows=most) if promise is None else make_rest(promise, specs)
+            for workload in self._workloads:
+                workload.check_units(plan)
+            return plan
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+    @property
+    def _workloads(self) -> Sequence[Workload]:
+        """The accesses that measure statistics: all of a recipe, or those of the label of a network."""
+        if not self.trained:
+            return self.recipe.workloads
+        share = self.spec.model.label_share
+        return [label_workload(self.n, share, agreement=False)] if share else []
 
     def specs(self) -> list[StageSpec]:
         """Return the stages of the run as they are asked for, in their order.

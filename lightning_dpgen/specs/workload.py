@@ -96,7 +96,7 @@ def _check_names(sets: Sequence[Sequence[str]], schema: TableSchema) -> None:
     columns = {column.name for column in schema.columns}
     seen: set[frozenset[str]] = set()
     for own in sets:
-        told = f"data.workload: [{listed(own)}]"
+        told = f"data.workload: [{listed(map(shown, own))}]"
         if len(own) > _MOST_COLUMNS:
             raise UsageError(f"{told}: has {len(own):,} columns: expected 1 to {_MOST_COLUMNS}")
         for name in own:
@@ -109,7 +109,7 @@ def _check_names(sets: Sequence[Sequence[str]], schema: TableSchema) -> None:
             if name in columns:
                 raise UsageError(f"{told}: column {name!r} is not learned (type: drop or fake); leave it out")
             near = suggest(name, counted)
-            raise UsageError(f"{told}: there is no column {name!r}: expected some of {listed(counted)}{near}")
+            raise UsageError(f"{told}: there is no column {shown(name)!r}: expected some of {listed(counted)}{near}")
         if len(set(own)) < len(own):
             raise UsageError(f"{told}: names a column twice: expected each once")
         if frozenset(own) in seen:

@@ -13,6 +13,7 @@ from typing import Any
 
 from lightning_dpgen.data.tables.row_rules import FOUND
 from lightning_dpgen.data.value_grid import VALUES_OF
+from lightning_dpgen.measure.copulas import CopulaRecipe
 from lightning_dpgen.measure.crossings import CHOSEN, EVIDENCE
 from lightning_dpgen.models.crossings import Crossed, read_crossings
 from lightning_dpgen.models.trained import TRAINED
@@ -27,8 +28,8 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.reference import read_reference
 from lightning_dpgen.privacy.rounding import round_down
 from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.release.description import COPULA, LABELLED, MEASURED, MEASURED_KINDS, PLAIN_WEIGHTS, PROJECTION
 from lightning_dpgen.release.description import CROSSINGS as CROSSED
-from lightning_dpgen.release.description import LABELLED, MEASURED, MEASURED_KINDS, PLAIN_WEIGHTS, PROJECTION
 from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.run_names import in_words, names_of_a_run
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
@@ -117,7 +118,7 @@ def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tupl
             problems = [*_given_noises(specs, certificate), *_unused(specs, certificate)]
             return problems[:_MOST_SAID], [], [] if problems else [_EARLIER]
         plan = _planned(settings, certificate)
-        problems = [*unplanned_events(plan, certificate), *_noises(plan, settings, certificate)]
+        problems = [*unplanned_events(plan, certificate), *_noises(plan, certificate), *_bounds(settings, certificate)]
     # Settings of strangers may end anywhere in the planner.
     except Exception as error:
         return [unplannable(error)], [], []
@@ -204,7 +205,8 @@ def _of_model(settings: Settings, specs: Sequence[StageSpec], model: Mapping[str
     elif settings.trained:
         fits = kind == TRAINED[spec.name].kind
     else:
-        fits = kind in MEASURED[schema.kind]
+        of_copula = isinstance(settings.recipe, CopulaRecipe)
+        fits = kind in MEASURED[schema.kind] and (kind == COPULA) == of_copula
     if not fits:
         yield f"declared.model: a model of {spec.title!r} is declared, and one of kind {kind!r} is released"
     if settings.trained and model.get("k") != settings.split.k:
@@ -322,7 +324,25 @@ def unplanned_events(plan: Plan, certificate: Mapping[str, Any]) -> Iterator[str
         yield f"stage {last.name!r}: {count:,} accesses are stated, and these settings plan {last.count:,}"
 
 
-def _noises(plan: Plan, settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
+def _bounds(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
+    """Give counts of a table whose stated bound is not the one by which a record moves them: it follows from settings."""
+    due = {}
+    if settings.schema.kind == "table" and not settings.trained:
+        first = settings.recipe.workloads[0].stage
+        due = {(first, name): counts.bound for name, counts in settings.recipe.statistics(first, {}).items()}
+    for entry in certificate["noise"]["sums"]:
+        stage = entry["stage"]
+        for name in entry["names"]:
+            bound = 1.0 if stage == FIRST_PASS and name.startswith(VALUES_OF) else due.get((stage, name))
+            stated = entry["bound_in_units"]
+            if bound is not None and not (entry["unit"] == "1" and math.isclose(stated, bound, rel_tol=_ROUNDING)):
+                yield (
+                    f"noise of stage {stage[:80]!r}: a record moves the counts {name[:80]!r} by {bound:.6g}, and stated is "
+                    f"{stated:.6g} times {entry['unit'][:40]}"
+                )
+
+
+def _noises(plan: Plan, certificate: Mapping[str, Any]) -> Iterator[str]:
     """Give a noise whose multiplier is not the planned one."""
     for entry in _entries(certificate):
         multipliers = plan.stage(entry["stage"]).access.multipliers

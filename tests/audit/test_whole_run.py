@@ -12,8 +12,11 @@ from contracts.changes import ROUNDED_NOISE, change
 from lightning_dpgen.audit.bound import paired_shift
 from lightning_dpgen.audit.replay import check_replayable
 from lightning_dpgen.audit.whole_run import attack_run
+from lightning_dpgen.data import value_tree
+from lightning_dpgen.measure.crossings import CrossingCounts
 from lightning_dpgen.measure.labels import Agreement
-from lightning_dpgen.measure.statistics import Means, Squares
+from lightning_dpgen.measure.series_statistics import SecondMoments
+from lightning_dpgen.measure.statistics import Marginals, Means, Squares
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import Access
@@ -21,38 +24,54 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.attacked import MeasuredRun
+from lightning_dpgen.specs import measured
 from lightning_dpgen.specs.run import read_audit
 from lightning_dpgen.specs.sources import source_of
 
-SCHEMA = """
+SCHEMAS = {
+    "own": """
 label: ill
 columns:
   age: {type: integer, low: 0, high: 99}
   city: {type: category, values: [Rome, Paris, Ur]}
   ill: {type: boolean}
-"""
-# Each of many labels is rare where the others are, so a record moves the scores of crossings nearly by their bound.
-MANY = """
+""",
+    # Each of many labels is rare where the others are, so a record moves the scores of crossings nearly by their bound.
+    "many labels": """
 label: ill
 columns:
   age: {type: integer, low: 0, high: 99, bins: 5}
   city: {type: category, values: [Rome, Paris, Ur]}
   smoker: {type: boolean}
   ill: {type: category, values: [no, a, b, c, d, e, f, g]}
-"""
-# One column of no label, in one access.
-ALONE = "columns: {city: {type: category, values: [Rome, Paris, Ur]}}"
-TABLE = ["data=table", "data.n=3000", "model.components=2"]
-CROSSED = ["data=table", "data.n=50000", "model.components=2", "data.bins_share=0"]
+""",
+    # The values of a category are counted first where they are as many as these.
+    "many values": f"columns: {{city: {{type: category, values: {[*range(1001)]}}}, ill: {{type: boolean}}}}",
+    # Learned as a table of a hundred numbers is.
+    "many numbers": f"columns: {{{', '.join(f'c{place}: {{type: integer, low: 0, high: 3}}' for place in range(8))}}}",
+    # One column of no label, in one access.
+    "alone": "columns: {city: {type: category, values: [Rome, Paris, Ur]}}",
+}
+TABLE = ["data=table", "data.schema=own", "data.n=3000", "model.components=2"]
+CROSSED = ["data=table", "data.schema=many labels", "data.n=50000", "model.components=2", "data.bins_share=0"]
+ASKED = [*TABLE, "model.label_share=0", "data.workload=[[age,ill],[city],[ill,city,age]]"]
+VALUES = ["data=table", "data.schema=many values", "data.n=3000", "model.components=2", "data.bins_share=0.2"]
+NUMBERS = ["data=table", "data.schema=many numbers", "data.n=3000", "data.bins_share=0"]
+ALONE = ["data=table", "data.schema=alone", "data.n=3000", "model.components=2"]
 DIGITS = ["data=digits", "model.waves=6"]
+PERSONS = ["data.person=who", "data.max_rows=3"]
 KINDS = {
     "table": [*TABLE, "model.label_share=0"],
     "table and figure": [*TABLE, "model.label_share=0", "privacy.fidelity_share=0.1"],
-    "persons": [*TABLE, "model.label_share=0", "data.person=who", "data.max_rows=3", "data.bins_share=0.1"],
+    "persons": [*TABLE, "model.label_share=0", *PERSONS, "data.bins_share=0.1"],
     "bought number": [*TABLE, "model.label_share=0", "data.n=null", "data.n_share=0.02", "privacy.delta=1e-5"],
     "label": [*TABLE, "model.label_share=0.3"],
     "crossings": CROSSED,
-    "asked for": [*TABLE, "model.label_share=0", "data.workload=[[age,ill],[city],[ill,city,age]]"],
+    "asked for": ASKED,
+    "many values": VALUES,
+    "many values of persons": [*VALUES, *PERSONS],
+    "many numbers": NUMBERS,
+    "many numbers of persons": [*NUMBERS, *PERSONS],
     "pictures": DIGITS,
     "pictures and figure": [*DIGITS, "privacy.fidelity_share=0.1"],
     "baskets": ["data=bms_webview1", "model.components=3"],
@@ -71,13 +90,18 @@ REACHED_OF = {"crossings": {"labels: agreement": 0.05}}
 
 
 @pytest.fixture
-def attack(tmp_path):
+def attack(tmp_path, monkeypatch):
     """Attack a run of these settings by so many trials, at all neighbours or the last few."""
 
-    def call(*words, trials, count=14, last=None, schema=SCHEMA):
-        (tmp_path / "own.schema.yaml").write_text(schema)
-        table = [f"data.schema={tmp_path / 'own.schema.yaml'}"] if "data=table" in words else []
-        spec = read_audit([*words, *table, "model=measured", "privacy.epsilon=1"])
+    def call(*words, trials, count=14, last=None):
+        settings = dict(word.split("=", 1) for word in words)
+        schema = settings.get("data.schema")
+        monkeypatch.setattr(measured, "takes_copula", lambda *_: schema == "many numbers")
+        if schema is not None:
+            settings["data.schema"] = str(tmp_path / "own.schema.yaml")
+            (tmp_path / "own.schema.yaml").write_text(SCHEMAS[schema])
+        words = [f"{name}={value}" for name, value in settings.items()]
+        spec = read_audit([*words, "model=measured", "privacy.epsilon=1"])
         run = MeasuredRun(spec, source_of(spec.data), count)
         pairs = list(run.neighbours())
         return attack_run(run, run.plan, pairs if last is None else pairs[-last:], trials, 0.9999, seed=1)
@@ -87,7 +111,7 @@ def attack(tmp_path):
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS])
 def test_what_is_shipped_is_tight_and_not_refuted(attack, kind):
-    found = attack(*KINDS[kind], trials=60 if kind in QUICK else 200, schema=MANY if kind == "crossings" else SCHEMA)
+    found = attack(*KINDS[kind], trials=60 if kind in QUICK else 200)
     assert not found.refuted, found
     # Neighbours attain the sensitivity in nearly all accesses at once.
     assert TIGHT.get(kind, 0.97) * found.whole.claim < found.whole.attained <= found.whole.claim * (1 + 1e-9)
@@ -102,7 +126,7 @@ def test_what_is_shipped_is_tight_and_not_refuted(attack, kind):
 @pytest.mark.slow
 def test_many_trials_come_within_a_tenth(attack):
     """A bound of 1,000 trials at confidence 0.9999 is 4.3 * 0.79 / sqrt(1,000) below: 10.7 %, give or take 2.5 %."""
-    found = attack("data=table", "data.n=3000", "model.components=2", trials=1000, last=2, schema=ALONE)
+    found = attack(*ALONE, trials=1000, last=2)
     assert 0.8 < found.whole.shown.low / found.whole.claim < 1.0 and not found.refuted
 
 
@@ -134,11 +158,27 @@ BROKEN = {
     "a choice by the scores themselves": (
         mechanisms.report_noisy_max, {"if multiplier == 0.0:": "if multiplier:"}, CROSSED, "the whole run",
         "was not drawn"),
+    "how much crossings tell, with half the bound": (
+        CrossingCounts.__init__, {"else 2.0 * math.sqrt": "else math.sqrt"}, CROSSED, "evidence", ""),
+    "counts that are asked for, with half the bound": (
+        Marginals.__init__, {"math.sqrt(len(self.tables))": "max(math.sqrt(len(self.tables)) / 2, 1)"}, ASKED,
+        "tables: workload", ""),
+    "counts of values with half the noise": (
+        value_tree._children, {"sensitivity=1.0": "sensitivity=0.5"}, VALUES, "first pass", ""),
+    "moments of numbers that are not shortened": (
+        SecondMoments.sums, {"self._radius, self._radius /": "9 * self._radius, self._radius /"}, NUMBERS, "scores", ""),
+    "moments of numbers with half the bound": (
+        SecondMoments.__init__, {"self.unit = radius**2,": "self.unit = radius**2 / 2,"}, NUMBERS, "scores", ""),
     "a bound of the label two fifths too small": (
         Agreement.sums, {".sum(dim=0)": ".mul(5).sum(dim=0) // 3"}, KINDS["label"],
         "labels: agreement", ""),
 }  # fmt: skip
-SOON = ("a bound a tenth too small", "a vector that depends on other records", "a value beside the noise")
+SOON = (
+    "moments of numbers with half the bound",
+    "a bound a tenth too small",
+    "a vector that depends on other records",
+    "a value beside the noise",
+)
 
 
 def test_accesses_that_follow_from_one_fit_are_held_together():
@@ -156,9 +196,7 @@ def test_a_broken_run_is_refuted(attack, monkeypatch, case):
     function, lines, words, expected, said = BROKEN[case]
     with monkeypatch.context() as patch:
         change(patch, function, lines)
-        last = 2 if case in SOON else None
-        schema = MANY if words is CROSSED else SCHEMA
-        found = attack(*words, trials=200 if "counted" in case else 30, last=last, schema=schema)
+        found = attack(*words, trials=200 if "counted" in case else 30, last=2 if case in SOON else None)
     assert expected in {one.what for one in found.refuted}, found
     assert said in (found.whole.leak or "")
 
@@ -170,7 +208,7 @@ def test_noise_three_tenths_too_small_is_seen_by_trials_alone(attack, monkeypatc
     """
     with monkeypatch.context() as patch:
         change(patch, PrivateStream.add_rounded_normal_, {"part.numel(), sigma)": "part.numel(), 0.7 * sigma)"})
-        found = attack("data=table", "data.n=3000", "model.components=2", trials=500, last=2, schema=ALONE)
+        found = attack(*ALONE, trials=500, last=2)
     assert found.whole in found.refuted and not found.whole.too_long and found.whole.leak is None
 
 

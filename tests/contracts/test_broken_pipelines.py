@@ -99,6 +99,9 @@ from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.measure import labels
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.classifier import Spreads
+from lightning_dpgen.measure.crossings import CrossingCounts
+from lightning_dpgen.measure.series_statistics import SecondMoments
+from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
@@ -165,6 +168,8 @@ baskets_cost = functools.partial(whole_runs.no_one_costs_a_run_more_than_its_acc
 classifiers_cost = functools.partial(whole_runs.no_one_costs_a_run_more_than_its_accesses, "pictures and their classifier")
 persons_cost = functools.partial(whole_runs.no_one_costs_a_run_more_than_its_accesses, "a table of persons")
 persons_add_up = functools.partial(whole_runs.what_a_run_noises_is_a_sum_over_its_records, "a table of persons")
+crossed_cost = functools.partial(whole_runs.no_one_costs_a_run_more_than_its_accesses, "a table that is crossed")
+wide_cost = functools.partial(whole_runs.no_one_costs_a_run_more_than_its_accesses, "a table of many numbers and values")
 embedding_adds_up = what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records
 handed_out_once = no_number_of_the_stream_is_handed_out_twice
 study_costs = a_study_tells_no_less_than_its_runs_cost_together
@@ -650,7 +655,24 @@ BROKEN = {
         first_pass.Look.find_values, {"leaves.reference, **whose": "leaves.reference"}, (persons_cost,)
     ),
     "the noise of a distribution for a third of a record": Broken(
-        value_tree._children, {"sensitivity=1.0": "sensitivity=1 / 3"}, (persons_cost, distribution_costs)
+        value_tree._children, {"sensitivity=1.0": "sensitivity=1 / 3"}, (persons_cost, distribution_costs, wide_cost)
+    ),
+    "moments of many numbers of records that are not shortened": Broken(
+        SecondMoments.sums, {"self._radius, self._radius /": "9 * self._radius, self._radius /"}, (wide_cost,)
+    ),
+    "moments of many numbers noised for half a record": Broken(
+        SecondMoments.__init__, {"self.bound, self.shape, self.unit = radius**2,":
+                                 "self.bound, self.shape, self.unit = radius**2 / 2,"}, (wide_cost,)
+    ),
+    "counts of tables noised for half a record": Broken(
+        Marginals.__init__,
+        {"math.sqrt(len(self.tables))": "max(math.sqrt(len(self.tables)) / 2, 1)"}, (crossed_cost, wide_cost),
+    ),
+    "how much crossings tell noised for half a record": Broken(
+        CrossingCounts.__init__, {"else 2.0 * math.sqrt": "else math.sqrt"}, (crossed_cost,)
+    ),
+    "scores of crossings three times as large": Broken(
+        CrossingCounts.scores, {".abs().sum()": ".abs().sum() * 3"}, (crossed_cost,)
     ),
     "categories found by row": Broken(
         first_pass.look, {"KeyOwners.of_column(values, numbers, salts)": "KeyOwners.of_column(values)"}, (persons_cost,)

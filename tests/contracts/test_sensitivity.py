@@ -28,10 +28,10 @@ from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.crossings import CrossingCounts
-from lightning_dpgen.measure.labels import Agreement, Gradient
+from lightning_dpgen.measure.labels import GRADIENT_UNITS, Agreement, Gradient
 from lightning_dpgen.measure.posed import Lengths
 from lightning_dpgen.measure.series_statistics import CharacteristicFunctions, CoordinateHistograms, SecondMoments
-from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares
+from lightning_dpgen.measure.statistics import UNITS, Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares
 from lightning_dpgen.models.bases import Basis
 from lightning_dpgen.models.crossings import Crossed, Crossing
 from lightning_dpgen.models.labelled import feature_count
@@ -271,6 +271,16 @@ def test_a_record_more_moves_each_score_of_crossings_by_two_at_most(seed):
     for wrong in (float("nan"), -0.1, 1.1, float("inf")):
         with pytest.raises(ValueError, match="that add up to 1"):
             CrossingCounts(layout, crossings[:1], [torch.full_like(shares[0], wrong)])
+
+
+@pytest.mark.parametrize("schema", [PICTURES, SERIES], ids=["pictures", "series"])
+def test_plans_allow_for_all_units_of_a_bound(schema):
+    """Noise of too many units is refused with the plan; where that knew of fewer, it would be when much has been spent."""
+    found, known = _statistics(schema), UNITS | GRADIENT_UNITS
+    named = {"second moments": "moments"}
+    due = {name: known[named.get(name, name)] for name in found if named.get(name, name) in known}
+    assert {"means", "squares", "second moments"} <= due.keys()
+    assert all(found[name].bound / found[name].unit <= units for name, units in due.items())
 
 
 def _sums_of_stores(width):

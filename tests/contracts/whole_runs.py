@@ -24,6 +24,7 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.tables import schema as table_schema
 from lightning_dpgen.measure import basket_mixture, classifier, tables
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
@@ -44,6 +45,13 @@ TABLE = {
         "pay": {"type": "integer", "low": 0, "high": 900},
     },
 }
+# Numbers, and a category whose values are declared, without a label.
+UNLABELLED = {
+    "columns": TABLE["columns"] | {
+        "age": {"type": "integer", "low": 0, "high": 99, "bins": 4},
+        "town": {"type": "category", "values": ["Rome", "Ur", "Oslo"]},
+    }
+}  # fmt: skip
 BASKETS = BasketSchema(range(40), max_items=40)
 PICTURES = ImageSchema(4, 4, levels=255, classes=2)
 SCALED = schema_of({
@@ -116,10 +124,14 @@ def _own(*words: str) -> Callable[[Any, Path], None]:
 
 
 def _fit(frame: pd.DataFrame, folder: Path, *words: str) -> None:
-    bought = {"n_share": 0.05, "discovery_share": 0.3, "fidelity_share": 0.1}
+    _fit_as(TABLE, frame, folder, "model.label_share=0.2", *words, discovery_share=0.3)
+
+
+def _fit_as(schema: dict[str, Any], frame: pd.DataFrame, folder: Path, *words: str, **bought: float) -> None:
+    bought |= {"n_share": 0.05, "fidelity_share": 0.1}
     fit(
-        frame, TABLE, epsilon=8.0, delta=1e-4, **bought, person="who", max_rows=ROWS, outside="clamp", run_dir=folder,
-        progress=False, overrides=[*SMALL, "model=measured", "model.label_share=0.2", "data.bins_share=0.1", *words],
+        frame, schema, epsilon=8.0, delta=1e-4, **bought, person="who", max_rows=ROWS, outside="clamp", run_dir=folder,
+        progress=False, overrides=[*SMALL, "model=measured", "data.bins_share=0.1", *words],
     )  # fmt: skip
 
 
@@ -128,6 +140,14 @@ def _fit_crossed(frame: pd.DataFrame, folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measured, "buys_crossings", lambda *_: True)
         _fit(frame, folder, "data.workload=[[smoker,pay],[town]]")
+
+
+def _fit_wide(frame: pd.DataFrame, folder: Path) -> None:
+    """Take the model of very many numbers, and count the values of a category first, as is done of very many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured, "takes_copula", lambda *_: True)
+        patch.setattr(table_schema, "MANY", 2)
+        _fit_as(UNLABELLED, frame, folder)
 
 
 def _rows(persons: int, seed: int) -> pd.DataFrame:
@@ -211,6 +231,7 @@ def _one_row_more(data: tuple[Any, Records]) -> list[Any]:
 MEASURED = {
     "a table of persons": Run(_fit, _rows, _one_person_more, _parted_rows),
     "a table that is crossed": Run(_fit_crossed, _rows, _one_person_more, _parted_rows),
+    "a table of many numbers and values": Run(_fit_wide, _rows, _one_person_more, _parted_rows),
     "baskets of customers": Run(
         _own("model=measured", "data.person=customer", "data.max_rows=2", "model.components=2"),
         _baskets, _one_customer_more, _parted_records,

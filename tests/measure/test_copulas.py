@@ -183,7 +183,10 @@ def test_pairs_are_counted_where_they_can_be(tmp_path):
     (tmp_path / "s.yaml").write_text(json.dumps({"columns": {f"x{i}": NUMBER for i in range(120)}}))
     words = ["data=table", f"data.schema={tmp_path / 's.yaml'}", "data.n=2000", "privacy.epsilon=1", "model=measured"]
     assert isinstance(settle_declared(read_run(words)).recipe, CopulaRecipe)
-    for more, told in (("model.components=5", "model.components"), ("data.workload=[[x0,x1]]", "data.workload")):
+    for more, told in (
+        ("model.components=5", "setting for a table of 120 columns"),
+        ("data.workload=[[x0,x1]]", "data.workload"),
+    ):
         with pytest.raises(UsageError, match=told):
             settle_declared(read_run([*words, more])).plan()
     assert not isinstance(settle_declared(read_run([*words[:2], "data.n=1000000", *words[3:]])).recipe, CopulaRecipe)

@@ -1,15 +1,28 @@
 """Columns that tell of the label together are found, bought where there are any, and the same after an interruption."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.measure.crossings import CHOSEN, CROSSINGS, EVIDENCE, buys_crossings
+from lightning_dpgen.data.tables.schema_file import parse_schema, schema_of
+from lightning_dpgen.measure.crossings import (
+    CHOSEN,
+    CROSSINGS,
+    EFFECT,
+    EVIDENCE,
+    CrossingCounts,
+    buys_crossings,
+    count_crossings,
+    explained_by_chance,
+    possible_crossings,
+)
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.measure.tables import TABLES, TableRecipe
+from lightning_dpgen.models.crossings import Crossing
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 
@@ -59,3 +72,32 @@ def test_a_label_that_columns_tell_together_is_learned(others, of, stopped):
 def test_where_there_is_nothing_to_cross_nothing_is_bought(groups):
     assert not buys_crossings(Layout(0, groups=groups, label=len(groups) - 1), 10**6, 1e9)
     assert not buys_crossings(Layout(0, groups=groups), 10**6, 1e9)
+
+
+@pytest.mark.parametrize("labels", [2, 14, 300])
+def test_the_memory_of_crossings_is_known_and_bounded(labels):
+    """Fewer columns are crossed where labels are many, and a GiB holds all counts, which are there five times at once."""
+    columns = {f"c{place}": {"type": "integer", "low": 0, "high": 5} for place in range(60)}
+    values = [f"v{place}" for place in range(labels)]
+    schema = schema_of({"label": "y", "columns": columns | {"y": {"type": "category", "values": values}}}).completed(6)
+    made = Encoded(np.zeros((6, 0)), np.tile(np.arange(6)[:, None], (1, 61)) % [*[6] * 60, labels])
+    crossings = possible_crossings(schema, made)
+    held = 5 * 8 * labels * sum(crossing.cells for crossing in crossings)
+    recipe = TableRecipe(schema, 1, N, label_share=0.3)
+    counted = replace(recipe, crossed=True).fit_bytes - recipe.fit_bytes
+    assert len(crossings) == count_crossings(schema.layout) and held <= counted < 2**30
+
+
+@pytest.mark.parametrize(("n", "labels"), [(500, 2), (500, 60), (20_000, 2), (20_000, 60)])
+def test_what_crossings_explain_by_chance_is_known(n, labels):
+    """Labels that follow from no column seem to follow from cells, and most where a cell has few records of a label."""
+    random = np.random.default_rng(n + labels)
+    codes, shares = random.integers(0, 4, (n, 4)), random.dirichlet([1.0] * labels)
+    codes[:, 3] = random.choice(labels, n, p=shares)
+    records, layout = Encoded(np.zeros((n, 0)), codes), Layout(0, groups=(4, 4, 4, labels), label=3)
+    crossing = Crossing((0, 1, 2), (tuple(range(4)),) * 3)
+    known = torch.from_numpy(shares).repeat(crossing.cells, 1)
+    counts = CrossingCounts(layout, [crossing], [known])
+    score = float(counts.scores(counts.sums(records, torch.zeros(n, dtype=torch.int64)))) * counts.unit / n
+    expected = explained_by_chance(crossing, records, known, n)
+    assert score == pytest.approx(expected, rel=0.15) and (expected > EFFECT) == (labels == 60)

@@ -94,6 +94,22 @@ def _trees(folder: Path) -> Path:
     return _run(folder, "train", *table, "model=measured", "rows=20")
 
 
+def _numbers(folder: Path) -> Path:
+    """Make a table of so many columns that pairs are not counted, one of which is a category of three."""
+    random, n = np.random.default_rng(2), 600
+    shared = random.standard_normal((n, 1))
+    asked = pd.DataFrame(0.9 * shared + 0.5 * random.standard_normal((n, 100)) > 0).add_prefix("q")
+    asked["age"] = random.integers(18, 91, n)
+    asked["place"] = random.choice(["north", "south", "elsewhere"], n, p=[0.5, 0.3, 0.2])
+    asked.to_csv(folder / "asked.csv", index=False)
+    columns = "".join(f"  q{place}: {{type: boolean}}\n" for place in range(100))
+    age = "  age: {type: integer, low: 18, high: 90, bins: 6}\n"
+    place = "  place: {type: category, values: [north, south, elsewhere]}\n"
+    (folder / "asked.schema.yaml").write_text(f"columns:\n{columns}{age}{place}")
+    table = ["data=table", f"data.path={folder}/asked.csv", f"data.schema={folder}/asked.schema.yaml", "data.n=600"]
+    return _run(folder, "train", *table, "model=measured", "privacy.epsilon=1", "rows=20")
+
+
 def _pictures(folder: Path) -> Path:
     """Make a mixture of networks that draws pictures."""
     small = ["model=vae", "model.hidden=8", "model.latent=2", "model.steps=5", "split.k=2", "split.iterations=1", "rows=10"]
@@ -141,6 +157,7 @@ def _run(folder: Path, command: str, *settings: str) -> Path:
 
 
 KINDS: dict[str, Callable[[Path], Path]] = {
+    "numbers": _numbers,
     "persons": _persons,
     "pictures": _pictures,
     "projection": _projection,

@@ -14,7 +14,7 @@ from lightning_dpgen.release.certificate import digest, statement
 from lightning_dpgen.release.dossier import PRIORS, make_dossier, posterior
 from lightning_dpgen.release.hazards import hazards_of
 from lightning_dpgen.release.registry_entry import make_entry, names_of_null
-from lightning_dpgen.release.report import describe
+from lightning_dpgen.release.report import describe_stage
 from lightning_dpgen.release.verdict import Verdict
 
 KEPT = Path(__file__).parents[1] / "fuzz" / "corpus" / "verify"
@@ -87,7 +87,7 @@ def _leaves(value):
 
 def _wrong_numbers(text, certificate):
     """Find the numbers of a dossier that neither stand in the certificate nor follow from it, but for guesses."""
-    words = [json.dumps(certificate), *(describe(stage["event"]) for stage in certificate["stages"])]
+    words = [json.dumps(certificate), *(describe_stage(certificate, stage) for stage in certificate["stages"])]
     known = set().union(*map(_numbers, words)) | {float(f"{x:.6g}") for x in _leaves(certificate) if isinstance(x, float)}
     delta, n = certificate["delta"], certificate["declared"]["n"]
     if delta:

@@ -10,6 +10,7 @@ import safetensors.torch
 from keep_releases import KEPT, KINDS, Line
 
 from lightning_dpgen.cli.main import main
+from lightning_dpgen.models.copulas import StackedCopula
 from lightning_dpgen.release.certificate import FORMAT_VERSION
 from lightning_dpgen.release.files import CERTIFICATE, WEIGHTS
 from lightning_dpgen.release.sampler import load_release
@@ -55,6 +56,9 @@ def test_a_kept_release_is_read_and_drawn_from(kept, tmp_path_factory):
         assert list(whole) == list(rows) and whole["age"][[1, 2, 4]].tolist() == [40, 50, 60]
         assert whole["returned"].tolist() == rows["returned"].tolist() and whole["place"].notna().all()
         assert list(rows) == ["age", "place", "returned"] and rows["age"].between(18, 90).all()
+    elif kind == "numbers":
+        assert isinstance(release.mixture.network, StackedCopula) and len(list(rows)) == 102
+        assert release.sample(9, seed=1, where={"q3": True})["q3"].all() and rows["age"].between(18, 90).all()
     elif kind == "trees":
         assert list(rows) == ["place", "town", "owns"] and max(release.mixture.network.settings["parents"]) >= 0
         assert release.sample(9, seed=1, where={"town": 3})["town"].eq(3).all()

@@ -9,7 +9,7 @@ from lightning_dpgen.privacy.calibration import PLANNER
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.events import encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.release.description import MEASURED
+from lightning_dpgen.release.description import COPULA, MEASURED
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.settings import FIRST_PASS, fill, first_stage, has_first_pass, reference_plan
 from lightning_dpgen.specs.sources import source_of
@@ -39,6 +39,8 @@ columns:
   other: {type: integer, low: 0, high: 5000}
   c: {type: boolean}
 """,
+    "numbers.schema.yaml": "columns:\n" + "".join(f"  a{place}: {{type: boolean}}\n" for place in range(100)),
+    "values.schema.yaml": f"columns: {{many: {{type: category, values: {[*range(1001)]}}}, b: {{type: boolean}}}}",
     "b.txt": "x\ny\nz\n",
 }
 KINDS = {
@@ -49,6 +51,9 @@ KINDS = {
     "persons": [*TABLE, *PERSONS, "model=measured", "model.label_share=0"],
     "crossed": [*TABLE[:3], "data.n=50000", "model=measured", "data.bins_share=0"],
     "asked for": [*TABLE, "model=measured", "data.bins_share=0", "data.workload=[[a,c],[b,number,a]]"],
+    "many numbers": ["data=table", "data.path=t.csv", "data.schema=numbers.schema.yaml", "data.n=800", "model=measured",
+                     "privacy.epsilon=1"],
+    "many values": ["data=table", "data.path=t.csv", "data.schema=values.schema.yaml", "data.n=5000", "model=measured"],
     "found": [*OPEN, "model=measured", "privacy.epsilon=8"],
     "found of persons": [*OPEN, *PERSONS, "model=measured", "privacy.epsilon=8"],
     "number": [*TABLE[:3], "data.n_share=0.05", "model=measured"],
@@ -83,6 +88,7 @@ _FOUND = {
     "a": ["u", "v"],
     "number": {"bounds": [0, 700], "pieces": [[0, 0.4], [200, 0.6]], "noise": 0.01},
     "other": {"pieces": [[0, 0.4], [1000, 0.6]], "noise": 0.01},
+    "many": {"counts": [float(place) for place in range(1001)], "noise": 2.5},
     "items": ["p", "q", "r"],
 }
 
@@ -113,7 +119,11 @@ def planned(words):
 def stated(settings, plan):
     """Return those fields of a certificate, and of the description of a model, that are held against a plan."""
     counted = () if settings.clipping is None else settings.clipping.noise_shares
-    sums, others = [], []
+    sums, others, bounds = [], [], {}
+    if settings.schema.kind == "table" and not settings.trained:
+        bounds = {
+            name: own.bound for name, own in settings.recipe.statistics(settings.recipe.workloads[0].stage, {}).items()
+        }
     for stage in plan.stages:
         for name, multiplier in stage.access.multipliers.items():
             entry = {"stage": stage.name, "access": 0, "names": [name], "multiplier": multiplier}
@@ -124,7 +134,8 @@ def stated(settings, plan):
             else:
                 of_unit = stage.name == "training" or (stage.name == FIRST_PASS and name[:6] in ("bounds", "keys o"))
                 records = 1 if of_unit else plan.max_rows
-                sums.append(entry | {"mechanism": ROUNDED_GAUSSIAN, "records": records})
+                bound = {"unit": "1", "bound_in_units": bounds.get(name, 1.0)}
+                sums.append(entry | {"mechanism": ROUNDED_GAUSSIAN, "records": records} | bound)
     certificate = {
         "target_epsilon": plan.target_epsilon,
         "epsilon": plan.epsilon,
@@ -148,6 +159,7 @@ def stated(settings, plan):
         certificate["reference"] = {"after": 1, "replaceable": plan.reference.replaceable}
     spec, schema = settings.spec.model, settings.schema
     kind = TRAINED[spec.name].kind if settings.trained else MEASURED[schema.kind][0]
+    kind = COPULA if schema.kind == "table" and not settings.trained and spec.components is None else kind
     model = {"model": kind, "schema": schema.as_json(), "k": settings.split.k}
     model |= {"labelled": True} if spec.label_share else {}
     return json.loads(json.dumps(certificate)), json.loads(json.dumps(model))

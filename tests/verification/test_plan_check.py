@@ -21,11 +21,14 @@ from lightning_dpgen.privacy.drawn_noise import ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.hazards import MEASURING
+from lightning_dpgen.release.report import describe_stage
 from lightning_dpgen.release.run_names import RUN_NAMES, names_of_a_run
+from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.specs import measured
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import _NOT_SHOWN
 from lightning_dpgen.specs.spec import variants
+from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.verification import plan_check
 from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
 
@@ -94,6 +97,45 @@ def test_rules_that_noisy_tables_show_are_no_part_of_the_declared_schema():
     certificate, model = _certificate("labels of a network")
     shown = model["schema"] | {"found_constraints": ["a = 1 if b = 2"]}
     assert "declared.schema: the released model is of another one" in _problems(certificate, model | {"schema": shown})
+
+
+MANY_ROWS = ["data.n=1000000000", "data.person=who", "data.max_rows=10000"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "noise"),
+    [("table", ["model.label_share=0.3", *MANY_ROWS], "labels: gradient"),
+     ("many numbers", ["data.n=1000000", *MANY_ROWS[1:]], "scores: moments"),
+     ("pictures", ["data.n=100000000", "privacy.epsilon=0.0001"], "means: means")],
+)  # fmt: skip
+def test_noise_of_too_many_units_is_refused_before_anything_is_spent(kind, words, noise, tmp_path, monkeypatch):
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"noise '{noise}' has a standard deviation of"):
+        planned([*KINDS[kind], *words])
+
+
+def test_a_table_is_released_by_the_model_that_was_paid_for():
+    """Pairs of very many numbers are not counted, and no model of pairs follows from what is."""
+    for kind, others in {"many numbers": ("forest_mixture", "product_mixture"), "table": ("copula",)}.items():
+        certificate, model = _certificate(kind)
+        for other in others:
+            assert f"one of kind {other!r} is released" in _problems(certificate, model | {"model": other})[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "noise"),
+    [("table", "pairs"), ("many numbers", "singles"), ("many values", "values of many, level 1"), ("asked for", "workload"),
+     ("found, and a network", "values of number, level 1")],
+)  # fmt: skip
+def test_counts_are_bounded_by_what_a_record_adds(kind, noise):
+    certificate, model = _certificate(kind)
+    entry = next(own for own in certificate["noise"]["sums"] if noise in own["names"])
+    for change in ({"bound_in_units": 0.5 * entry["bound_in_units"]}, {"unit": "2^-1"}):
+        before = dict(entry)
+        entry.update(change)
+        assert f"a record moves the counts {noise!r} by " in _problems(certificate, model)[0]
+        entry.update(before)
 
 
 def _leaf(event):
@@ -341,7 +383,10 @@ def test_crossings_are_asked_of_no_planner_that_had_none(monkeypatch, tmp_path):
     """A release of the first planner is consistent as it was; and a label by crossings is one that was paid for."""
     crossed = {"crossings": [{"groups": [0, 1], "parts": [[0, 1, 1], [0, 1]]}]}
     certificate, model = _certificate("crossed")
-    assert {"crossings", "evidence"} < {stage["name"] for stage in certificate["stages"]}
+    said = {stage["name"]: describe_stage(certificate, stage) for stage in certificate["stages"]}
+    assert "3 times: a choice by the exponential mechanism, epsilon 0." in said.pop("crossings")
+    assert "evidence" in said and "choice" not in "".join(said.values())
+    assert "crossings  exponential mechanism, full pass  choice" in budget_table(_plan("crossed")[1])
     assert _problems(certificate, model | crossed) == []
     for wrong in (
         "x",
