@@ -41,9 +41,9 @@ _MOST_LOST, _LOST, _FORCED = 0.3, 1e-3, -5.0
 # Weights of the relative entropy that holds components to what all have in common, beside squared errors in deviations of
 # the noise; and the one to begin with.
 _TOGETHER, _USUAL = (3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0), 10.0
-# One of them is chosen by fits of so many steps, each of which begins where the one before ended and has fewer, and so does
-# the last fit. There are so many trials in most cases.
-_TRIAL, _TRIAL_AGAIN, _LAST, _TRIALS = 0.4, 0.2, 0.6, 4
+# One of them is chosen by trials, so many in most cases. Parts of all steps: those of a first fit, of trials, which begin
+# where that ended, and of the last fit, which begins where the best trial ended.
+_FIRST, _TRIAL, _LAST, _TRIALS = 0.4, 0.2, 0.6, 4
 # The weight of the share of records that have a pair of choices that there is not, in records and deviations of the noise.
 # At ten times as much nothing else would be fitted, at a tenth other columns would move when they are left out.
 _HELD = 100.0
@@ -289,35 +289,35 @@ def fit_forest(
         broken = torch.from_numpy(forest.broken).float()
         held_down = (broken + broken.T) * (_HELD * tables.total / max(tables.pair_deviation, 1.0) / 4.0)
 
-    trial, again, last = (max(round(part * steps), 1) for part in (_TRIAL, _TRIAL_AGAIN, _LAST))
+    first, trial, last = (max(round(part * steps), 1) for part in (_FIRST, _TRIAL, _LAST))
+    # All trials begin at the same place, or those that come later would win.
+    begin: list[Tensor] = []
     reached: dict[float, list[Tensor]] = {}
 
     def distances(chance: bool) -> Callable[[float], float]:
         """Return how far fits to one part are from the other, by their weight; parts of noise, and perhaps of chance."""
         seen, held_out = split(chance)
-        # A fit to another split has seen what this one holds out.
-        begin: list[Tensor] = []
+        if not begin:
+            begin[:] = _Fit(forest, seen, k, seed, _USUAL, free, held_down).descended(first, progress, begin)[1]
 
         @functools.cache
         def distance(together: float) -> float:
-            count = again if begin else trial
-            progress.total = max(progress.total or 0.0, progress.done + count + last)
-            short, begin[:] = _Fit(forest, seen, k, seed, together, free, held_down).descended(count, progress, begin)
-            reached[together] = [*begin]
+            progress.total = max(progress.total or 0.0, progress.done + trial + last)
+            fit = _Fit(forest, seen, k, seed, together, free, held_down)
+            short, reached[together] = fit.descended(trial, progress, begin)
             return _Fit(forest, held_out, k, seed, together, free, None).distance(short)
 
         return distance
 
-    with pace.stage("fitting", trial + (_TRIALS - 1) * again + last) as progress:
+    with pace.stage("fitting", first + _TRIALS * trial + last) as progress:
         # Columns that follow from each other share their chance, which is split in each cell alone: where components may be
         # told apart more, noise alone is judged.
         together = _lowest(distances(True), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
         if together == _USUAL and tables.pair_deviation:
             together = _lowest(distances(False), _TOGETHER[_TOGETHER.index(_USUAL) :])
-        begin = reached.get(together, [])
-        count = last if begin else steps
-        progress.total = progress.done + count
-        return _Fit(forest, tables, k, seed, together, free, held_down).descended(count, progress, begin)[0]
+        progress.total = progress.done + last
+        fit = _Fit(forest, tables, k, seed, together, free, held_down)
+        return fit.descended(last, progress, reached.get(together, begin))[0]
 
 
 def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> float:
