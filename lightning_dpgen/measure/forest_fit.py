@@ -36,8 +36,8 @@ STEPS, _LR, _LR_AGAIN, _BETAS = 300, 0.2, 0.03, (0.9, 0.9)
 # The logarithm of the factor by which a component prefers a row that it begins with, and its deviation by chance.
 _BEGIN, _SPREAD = 2.0, 0.1
 # Choices most of whose records would break a rule begin with components of their own, if these are more than such a share
-# of all; the logarithm of the factor of all that does not go with them.
-_MOST_LOST, _LOST, _FORCED = 0.3, 1e-3, -5.0
+# of all; the logarithm of the factor of all that does not go with them; so many choices are tried for a component.
+_MOST_LOST, _LOST, _FORCED, _TRIED = 0.3, 1e-3, -5.0, 4
 # Weights of the relative entropy that holds components to what all have in common, beside squared errors in deviations of
 # the noise; and the one to begin with.
 _TOGETHER, _USUAL = (3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0), 10.0
@@ -141,41 +141,45 @@ class Forest:
                         waiting.append(other)
         return found
 
-    @cached_property
-    def forced(self) -> list[tuple[float, np.ndarray]]:
-        """Choices of which most records would break a rule along the trees, the most first: share, and what they leave.
+    def forced(self, most: int) -> list[tuple[float, np.ndarray]]:
+        """Return the choices of which most records would break a rule along the trees, the most first.
 
-        What is left is (width,) bool: the choices of all groups that go with one, and with what that leaves.
+        Args:
+            most: so many of them at most.
+
+        Returns:
+            The share of each, and the choices (width,) of all groups that go with it and with what that leaves, True there.
         """
-        found: dict[bytes, tuple[float, float, np.ndarray]] = {}
         if self.broken is None:
             return []
-        spans = self.layout.spans
+        spans, found = self.layout.spans, []
         ruled = [group for group, span in enumerate(spans) if self.broken[span].any()]
         for group in ruled:
             along, lost = self._along(group), np.zeros(self.layout.groups[group])
             for other in ruled:
                 given = along.get(other, self.shares[other][None])
                 lost = np.maximum(lost, (given * self.broken[spans[group], spans[other]]).sum(axis=1))
-            for choice in np.flatnonzero((lost > _MOST_LOST) & (lost * self.shares[group] > _LOST)):
-                left = self._left_by(spans[group].start + int(choice), ruled)
-                share = float(self.shares[group][choice])
-                key, worth = left.tobytes(), float(lost[choice]) * share
-                if left[spans[group]].any() and worth > found.get(key, (0.0,))[0]:
-                    found[key] = worth, share, left
-        return [own[1:] for own in sorted(found.values(), key=lambda own: -own[0])]
+            found += [
+                (lost[choice] * self.shares[group][choice], group, choice) for choice in np.flatnonzero(lost > _MOST_LOST)
+            ]
+        left: dict[bytes, tuple[float, np.ndarray]] = {}
+        # Choices that leave the same are one.
+        for worth, group, choice in sorted(found, key=lambda own: -own[0])[: _TRIED * most]:
+            own = self._left_by(group, int(choice), ruled)
+            if worth > _LOST and len(left) < most and own[spans[group]].any():
+                left.setdefault(own.tobytes(), (float(self.shares[group][choice]), own))
+        return list(left.values())
 
-    def _left_by(self, place: int, groups: Sequence[int]) -> np.ndarray:
-        """Return the choices (width,) that a choice leaves: each goes with one of every other group that is left, too."""
+    def _left_by(self, group: int, choice: int, ruled: Sequence[int]) -> np.ndarray:
+        """Return the choices (width,) that one leaves: each goes with one of every other group that is left, too."""
+        assert self.broken is not None
+        spans = self.layout.spans
         left, before = np.ones(self.layout.width, bool), -1
-        span = next(span for span in self.layout.spans if span.start <= place < span.stop)
-        left[span] = False
-        left[place] = True
+        left[spans[group]] = np.arange(self.layout.groups[group]) == choice
         while (count := int(left.sum())) != before:
             before = count
-            for one, other in itertools.permutations(groups, 2):
-                first, second = self.layout.spans[one], self.layout.spans[other]
-                left[second] &= (left[first, None] & ~self.broken[first, second]).any(axis=0)
+            for one, other in itertools.permutations(ruled, 2):
+                left[spans[other]] &= (left[spans[one], None] & ~self.broken[spans[one], spans[other]]).any(axis=0)
         return left
 
     def rows(self, k: int, random: np.random.Generator) -> np.ndarray:
@@ -290,34 +294,33 @@ def fit_forest(
         held_down = (broken + broken.T) * (_HELD * tables.total / max(tables.pair_deviation, 1.0) / 4.0)
 
     first, trial, last = (max(round(part * steps), 1) for part in (_FIRST, _TRIAL, _LAST))
-    # All trials begin at the same place, or those that come later would win.
-    begin: list[Tensor] = []
     reached: dict[float, list[Tensor]] = {}
 
-    def distances(chance: bool) -> Callable[[float], float]:
-        """Return how far fits to one part are from the other, by their weight; parts of noise, and perhaps of chance."""
-        seen, held_out = split(chance)
-        if not begin:
-            begin[:] = _Fit(forest, seen, k, seed, _USUAL, free, held_down).descended(first, progress, begin)[1]
+    def fit_to(noisy: NoisyTables, together: float) -> _Fit:
+        return _Fit(forest, noisy, k, seed, together, free, held_down)
+
+    def distances(seen: NoisyTables, held_out: NoisyTables) -> Callable[[float], float]:
+        """Return how far fits to one part of the tables are from the other, by the weight of components."""
 
         @functools.cache
         def distance(together: float) -> float:
             progress.total = max(progress.total or 0.0, progress.done + trial + last)
-            fit = _Fit(forest, seen, k, seed, together, free, held_down)
-            short, reached[together] = fit.descended(trial, progress, begin)
+            short, reached[together] = fit_to(seen, together).descended(trial, progress, begin)
             return _Fit(forest, held_out, k, seed, together, free, None).distance(short)
 
         return distance
 
     with pace.stage("fitting", first + _TRIALS * trial + last) as progress:
+        parts = split(True)
+        # All trials begin at the same place, or those that come later would win.
+        _, begin = fit_to(parts[0], _USUAL).descended(first, progress)
         # Columns that follow from each other share their chance, which is split in each cell alone: where components may be
         # told apart more, noise alone is judged.
-        together = _lowest(distances(True), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
+        together = _lowest(distances(*parts), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
         if together == _USUAL and tables.pair_deviation:
-            together = _lowest(distances(False), _TOGETHER[_TOGETHER.index(_USUAL) :])
+            together = _lowest(distances(*split(False)), _TOGETHER[_TOGETHER.index(_USUAL) :])
         progress.total = progress.done + last
-        fit = _Fit(forest, tables, k, seed, together, free, held_down)
-        return fit.descended(last, progress, reached.get(together, begin))[0]
+        return fit_to(tables, together).descended(last, progress, reached.get(together, begin))[0]
 
 
 def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> float:
@@ -380,9 +383,11 @@ class _Fit:
             if tree[one] == tree[other] or (min(one, other), max(one, other)) not in self.measured
         }
         # Within a tree components alone do not say which pairs there are.
-        self.held_down = None if held_down is None else held_down.clone()
-        for one, other in within if held_down is not None else ():
-            self.held_down[self.spans[one], self.spans[other]] = 0.0
+        self.held_down = held_down
+        if held_down is not None:
+            self.held_down = held_down.clone()
+            for one, other in within:
+                self.held_down[self.spans[one], self.spans[other]] = 0.0
         # Where tables are by label, that is no group of theirs.
         self.known = torch.ones(width)
         if self.label is not None:
@@ -400,7 +405,7 @@ class _Fit:
         ])  # fmt: skip
         self.children = [group for group, parent in enumerate(forest.parents) if parent >= 0]
 
-    def descended(self, steps: int, progress: pace.Stage, begin: Sequence[Tensor]) -> tuple[ForestFit, list[Tensor]]:
+    def descended(self, steps: int, progress: pace.Stage, begin: Sequence[Tensor] = ()) -> tuple[ForestFit, list[Tensor]]:
         """Return the mixture after so many steps, each of which is counted, and the parameters that have been reached.
 
         Args:
@@ -412,7 +417,7 @@ class _Fit:
         for group, span in enumerate(self.spans):
             tilts[torch.arange(self.k), span.start + rows[:, group]] += _BEGIN
         mixing = torch.zeros(self.k)
-        for component, (share, left) in zip(range(self.k // 4), forest.forced, strict=False):
+        for component, (share, left) in enumerate(forest.forced(self.k // 4)):
             tilts[component, torch.from_numpy(~left)] = _FORCED
             mixing[component] = math.log(max(share * self.k, _LEAST))
         tilts.requires_grad_()

@@ -76,8 +76,8 @@ def test_choices_that_rules_bind_beyond_edges_are_found_with_all_that_they_leave
     for first, second in ((0, 1), (1, 2)):
         broken[layout.spans[first], layout.spans[second]] = missing[:, None] != missing
     forest = forest_fit.Forest(layout, tables.shares(), {}, (-1, -1, -1), broken | broken.T)
-    ((share, left),) = forest.forced
+    ((share, left),) = forest.forced(4)
     assert abs(share - 0.02) < 1e-3 and left.tolist() == 3 * missing.tolist()
     estimates = forest_fit.estimate_pairs(tables, tables.shares(), 0)
     along = forest_fit.Forest(layout, tables.shares(), estimates, (-1, 0, 1), broken | broken.T)
-    assert along.forced == []
+    assert along.forced(4) == []
