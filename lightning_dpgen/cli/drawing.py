@@ -90,6 +90,8 @@ def _complete(place: Place | None, draw: DrawSpec, arguments: Namespace) -> int:
         chunks = list(release.completed(given, arguments.seed))
     except (BadRecords, TooRare) as error:
         raise UsageError(f"--given {error}") from None
+    except OSError as error:
+        raise UsageError(f"--given {arguments.given}: cannot be read ({error.strerror or error})") from None
     print(BANNER, file=sys.stderr)
     columns = completed_schema(release.arrow)
     if place is not None:

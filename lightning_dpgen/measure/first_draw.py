@@ -20,9 +20,9 @@ from lightning_dpgen.privacy import pace
 _ROWS, _MADE_UP, _SEED = 10_000, 30_000, 0
 # Below this share, leaving rows out moves what is left.
 ENOUGH = 0.95
-# Shares are put right in so many rounds at most, until so much is kept and all are within so much. A round moves a share by
-# this power of what it lacks, and by this factor at most.
-_ROUNDS, _NEARLY_ALL, _NEAR, _POWER, _MOST = 20, 0.99, 0.005, 0.9, 3.0
+# Shares are put right in so many rounds at most, until so much is kept and all are within so many deviations of the chance
+# of made-up rows. A round moves a share by this power of what it lacks, and by this factor at most.
+_ROUNDS, _NEARLY_ALL, _CHANCE, _POWER, _MOST = 20, 0.99, 4.0, 0.9, 3.0
 # Components are moved where less is kept, in so many of these rounds; each counts as so many records like all.
 _MANY, _FIRST, _LIKE = 0.985, 15, 20.0
 _LEAST = 1e-4
@@ -99,7 +99,7 @@ def put_shares_right(mixture: Mixture, shares: Sequence[np.ndarray], free: Colle
             break
         if kept.mean() > best:
             best, best_state = kept.mean(), {name: own.clone() for name, own in network.state_dict().items()}
-        rows, moved = encoded[np.flatnonzero(kept)], 0.0
+        rows, moved = encoded[np.flatnonzero(kept)], False
         if not len(rows):
             break
         for group, (table, span) in enumerate(zip(network.tables, layout.spans, strict=True)):
@@ -110,10 +110,13 @@ def put_shares_right(mixture: Mixture, shares: Sequence[np.ndarray], free: Colle
                 after = _by_component(rows, component[torch.from_numpy(kept)], group, layout.groups[group], network.k)
                 network.tilts[:, span] *= _factors(after, before)
             there = np.bincount(rows.codes[:, group], minlength=layout.groups[group]) / len(rows)
-            moved = max(moved, np.abs(there - shares[group]).max())
-            table *= _factors(((shares[group] + _LEAST) / (there + _LEAST)) ** _POWER, np.ones(1))
+            # Choices that differ by chance stay as they are, or chance would be learned.
+            wrong = np.abs(there - shares[group]) > _CHANCE * np.sqrt((shares[group] + _LEAST) / len(rows))
+            moved |= bool(wrong.any())
+            ratios = (shares[group] + _LEAST) / (there + _LEAST)
+            table *= _factors(np.where(wrong, ratios, 1.0) ** _POWER, np.ones(1))
             table /= table.sum(dim=1, keepdim=True)
-        if kept.mean() >= _NEARLY_ALL and moved <= _NEAR:
+        if kept.mean() >= _NEARLY_ALL and not moved:
             break
 
 

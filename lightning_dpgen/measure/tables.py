@@ -186,7 +186,7 @@ class TableRecipe(Recipe):
             return None
         largest = max(noisy, key=noisy.__getitem__)
         return (
-            f"{len(noisy):,} of {say_count(len(self.asked), 'table')} that are asked for would be mostly noise: that of "
+            f"{len(noisy):,} of {say_count(len(self.asked), 'table')} asked for would be mostly noise: that of "
             f"{listed(names[group] for group in largest)} has {noisy[largest]:,} cells, with "
             f"{self.n / noisy[largest]:.2g} records in a cell on average and noise of standard deviation {deviation:,.1f}; "
             "ask for fewer columns or fewer tables, or raise epsilon"

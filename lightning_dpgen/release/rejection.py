@@ -249,7 +249,7 @@ def draw_given(
             break
     if len(left):
         raise given[left].refusal(
-            dict.fromkeys(range(len(left)), "was found no values that keep all constraints: leave more empty")
+            dict.fromkeys(range(len(left)), "no values were found with which it keeps all constraints: leave more empty")
         )
     return _joined(parts)[np.argsort(np.concatenate(places))]
 

@@ -456,7 +456,9 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
     try:
         if description["model"] == PROJECTION:
             return load_projected(folder)
-        description.pop(KEPT, None)
+        kept = description.pop(KEPT, 1.0)
+        if type(kept) is not float or not 0.0 <= kept <= 1.0:
+            raise ValueError(f"{KEPT}={kept!r}: expected a share from 0 to 1")
         private = description.pop("private", True)
         if type(private) is not bool:
             raise ValueError(f"private={private!r}: expected true or false")

@@ -61,7 +61,7 @@ def test_counts_are_released_and_a_release_that_states_others_is_refused(dpgen, 
     assert (
         all(float(row["standard_error"]) == pytest.approx(error, abs=1e-3) for row in rows) and f"{error:,.1f}" in planned
     )
-    assert "answers.csv" in (folder / "README.md").read_text()
+    assert all("answers.csv" in (folder / page).read_text(encoding="utf-8") for page in ("README.md", "report.html"))
     status, out, _ = dpgen("verify", "run")
     assert status == 0 and "answers.csv holds the counts that are asked for" in out
 
@@ -171,7 +171,7 @@ def test_a_selection_without_a_trial_releases_a_network_that_has_counted_nothing
 def test_tables_that_are_too_large_or_mostly_noise_are_told_with_their_numbers(dpgen, table, tmp_path):
     (tmp_path / "t.schema.yaml").write_text(SCHEMA.replace("bins: 4", "bins: 100"))
     status, _, err = dpgen("budget", *table, "privacy.epsilon=0.5", "data.workload=[[age,ill],[ill]]")
-    assert status == 0 and "1 of 2 tables that are asked for would be mostly noise: that of age, ill has 300 cells" in err
+    assert status == 0 and "1 of 2 tables asked for would be mostly noise: that of age, ill has 300 cells" in err
     wide = "  w: {type: integer, low: 0, high: 999, bins: 1000}\n"
     (tmp_path / "t.schema.yaml").write_text(SCHEMA.replace("bins: 4", "bins: 100") + wide)
     status, _, err = dpgen("budget", *table, "data.workload=[[age,w,ill]]")

@@ -668,8 +668,8 @@ BROKEN = {
         Marginals.__init__,
         {"math.sqrt(len(self.tables))": "max(math.sqrt(len(self.tables)) / 2, 1)"}, (crossed_cost, wide_cost),
     ),
-    "how much crossings tell noised for half a record": Broken(
-        CrossingCounts.__init__, {"else 2.0 * math.sqrt": "else math.sqrt"}, (crossed_cost,)
+    "how much crossings tell noised for a quarter of a record": Broken(
+        CrossingCounts.__init__, {"else 2.0 * math.sqrt": "else 0.5 * math.sqrt"}, (crossed_cost,)
     ),
     "scores of crossings three times as large": Broken(
         CrossingCounts.scores, {".abs().sum()": ".abs().sum() * 3"}, (crossed_cost,)

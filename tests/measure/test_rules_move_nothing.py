@@ -124,3 +124,26 @@ def test_few_records_that_rules_bind_keep_their_share_where_no_edge_holds_them(f
         shares.append((Release(mixture).encoded(N, 1).codes[:, 0] == 5).mean())
     assert kept[0] > 0.995 and abs(shares[0] - (codes[:, 0] == 5).mean()) < 0.004
     assert shares[1] < 0.004
+
+
+def test_putting_shares_right_learns_no_chance(monkeypatch):
+    """A model whose shares are right stays as it is: made-up rows differ from them by chance alone.
+
+    One of some 30 shares is 4 deviations away in one of 500 such seeds.
+    """
+    monkeypatch.setattr(first_draw, "_MADE_UP", 2000)
+    monkeypatch.setattr(first_draw, "draw_kept_values", lambda _, encoded, random: (None, np.ones(len(encoded), bool)))
+    schema = schema_of(["b is missing if and only if c = -1"])
+    network, shares = StackedForests(schema, 1, [-1] * len(schema.layout.groups)), []
+    for group, table in enumerate(network.tables):
+        shares.append(np.bincount(records_of(schema, 0).codes[:, group], minlength=schema.layout.groups[group]) / N)
+        table.copy_(torch.from_numpy(shares[group]))
+    before = {name: own.clone() for name, own in network.state_dict().items()}
+    first_draw.put_shares_right(Mixture(network, torch.ones(1)), shares)
+    assert all(torch.allclose(own, before[name], atol=1e-6) for name, own in network.state_dict().items())
+    # Others are put right.
+    for table in network.tables:
+        table.copy_(torch.full_like(table, 1.0 / table.shape[1]))
+    first_draw.put_shares_right(Mixture(network, torch.ones(1)), shares)
+    for table, own in zip(network.tables, shares, strict=True):
+        assert np.abs(table[0].numpy() - own).max() < 0.05
