@@ -21,7 +21,7 @@ class MadeUp:
 
     Args:
         draw: the function that draws so many rows by a seed.
-        label: the column that classifiers learn.
+        label: the column that classifiers learn; None without one.
         schema: the public schema, with bounds and nothing else of numbers.
         rules: what all rows keep, by a name: each marks the rows that do.
         constraints: the same as a schema may declare it.
@@ -29,10 +29,10 @@ class MadeUp:
     """
 
     draw: Callable[[int, int], pd.DataFrame]
-    label: str
+    label: str | None
     schema: str
-    rules: Mapping[str, Rule]
-    constraints: str
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    constraints: str = ""
     relative: Mapping[str, str] = field(default_factory=dict)
 
     @property

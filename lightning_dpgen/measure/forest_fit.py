@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimate_pairs, fitted_to, strongest_tree
+from lightning_dpgen.measure.pair_tables import (
+    NoisyTables,
+    PairShares,
+    estimate_pair,
+    estimate_pairs,
+    fitted_to,
+    strongest_tree,
+)
 from lightning_dpgen.models.forests import forest_order
 from lightning_dpgen.privacy import pace
 
@@ -60,14 +67,16 @@ class Forest:
         layout: of the records.
         shares: of the choices of each group.
         estimates: of the pairs of groups that may have to do with each other.
-        parents: for each group its parent in the forest, or -1.
+        strong: pairs that may be edges, the strongest first.
+        leaf: a group from which no other one follows; None for none.
         broken: pairs of choices (width, width) that no record has, True there; None for none.
     """
 
     layout: Layout
     shares: Sequence[np.ndarray]
     estimates: Mapping[tuple[int, int], PairShares]
-    parents: tuple[int, ...]
+    strong: Sequence[tuple[int, int]]
+    leaf: int | None = None
     broken: np.ndarray | None = None
 
     @classmethod
@@ -85,7 +94,7 @@ class Forest:
             leaf: a group from which no other one may follow; None for none.
             broken: pairs of choices (width, width) that no record has; strong ones among them are edges.
         """
-        shares, sizes = tables.shares(), layout.groups
+        shares = tables.shares()
         estimates = estimate_pairs(tables, shares, seed)
         ruled = {} if broken is None else _ruled(layout, shares, estimates, broken)
         estimates |= {pair: own for pair, (own, _) in ruled.items()}
@@ -93,12 +102,18 @@ class Forest:
         for pair, (_, more) in ruled.items():
             strength[pair] += more
         strong = sorted((pair for pair, own in strength.items() if own > _STRONG), key=lambda pair: (-strength[pair], pair))
-        edges = _bounded([pair for pair in strong if leaf not in pair], sizes)
-        for pair in (pair for pair in strong if leaf in pair):
+        return cls(layout, shares, estimates, strong, leaf, broken)
+
+    @cached_property
+    def parents(self) -> tuple[int, ...]:
+        """For each group its parent, or -1."""
+        sizes = self.layout.groups
+        edges = _bounded([pair for pair in self.strong if self.leaf not in pair], sizes)
+        for pair in (pair for pair in self.strong if self.leaf in pair):
             if len(joined := _bounded([*edges, pair], sizes)) > len(edges):
                 edges = joined
                 break
-        return cls(layout, shares, estimates, _rooted(edges, len(sizes), leaf), broken)
+        return _rooted(edges, len(sizes), self.leaf)
 
     @cached_property
     def order(self) -> list[int]:
@@ -254,11 +269,13 @@ class ForestFit:
     """A mixture of forests.
 
     Args:
+        parents: for each group its parent, or -1.
         weights: (k,) of the components.
         tables: for each group (choices of the parent, choices), each row of sum 1; one row without a parent.
         tilts: (k, width) the factors of the components.
     """
 
+    parents: tuple[int, ...]
     weights: Tensor
     tables: Sequence[Tensor]
     tilts: Tensor
@@ -278,7 +295,9 @@ def fit_forest(
 
     Least squares over all cells, in deviations of their noise, by Adam, from components near rows that the estimates make
     likely. Tables of pairs within a tree are sums along it, those of all others one product of matrices. How closely
-    components are held together is chosen by short fits to a part of noise and chance, judged by the rest.
+    components are held together is chosen by short fits to a part of noise and chance, judged by the rest; and so is which
+    pairs are edges, but those of which a rule is known: where records are of hidden kinds, a mixture without an edge knows
+    each pair from all tables, and edges would tie what is independent in each kind.
 
     Args:
         split: gives the tables with their noise split in two (`measure.splitting`), and the chance of a sample, too, where
@@ -310,17 +329,31 @@ def fit_forest(
 
         return distance
 
-    with pace.stage("fitting", first + _TRIALS * trial + last) as progress:
+    with pace.stage("fitting", 2 * first + _TRIALS * trial + last) as progress:
         parts = split(True)
-        # All trials begin at the same place, or those that come later would win.
-        _, begin = fit_to(parts[0], _USUAL).descended(first, progress)
-        # Columns that follow from each other share their chance, which is split in each cell alone: where components may be
-        # told apart more, noise alone is judged.
-        together = _lowest(distances(*parts), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
+        if any(math.isfinite(forest.estimates[pair].sure) for pair in forest.strong):
+            alone = _Fit(replace(forest, strong=()), parts[0], k, seed, _USUAL, free, held_down)
+            needless = alone.knows_better(alone.descended(first, progress)[0], *parts, forest.strong)
+            forest = replace(forest, strong=[pair for pair in forest.strong if pair not in needless])
+        together, begin = _TOGETHER[0], []
+        if _has_more(forest, tables):
+            # All trials begin at the same place, or those that come later would win.
+            _, begin = fit_to(parts[0], _USUAL).descended(first, progress)
+            # Columns that follow from each other share their chance, which is split in each cell alone: where components
+            # may be told apart more, noise alone is judged.
+            together = _lowest(distances(*parts), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
         if together == _USUAL and tables.pair_deviation:
             together = _lowest(distances(*split(False)), _TOGETHER[_TOGETHER.index(_USUAL) :])
-        progress.total = progress.done + last
-        return fit_to(tables, together).descended(last, progress, reached.get(together, begin))[0]
+        begin = reached.get(together, begin)
+        count = last if begin else steps
+        progress.total = progress.done + count
+        return fit_to(tables, together).descended(count, progress, begin)[0]
+
+
+def _has_more(forest: Forest, tables: NoisyTables) -> bool:
+    """Return whether components have anything to tell: groups of different trees that surely go together, or labels."""
+    tree = {group: place for place, groups in enumerate(forest.trees) for group in groups}
+    return tables.label is not None or any(tree[first] != tree[second] for first, second in forest.estimates)
 
 
 def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> float:
@@ -450,7 +483,7 @@ class _Fit:
             roots, shared = self._normed(alone.exp())[0], shared_tables()
             tables = [shared[group] if group in shared else roots[None, span] for group, span in enumerate(self.spans)]
             # A factor that all choices of a group have is none.
-            fit = ForestFit(torch.softmax(mixing, dim=0), tables, self._normed(tilts.exp())[0])
+            fit = ForestFit(forest.parents, torch.softmax(mixing, dim=0), tables, self._normed(tilts.exp())[0])
         return fit, [parameter.detach() for parameter in parameters]
 
     @torch.no_grad()
@@ -461,6 +494,28 @@ class _Fit:
             roots[span] = table[0]
         shared = {group: fit.tables[group] for group in self.children}
         return float(self._loss(fit.weights, roots, shared, fit.tilts.log())[0])
+
+    def knows_better(
+        self, fit: ForestFit, seen: NoisyTables, held_out: NoisyTables, pairs: Sequence[tuple[int, int]]
+    ) -> set[tuple[int, int]]:
+        """Return the pairs whose held-out table is nearer to a mixture without edges than to what their own table tells.
+
+        Args:
+            fit: to the tables that were seen.
+            pairs: among them those of which a rule is known, which are left out.
+        """
+        forest, better, seen, held_out = self.forest, set(), seen.of_all, held_out.of_all
+        every = self._normed(torch.cat([table[0] for table in fit.tables]) * fit.tilts)[0]
+        for number, (first, second) in enumerate(pairs):
+            if math.isinf(forest.estimates[first, second].sure):
+                continue
+            (counts,), (others,) = (tables.pairs[first, second] for tables in (seen, held_out))
+            about = (forest.shares[first], forest.shares[second], seen.total, np.random.default_rng((self.seed, number)))
+            own = seen.total * estimate_pair(counts, seen.deviation_of(first, second), *about).shares
+            made = seen.total * ((every[:, self.spans[first]].T * fit.weights) @ every[:, self.spans[second]]).numpy()
+            if np.square(made - others).sum() < np.square(own - others).sum():
+                better.add((first, second))
+        return better
 
     def _normed(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return values (..., width) over their sums, and the sums (..., groups)."""

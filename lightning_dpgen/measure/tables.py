@@ -372,7 +372,7 @@ class TableRecipe(Recipe):
             return tuple(replace(self._noisy(tables, part), total=noisy.total) for part in (seen, held_out))
 
         fit = fit_forest(forest, noisy, split, self.k, self.seed, free={layout.label})
-        network = StackedForests(with_rules(self.schema, rules), self.k, forest.parents)
+        network = StackedForests(with_rules(self.schema, rules), self.k, fit.parents)
         network.tilts.copy_(fit.tilts)
         for table, shares in zip(network.tables, fit.tables, strict=True):
             table.copy_(shares)

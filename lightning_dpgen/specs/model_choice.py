@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from lightning_dpgen.data.schema import Schema
 CANDIDATES = ("measured", "vae", "wgan", "rbm")
 # Made by `experiments/choice.py` from simulated and public records.
 TABLE = Path(__file__).with_suffix(".json")
-_KINDS = {"images": "pictures", "table": "tables", "baskets": "baskets", "series": "series"}
+# Scores below it are of records of which little was learned.
+_POOR = 0.5
 
 
 @dataclass(frozen=True)
@@ -31,38 +32,60 @@ class ModelChoice:
     why: str
 
 
-def ranked(schema: Schema, strength: float, table: list[Mapping[str, Any]] | None = None) -> list[ModelChoice]:
-    """Return the candidates, best first.
+def ranked(schema: Schema, strength: float, table: Sequence[Mapping[str, Any]] | None = None) -> list[ModelChoice]:
+    """Return the candidates, best first, and why: what they scored in the nearest trial.
 
     The rule is handed what is public: the kind of the schema, whether it has a label, how many numbers a record is, and the
-    declared number of records in units of the noise that the budget buys. Of the trials with records of that kind, the
-    nearest decides: first by strength, then by width, each by how many times the one is the other.
+    declared number of records in units of the noise that the budget buys.
 
     Args:
         strength: ``n mu``, as `defaults.strength_of` has it.
         table: of trials; None for the one that ships.
 
     Example:
-        >>> trials = [{"kind": "images", "label": False, "width": 784, "strength": s, "scores": {"measured": m, "vae": 0.5}}
-        ...           for s, m in ((1000, 0.8), (100_000, 0.4))]
+        >>> about = {"name": "clothes", "kind": "images", "label": False, "width": 784}
+        >>> scores = {1_000: {"measured": 0.8, "vae": 0.4}, 90_000: {"measured": 0.3, "vae": 0.4}}
+        >>> trials = [{**about, "strength": strength, "scores": own} for strength, own in scores.items()]
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
-        >>> [ranked(ImageSchema(8, 8, levels=1), s, trials)[0].name for s in (500.0, 20_000.0)]
-        ['measured', 'vae']
+        >>> few, many = (ranked(ImageSchema(8, 8, levels=1), s, trials) for s in (500.0, 80_000.0))
+        >>> few[0].name, [choice.name for choice in many]
+        ('measured', ['vae', 'measured'])
+        >>> many[0].why.split("noise; ")[1]
+        'here 80,000) scores from 0 to 1 were vae 0.40, measured 0.30; none did well there'
     """
-    label = schema.layout.label is not None
-    if table is None:
-        table = json.loads(TABLE.read_text(encoding="utf-8"))
-    alike = [trial for trial in table if trial["kind"] == schema.kind and trial["label"] == label]
-
-    def far(trial: Mapping[str, Any]) -> tuple[float, float]:
-        own = schema.layout.width
-        return round(abs(math.log(trial["strength"] / strength)), 6), abs(math.log(trial["width"] / own))
-
-    nearest = min(alike, key=far)
-    scores = dict(sorted(nearest["scores"].items(), key=lambda item: -item[1]))
-    said = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
+    trials = json.loads(TABLE.read_text(encoding="utf-8")) if table is None else table
+    layout = schema.layout
+    about = {"kind": schema.kind, "label": layout.label is not None, "width": layout.width, "strength": strength}
+    alike = [trial for trial in trials if all(trial[name] == about[name] for name in ("kind", "label"))]
+    names, nearest = judged_by(about, alike)
+    scores = sorted(nearest["scores"].items(), key=lambda item: -item[1])
+    said = ", ".join(f"{name} {score:.2f}" for name, score in scores)
+    poor = "; none did well there" if scores[0][1] < _POOR else ""
     where = (
-        f"in the nearest trial ({_KINDS[schema.kind]} {'with' if label else 'without'} a label, {nearest['strength']:,} "
-        f"records over their noise; here {strength:,.0f}) scores from 0 to 1 were {said}"
+        f"best over {len(alike)} trials; in the nearest ({nearest['name']}, {nearest['strength']:,} records over their "
+        f"noise; here {strength:,.0f}) scores from 0 to 1 were {said}{poor}"
     )
-    return [ModelChoice(name, f"model=auto took {name}: {where}") for name in scores]
+    return [ModelChoice(name, f"model=auto took {name}: {'next ' * (name != names[0])}{where}") for name in names]
+
+
+def judged_by(about: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> tuple[list[str], Mapping[str, Any]]:
+    """Return the candidates, best first, and the nearest trial.
+
+    The best candidate has the largest mean score, where a trial weighs as much as the smaller strength is of the larger.
+    One trial alone, though it is the nearest, decides worse. The nearest is so by strength and width, by how many times
+    the one is the other.
+
+    Args:
+        about: width and strength, as a trial has them.
+        trials: of the same kind, with a label or without one; at least one.
+    """
+
+    def far(trial: Mapping[str, Any], *names: str) -> float:
+        return sum(abs(math.log(trial[name] / about[name])) for name in names)
+
+    nearest = min(trials, key=lambda trial: far(trial, "strength", "width"))
+    sums = dict.fromkeys(nearest["scores"], 0.0)
+    for trial in trials:
+        for name in sums:
+            sums[name] += math.exp(-far(trial, "strength")) * trial["scores"][name]
+    return sorted(sums, key=lambda name: -sums[name]), nearest

@@ -12,26 +12,43 @@ from lightning_dpgen.specs.run import read_run
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_the_table_has_every_kind_with_a_label_and_without():
+def test_the_table_has_every_kind_with_a_label_and_without_and_twelve_tables():
     trials = json.loads(choice.TABLE.read_text(encoding="utf-8"))
     assert {(trial["kind"], trial["label"]) for trial in trials} == {
         (kind, label) for kind in ("images", "table", "baskets", "series") for label in (True, False)
     }
+    assert {trial["name"] for trial in trials if trial["kind"] == "table"} == {
+        "hidden kinds", "hidden kinds without a label", "parity", "parity without a label", "towns", "symptoms", "assays",
+        "sales", "customers", "patients", "donors", "answers", "trips", "sensors",
+    }  # fmt: skip
     for trial in trials:
         assert set(trial["scores"]) == set(choice.CANDIDATES) and trial["strength"] > 0 and trial["width"] > 0
         assert all(0.0 <= score <= 1.2 for score in trial["scores"].values())
 
 
-def test_the_nearest_strength_decides_and_of_those_the_nearest_width():
+def test_what_was_chosen_and_why_is_one_line():
+    """However the trial is called, and whatever it says; a word more where no model does well."""
+    for trial in json.loads(choice.TABLE.read_text(encoding="utf-8")):
+        schema = ImageSchema(8, 8, levels=16, classes=10 if trial["label"] else 0)
+        for own in choice.ranked(schema, 123_456.0, [{**trial, "kind": "images"}]):
+            assert own.why.startswith(f"model=auto took {own.name}: ")
+            assert f"best over 1 trials; in the nearest ({trial['name']}, " in own.why
+            assert len(own.why) <= 230 and "\n" not in own.why
+            assert own.why.endswith("none did well there") == (max(trial["scores"].values()) < 0.5)
+
+
+def test_trials_of_about_the_same_strength_decide_and_the_nearest_one_is_said():
     def trial(width, strength, best):
         scores = dict.fromkeys(choice.CANDIDATES, 0.5) | {best: 0.9}
-        return {"kind": "baskets", "label": False, "width": width, "strength": strength, "scores": scores}
+        return {
+            "name": best, "kind": "baskets", "label": False, "width": width, "strength": strength, "scores": scores,
+        }  # fmt: skip
 
     schema = BasketSchema(tuple(range(50)), max_items=10)
     table = [trial(40, 100, "vae"), trial(9000, 100, "rbm"), trial(40, 10_000, "wgan")]
     assert [choice.ranked(schema, s, table)[0].name for s in (10.0, 900.0, 1100.0, 1e9)] == ["vae", "vae", "wgan", "wgan"]
     first, *others = choice.ranked(schema, 300.0, table)
-    assert "100 records over their noise; here 300" in first.why and "vae 0.90" in first.why and len(others) == 3
+    assert "(vae, 100 records over their noise; here 300)" in first.why and "vae 0.90" in first.why and len(others) == 3
 
 
 @pytest.fixture
@@ -39,7 +56,7 @@ def table(monkeypatch, tmp_path):
     """Measurements first, then networks."""
     scores = {"measured": 0.8, "vae": 0.7, "wgan": 0.6, "rbm": 0.5}
     trials = [
-        {"kind": kind, "label": label, "width": 100, "strength": 1000, "scores": scores}
+        {"name": kind, "kind": kind, "label": label, "width": 100, "strength": 1000, "scores": scores}
         for kind in ("images", "table", "baskets", "series")
         for label in (True, False)
     ]
@@ -76,7 +93,8 @@ def test_measured_counts_choices_so_real_numbers_are_for_networks(dpgen, tmp_pat
 
 
 def test_a_network_that_is_chosen_is_clipped_as_when_it_is_asked_for(dpgen, tmp_path, monkeypatch):
-    trials = [{"kind": "images", "label": True, "width": 74, "strength": 1000, "scores": {"wgan": 0.9, "vae": 0.5}}]
+    about = {"name": "clothes", "kind": "images", "label": True, "width": 74, "strength": 1000}
+    trials = [{**about, "scores": {"wgan": 0.9, "vae": 0.5}}]
     monkeypatch.setattr(choice, "TABLE", tmp_path / "choice.json")
     choice.TABLE.write_text(json.dumps(trials), encoding="utf-8")
     asked, chosen = (dpgen("budget", model) for model in ("model=wgan", "model=auto"))

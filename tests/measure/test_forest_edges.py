@@ -1,13 +1,16 @@
 """Edges of the forest of a table: the strongest pairs, in trees within bounds."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
+import torch
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.measure import forest_fit
 from lightning_dpgen.measure.pair_tables import NoisyTables
+from lightning_dpgen.privacy import pace
 
 TOTAL = 10_000.0
 
@@ -75,9 +78,53 @@ def test_choices_that_rules_bind_beyond_edges_are_found_with_all_that_they_leave
     missing = np.arange(4) == 3
     for first, second in ((0, 1), (1, 2)):
         broken[layout.spans[first], layout.spans[second]] = missing[:, None] != missing
-    forest = forest_fit.Forest(layout, tables.shares(), {}, (-1, -1, -1), broken | broken.T)
+    forest = forest_fit.Forest(layout, tables.shares(), {}, (), broken=broken | broken.T)
     ((share, left),) = forest.forced(4)
     assert abs(share - 0.02) < 1e-3 and left.tolist() == 3 * missing.tolist()
     estimates = forest_fit.estimate_pairs(tables, tables.shares(), 0)
-    along = forest_fit.Forest(layout, tables.shares(), estimates, (-1, 0, 1), broken | broken.T)
+    along = forest_fit.Forest(layout, tables.shares(), estimates, [(0, 1), (1, 2)], broken=broken | broken.T)
     assert along.forced(4) == []
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_records_of_hidden_kinds_need_no_edges_and_columns_that_follow_from_others_do(copied):
+    """All columns go together, since they depend on six hidden kinds; the last one may repeat the first."""
+    torch.set_num_threads(1)
+    random, n, noise = np.random.default_rng(0), 20_000, 60.0
+    kind, shares = random.integers(0, 6, n), random.dirichlet(np.full(5, 0.4), (8, 6))
+    columns = [(own[kind].cumsum(axis=1) < random.random((n, 1))).sum(axis=1).clip(max=4) for own in shares]
+    if copied:
+        columns[7] = columns[0]
+    counts, drawn = {}, {}
+    for groups in [*((group,) for group in range(8)), *itertools.combinations(range(8), 2)]:
+        counts[groups] = np.zeros((1, *(5 for _ in groups)))
+        np.add.at(counts[groups], (0, *(columns[group] for group in groups)), 1.0)
+        drawn[groups] = np.sqrt(noise**2 + counts[groups]) * random.standard_normal(counts[groups].shape)
+        counts[groups] += noise * random.standard_normal(counts[groups].shape)
+
+    def moved(by):
+        singles, pairs = ({k: counts[k] + by * drawn[k] for k in counts if len(k) == size} for size in (1, 2))
+        deviation = noise * np.hypot(1.0, by)
+        return NoisyTables({group: own for (group,), own in singles.items()}, pairs, deviation, deviation, float(n))
+
+    forest = forest_fit.Forest.of(Layout(0, groups=(5,) * 8), moved(0.0), 0)
+    assert len(forest.strong) > 8
+    assert ((0, 7) in forest.strong[:1]) == copied
+    seen, held_out = moved(0.7), moved(-1.0 / 0.7)
+    alone = forest_fit._Fit(dataclasses.replace(forest, strong=()), seen, 20, 0, forest_fit._USUAL, (), None)
+    with pace.stage("fitting") as progress:
+        needless = alone.knows_better(alone.descended(120, progress)[0], seen, held_out, forest.strong)
+    assert len(needless) > len(forest.strong) / 2 and (0, 7) not in needless
+
+
+def test_components_of_columns_that_are_independent_are_all_alike():
+    """Nothing is tried then: what components told would be noise, and would tie columns by threes and fours."""
+    shares = [np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.4]), np.array([0.1, 0.9])]
+    layout, tables = tables_of(np.einsum("a,b,c->abc", *shares))
+    tables = dataclasses.replace(tables, single_deviation=50.0, pair_deviation=50.0)
+    forest = forest_fit.Forest.of(layout, tables, 0)
+    fit = forest_fit.fit_forest(forest, tables, lambda _: (tables, tables), 5, 0, steps=150)
+    every = torch.cat([table[0] for table in fit.tables]) * fit.tilts
+    for span, own in zip(layout.spans, shares, strict=True):
+        made = every[:, span] / every[:, span].sum(dim=1, keepdim=True)
+        assert np.abs(made.numpy() - own).max() < 0.02
