@@ -331,14 +331,21 @@ def fit_forest(
 
     with pace.stage("fitting", 2 * first + _TRIALS * trial + last) as progress:
         parts = split(True)
+        forests = [forest]
         if any(math.isfinite(forest.estimates[pair].sure) for pair in forest.strong):
             alone = _Fit(replace(forest, strong=()), parts[0], k, seed, _USUAL, free, held_down)
             needless = alone.knows_better(alone.descended(first, progress)[0], *parts, forest.strong)
-            forest = replace(forest, strong=[pair for pair in forest.strong if pair not in needless])
+            fewer = replace(forest, strong=[pair for pair in forest.strong if pair not in needless])
+            forests += [fewer] if fewer.parents != forest.parents else []
         together, begin = _TOGETHER[0], []
         if _has_more(forest, tables):
             # All trials begin at the same place, or those that come later would win.
-            _, begin = fit_to(parts[0], _USUAL).descended(first, progress)
+            reached_by, nearness = {}, {}
+            for own in forests:
+                fit, reached_by[own] = _Fit(own, parts[0], k, seed, _USUAL, free, held_down).descended(first, progress)
+                nearness[own] = _Fit(own, parts[1], k, seed, _USUAL, free, None).distance(fit)
+            forest = min(forests, key=nearness.__getitem__)
+            begin = reached_by[forest]
             # Columns that follow from each other share their chance, which is split in each cell alone: where components
             # may be told apart more, noise alone is judged.
             together = _lowest(distances(*parts), _TOGETHER[_TOGETHER.index(_USUAL) :: -1])
@@ -351,9 +358,9 @@ def fit_forest(
 
 
 def _has_more(forest: Forest, tables: NoisyTables) -> bool:
-    """Return whether components have anything to tell: groups of different trees that surely go together, or labels."""
-    tree = {group: place for place, groups in enumerate(forest.trees) for group in groups}
-    return tables.label is not None or any(tree[first] != tree[second] for first, second in forest.estimates)
+    """Return whether components have anything to tell: groups that surely go together beside those of edges, or labels."""
+    edges = {tuple(sorted(edge)) for edge in enumerate(forest.parents)}
+    return tables.label is not None or any(pair not in edges for pair in forest.estimates)
 
 
 def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> float:
@@ -550,7 +557,8 @@ class _Fit:
                 walk = _Walk(self, tree, shared, factors, shares)
                 divergence = divergence - walk.held
                 sources = tree if step is None else [tree[step % len(tree)]]
-                for pair, made, weight in [*walk.neighbours(by_label), *walk.others(sources, by_label)]:
+                most = math.inf if step is None else _MOST_FAR
+                for pair, made, weight in [*walk.neighbours(by_label), *walk.others(sources, by_label, most)]:
                     if pair in self.measured:
                         target = self.target[:, self.spans[pair[0]], self.spans[pair[1]]]
                         scale = weight * self.finer.get(pair, self.of_pairs)
@@ -611,7 +619,9 @@ class _Walk:
             ])  # fmt: skip
             yield (pair, made, 1.0) if pair[0] < pair[1] else (pair[::-1], made.transpose(1, 2), 1.0)
 
-    def others(self, sources: Sequence[int], by_label: Tensor) -> Iterator[tuple[tuple[int, int], Tensor, float]]:
+    def others(
+        self, sources: Sequence[int], by_label: Tensor, most: float
+    ) -> Iterator[tuple[tuple[int, int], Tensor, float]]:
         """Yield the same of a few groups and those that are no neighbours of theirs.
 
         They weigh so much that on average over the sources each two groups count once.
@@ -626,7 +636,7 @@ class _Walk:
                     if other != before and (self.parents[other] == group or self.parents[group] == other)
                 ]  # fmt: skip
                 waiting += [(other, group) for other in beyond]
-                looked_at = before != source and self.own[source].shape[1] * self.own[group].shape[1] <= _MOST_FAR
+                looked_at = before != source and self.own[source].shape[1] * self.own[group].shape[1] <= most
                 if group == source or not (looked_at or beyond):
                     continue
                 tables[group] = self._step(tables.get(before), before, group)
