@@ -174,14 +174,13 @@ class Forest:
             for other in ruled:
                 given = along.get(other, self.shares[other][None])
                 lost = np.maximum(lost, (given * self.broken[spans[group], spans[other]]).sum(axis=1))
-            found += [
-                (lost[choice] * self.shares[group][choice], group, choice) for choice in np.flatnonzero(lost > _MOST_LOST)
-            ]
+            worth = lost * self.shares[group]
+            found += [(worth[choice], group, choice) for choice in np.flatnonzero((lost > _MOST_LOST) & (worth > _LOST))]
         left: dict[bytes, tuple[float, np.ndarray]] = {}
         # Choices that leave the same are one.
-        for worth, group, choice in sorted(found, key=lambda own: -own[0])[: _TRIED * most]:
+        for _, group, choice in sorted(found, key=lambda own: -own[0])[: _TRIED * most]:
             own = self._left_by(group, int(choice), ruled)
-            if worth > _LOST and len(left) < most and own[spans[group]].any():
+            if len(left) < most and own[spans[group]].any():
                 left.setdefault(own.tobytes(), (float(self.shares[group][choice]), own))
         return list(left.values())
 
@@ -457,7 +456,7 @@ class _Fit:
         for group, span in enumerate(self.spans):
             tilts[torch.arange(self.k), span.start + rows[:, group]] += _BEGIN
         mixing = torch.zeros(self.k)
-        for component, (share, left) in enumerate(forest.forced(self.k // 4)):
+        for component, (share, left) in enumerate(() if begin else forest.forced(self.k // 4)):
             tilts[component, torch.from_numpy(~left)] = _FORCED
             mixing[component] = math.log(max(share * self.k, _LEAST))
         tilts.requires_grad_()

@@ -9,7 +9,8 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.given import GivenRows
 from lightning_dpgen.data.tables.schema import TableSchema
 
-# The values of a record that breaks a constraint are drawn again so often, before the record is, or until that helps none.
+# The values of records that break a constraint are drawn again at most so often, and only while that mends any of them,
+# before the records are.
 _VALUES = 10
 
 
