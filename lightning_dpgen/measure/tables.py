@@ -28,7 +28,8 @@ from lightning_dpgen.measure.crossings import (
     possible_crossings,
 )
 from lightning_dpgen.measure.first_draw import put_shares_right
-from lightning_dpgen.measure.forest_fit import MOST_CELLS, Forest, fit_forest
+from lightning_dpgen.measure.forest_edges import MOST_CELLS, Forest
+from lightning_dpgen.measure.forest_fit import fit_forest
 from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
 from lightning_dpgen.measure.pair_tables import NoisyTables, records_to_show

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.measure import forest_fit
+from lightning_dpgen.measure import forest_edges, forest_fit
+from lightning_dpgen.measure.forest_errors import MixtureErrors
 from lightning_dpgen.measure.pair_tables import NoisyTables
 from lightning_dpgen.privacy import pace
 
@@ -23,13 +24,13 @@ def test_trees_are_bounded_and_no_edge_is_left_out_that_fits(seed):
     pairs = list(itertools.combinations(range(30), 2))
     random.shuffle(pairs)
     pairs = [tuple(pair) for pair in pairs[:200]]
-    kept = forest_fit._bounded(pairs, sizes)
+    kept = forest_edges._bounded(pairs, sizes)
     tree, left = {group: {group} for group in range(30)}, iter(kept)
     following = next(left, None)
     for first, second in pairs:
         joined = tree[first] | tree[second]
         cells = sum(sizes[one] * sizes[other] for one, other in itertools.combinations(joined, 2))
-        fits = len(joined) <= forest_fit._MOST_GROUPS and cells <= forest_fit.MOST_CELLS
+        fits = len(joined) <= forest_edges._MOST_GROUPS and cells <= forest_edges.MOST_CELLS
         assert ((first, second) == following) == (fits and second not in tree[first])
         if (first, second) == following:
             tree |= dict.fromkeys(joined, joined)
@@ -60,11 +61,11 @@ def test_columns_that_are_missing_together_come_after_those_that_follow_from_eac
     broken[second, third] = np.arange(6)[:, None] < 5
     broken[second.start : second.stop - 1, third.start] = False
     broken[second.stop - 1, third.start] = True
-    monkeypatch.setattr(forest_fit, "_MOST_GROUPS", 2)
-    forest = forest_fit.Forest.of(layout, tables, 0, broken=broken | broken.T)
+    monkeypatch.setattr(forest_edges, "_MOST_GROUPS", 2)
+    forest = forest_edges.Forest.of(layout, tables, 0, broken=broken | broken.T)
     assert [sorted(tree) for tree in forest.trees if len(tree) > 1] == [[0, 1]]
-    monkeypatch.setattr(forest_fit, "_MOST_GROUPS", 3)
-    forest = forest_fit.Forest.of(layout, tables, 0, broken=broken | broken.T)
+    monkeypatch.setattr(forest_edges, "_MOST_GROUPS", 3)
+    forest = forest_edges.Forest.of(layout, tables, 0, broken=broken | broken.T)
     assert [sorted(tree) for tree in forest.trees] == [[0, 1, 2]]
 
 
@@ -78,11 +79,11 @@ def test_choices_that_rules_bind_beyond_edges_are_found_with_all_that_they_leave
     missing = np.arange(4) == 3
     for first, second in ((0, 1), (1, 2)):
         broken[layout.spans[first], layout.spans[second]] = missing[:, None] != missing
-    forest = forest_fit.Forest(layout, tables.shares(), {}, (), broken=broken | broken.T)
+    forest = forest_edges.Forest(layout, tables.shares(), {}, (), broken=broken | broken.T)
     ((share, left),) = forest.forced(4)
     assert abs(share - 0.02) < 1e-3 and left.tolist() == 3 * missing.tolist()
-    estimates = forest_fit.estimate_pairs(tables, tables.shares(), 0)
-    along = forest_fit.Forest(layout, tables.shares(), estimates, [(0, 1), (1, 2)], broken=broken | broken.T)
+    estimates = forest_edges.estimate_pairs(tables, tables.shares(), 0)
+    along = forest_edges.Forest(layout, tables.shares(), estimates, [(0, 1), (1, 2)], broken=broken | broken.T)
     assert along.forced(4) == []
 
 
@@ -107,13 +108,15 @@ def test_records_of_hidden_kinds_need_no_edges_and_columns_that_follow_from_othe
         deviation = noise * np.hypot(1.0, by)
         return NoisyTables({group: own for (group,), own in singles.items()}, pairs, deviation, deviation, float(n))
 
-    forest = forest_fit.Forest.of(Layout(0, groups=(5,) * 8), moved(0.0), 0)
+    forest = forest_edges.Forest.of(Layout(0, groups=(5,) * 8), moved(0.0), 0)
     assert len(forest.strong) > 8
     assert ((0, 7) in forest.strong[:1]) == copied
     seen, held_out = moved(0.7), moved(-1.0 / 0.7)
-    alone = forest_fit._Fit(dataclasses.replace(forest, strong=()), seen, 20, 0, forest_fit._USUAL, (), None)
+    alone = dataclasses.replace(forest, strong=())
+    begin = forest_fit._Logarithms.near(alone, 20, 0)
     with pace.stage("fitting") as progress:
-        needless = alone.knows_better(alone.descended(120, progress)[0], seen, held_out, forest.strong)
+        reached = forest_fit._descend(MixtureErrors(alone, seen), begin, forest_fit._USUAL, 120, 0.2, progress)
+    needless = forest_fit._needless(forest, reached.fit(alone), seen, held_out, 0)
     assert len(needless) > len(forest.strong) / 2 and (0, 7) not in needless
 
 
@@ -122,7 +125,7 @@ def test_components_of_columns_that_are_independent_are_all_alike():
     shares = [np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.4]), np.array([0.1, 0.9])]
     layout, tables = tables_of(np.einsum("a,b,c->abc", *shares))
     tables = dataclasses.replace(tables, single_deviation=50.0, pair_deviation=50.0)
-    forest = forest_fit.Forest.of(layout, tables, 0)
+    forest = forest_edges.Forest.of(layout, tables, 0)
     fit = forest_fit.fit_forest(forest, tables, lambda _: (tables, tables), 5, 0, steps=150)
     every = torch.cat([table[0] for table in fit.tables]) * fit.tilts
     for span, own in zip(layout.spans, shares, strict=True):

@@ -10,7 +10,7 @@ from data.constraint_kinds import KINDS, rows_that_keep, schema_of
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.measure import first_draw, forest_fit, tables
+from lightning_dpgen.measure import first_draw, forest_edges, forest_errors, tables
 from lightning_dpgen.measure.first_draw import look_at_first_draw
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import Measured
@@ -89,8 +89,8 @@ def test_putting_shares_right_never_leaves_many_more_rows_out(fits_of, monkeypat
     """Where no edge holds a rule, what it leaves out most would become ever more likely: 48 % were kept of such a table."""
     torch.set_num_threads(1)
     fits_of(40)
-    monkeypatch.setattr(forest_fit, "_MOST_GROUPS", 1)
-    monkeypatch.setattr(forest_fit, "_HELD", 0.0)
+    monkeypatch.setattr(forest_edges, "_MOST_GROUPS", 1)
+    monkeypatch.setattr(forest_errors, "_IMPOSSIBLE", 0.0)
     monkeypatch.setattr(first_draw, "_MADE_UP", 5000)
     schema, put_right = schema_of(["b is missing if and only if c = -1"]), tables.put_shares_right
     encoded, kept = records_of(schema, 0), []
@@ -107,7 +107,7 @@ def test_few_records_that_rules_bind_keep_their_share_where_no_edge_holds_them(f
     """
     torch.set_num_threads(1)
     fits_of(60)
-    monkeypatch.setattr(forest_fit, "_MOST_GROUPS", 1)
+    monkeypatch.setattr(forest_edges, "_MOST_GROUPS", 1)
     monkeypatch.setattr(first_draw, "_MADE_UP", 5000)
     names, random = "abcd", np.random.default_rng(0)
     columns = ", ".join(f"{name}: {{type: integer, low: 0, high: 4, bins: 5, missing: true}}" for name in names)
@@ -117,8 +117,8 @@ def test_few_records_that_rules_bind_keep_their_share_where_no_edge_holds_them(f
     codes[random.random(N) < 0.012] = 5
     encoded = Encoded(np.zeros((N, 0), np.float32), codes.astype(np.uint8))
     shares, kept = [], []
-    for lost in (forest_fit._LOST, 1.0):
-        monkeypatch.setattr(forest_fit, "_LOST", lost)
+    for lost in (forest_edges._LOST, 1.0):
+        monkeypatch.setattr(forest_edges, "_LOST", lost)
         mixture = fitted(schema, encoded)
         kept.append(look_at_first_draw(mixture).kept)
         shares.append((Release(mixture).encoded(N, 1).codes[:, 0] == 5).mean())
