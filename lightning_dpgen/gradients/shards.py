@@ -40,11 +40,7 @@ def is_fsdp_module(module: nn.Module) -> bool:
 def has_shards(network: nn.Module) -> bool:
     """Return True if `fully_shard` was applied to a network, or to a part of it."""
     # It needs ranks; without any, a small network is looked at quicker.
-    return (
-        dist.is_available()
-        and dist.is_initialized()
-        and any(map(is_fsdp_module, modules_of(network)))
-    )
+    return dist.is_available() and dist.is_initialized() and any(map(is_fsdp_module, modules_of(network)))
 
 
 def unsharded_class(network: nn.Module) -> type:

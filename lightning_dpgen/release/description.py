@@ -148,8 +148,10 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
         found.setdefault(said.column, []).append(schema.condition(said))
     for column, several in found.items():
         if several[0].group is not None and not frozenset.intersection(*(condition.may for condition in several)):
-            told = "all conditions on it: leave some out" if len(several) > 1 else "the condition on it"
-            raise ValueError(f"column {column!r}: no record fulfils {told}")
+            told = "no record fulfils all conditions on it: leave some out"
+            if len(several) == 1:
+                told = "the model makes no such value: ask for one that it makes, or for a range"
+            raise ValueError(f"column {column!r}: {told}")
     if isinstance(schema, TableSchema):
         schema.check_together(every)
     return found

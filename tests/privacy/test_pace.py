@@ -126,7 +126,7 @@ def test_no_stage_goes_backwards_though_its_total_changes():
 
 @pytest.mark.parametrize("bar", [True, False])
 def test_a_program_is_named_only_where_no_stage_of_it_is_known(bar):
-    """A stage without steps says nothing but its name, so a young one within it is shown; one with steps says how far it is."""
+    """A stage without steps says its name alone, so a young one within it is shown; one with steps says how far it is."""
     clock, stream, display = _display(bar)
     with display.showing(pace.Stage("dpgen train")):
         _pass_time(clock, display, 3.0)
