@@ -339,14 +339,12 @@ def check_share(said: str, n: int, share: float) -> None:
         >>> check_share("where age=50", n=10, share=1e-4)
         >>> check_share("where age=50", n=10, share=1e-6)
         Traceback (most recent call last):
-        lightning_dpgen.release.rejection.TooRare: where age=50: about 1 in 1,000,000 of the records that would be drawn fits, \
-and 10 were asked for: ask for a range of values, or for what more records fit
+        lightning_dpgen.release.rejection.TooRare: where age=50: about 1 in 1,000,000 records that are drawn fits, and \
+10 were asked for: ask for a range of values, or for what more records fit
     """
     if share * max(MOST_DRAWN, MOST_DRAWN_EACH * n) < n / 10.0:
-        some = f"about 1 in {1.0 / share:,.0f} of the records that would be drawn fits" if share > 1e-20 else "none fits"
-        raise TooRare(
-            f"{said}: {some}, and {n:,} were asked for: ask for a range of values, or for what more records fit"
-        )
+        some = f"about 1 in {1.0 / share:,.0f} records that are drawn fits" if share > 1e-20 else "none fits"
+        raise TooRare(f"{said}: {some}, and {n:,} were asked for: ask for a range of values, or for what more records fit")
 
 
 def check_rate(said: str, n: int, found: int, drawn: int, asked: int | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +27,6 @@ from lightning_dpgen.data.series.form import SeriesForm
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.given import GivenRows
 from lightning_dpgen.data.tables.reading import Table
-from lightning_dpgen.data.tables.row_rules import with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.classified import with_label
 from lightning_dpgen.models.copulas import StackedCopula
@@ -255,7 +255,9 @@ class Release:
 
         Returns:
             One row for each, in their order and with their index, with all columns. Given values stand as they were given,
-            in the form of the schema, and are not moved within their bins.
+            in the form of the schema, and are not moved within their bins. So do values that the schema moves to what it
+            declares, such as one that is not listed: other cells are filled by what it is moved to, with a warning. A
+            made-up column whose values would change as numbers (007) is text.
 
         Raises:
             ValueError: for a release of other records than a table.
@@ -267,8 +269,10 @@ class Release:
             >>> older = frame.assign(age=80).drop(columns="income")                         # doctest: +SKIP
             >>> load_release("runs/mine").complete(older, seed=1)["income"]                 # doctest: +SKIP
         """
-        drawn = pa.Table.from_batches(self.completed(self.given_rows(rows), seed), self.schema.arrow)
-        frame = self.form.frame(drawn)
+        given = self.given_rows(rows)
+        for line in given.notes:
+            warnings.warn(line, stacklevel=2)
+        frame = self.form.without_types(given.kept).frame(pa.Table.from_batches(self.completed(given, seed), given.arrow))
         return frame.set_axis(rows.index) if isinstance(rows, pd.DataFrame) else frame
 
     def given_rows(self, rows: Table) -> GivenRows:
@@ -289,9 +293,7 @@ class Release:
                 generator, random = block_streams(seed, start // step)
                 some = given[np.arange(start, min(start + step, len(given)))]
                 values = draw_given(self._mixture, some, generator, random, shown).values
-                whole = self.schema.with_fakes(values, random, start)
-                columns = [with_cells(name, whole.column(name), some.cells) for name in whole.schema.names]
-                yield pa.record_batch(columns, schema=whole.schema)
+                yield some.completed(self.schema.with_fakes(values, random, start))
 
     def table(self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None) -> pa.Table:
         """Draw the same records as a table of Arrow, with the columns of a Parquet file."""
