@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import secrets
 import warnings
@@ -499,6 +500,8 @@ def _described_network(
     kind = description.pop("model")
     if not isinstance(kind, str) or kind not in networks:
         raise ValueError(_foreign(kind, networks))
+    if lacking := [name for name in ("schema", "k", "mixture_weights") if name not in description]:
+        raise ValueError(f"{lacking[0]} is missing")
     schema = described_schema(description.pop("schema"))
     mixture_weights, labelled = description.pop("mixture_weights"), description.pop(LABELLED, False)
     if type(labelled) is not bool:
@@ -513,6 +516,12 @@ def _described_network(
             raise ValueError(f"{name}={value!r}: expected a whole number from 1 to {_LARGEST:,}")
         if kinds is not None and type(value) not in kinds:
             raise ValueError(f"{name}={value!r}: expected another kind of value")
+    if kind in NETWORKS:
+        asked = [own for own in inspect.signature(networks[kind]).parameters.values() if own.name != "schema"]
+        if lacking := [own.name for own in asked if own.default is own.empty and own.name not in description]:
+            raise ValueError(f"{lacking[0]} is missing")
+        if foreign := sorted(description.keys() - {own.name for own in asked}):
+            raise ValueError(f"{foreign[0]}: a {kind} has no such setting")
     # Sizes that the tensors do not have cost nothing on this device.
     with torch.device("meta"):
         network = networks[kind](schema, **description)
@@ -531,7 +540,8 @@ def _filled(network: GenerativeNetwork, tensors: dict[str, torch.Tensor]) -> Gen
 def _read(description: dict[str, Any], path: Path, networks: Mapping[str, type[GenerativeNetwork]]) -> Mixture:
     """Read a described mixture, its tensors from a file that holds these and nothing else."""
     network, mixture_weights = _described_network(description, networks)
-    weights = torch.tensor(mixture_weights, dtype=torch.float32)
+    numbers = isinstance(mixture_weights, list) and all(type(weight) in (int, float) for weight in mixture_weights)
+    weights = torch.tensor(mixture_weights if numbers else [], dtype=torch.float32)
     if weights.shape != (network.k,) or not torch.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise ValueError(f"mixture_weights must be {network.k} numbers, 0 or more, and not all 0")
     check_tensors(path, {name: tensor.shape for name, tensor in network.state_dict().items()}, "F32")
