@@ -91,7 +91,8 @@ def test_an_altered_release_is_noticed(tmp_path):
 
 # Words by which Python speaks of the code that has read a value.
 _PYTHON = (
-    r"NoneType|unhashable|object (is|has)|not supported|positional argument|real number|operand|cannot be read: '\w+'$"
+    r"NoneType|unhashable|object (is|has)|not supported|positional argument|must be real|unsupported operand|"
+    r"cannot be read: '\w+'$"
 )
 
 
