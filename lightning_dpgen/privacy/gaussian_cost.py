@@ -45,7 +45,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def _root(function: Callable[[float], float], low: float, high: float, **tolerance: float) -> float:
-    # What only asks for the range of a delta does not wait for it.
+    # A check of the range of a delta does not wait for it.
     from scipy.optimize import brentq
 
     return brentq(function, low, high, xtol=1e-12, **tolerance)

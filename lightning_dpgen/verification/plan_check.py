@@ -132,7 +132,7 @@ def unplannable(error: Exception, declared: Mapping[str, Any]) -> str:
     """Return the line about settings from which no run is planned."""
     said = " ".join(str(error).split())[:_LONGEST]
     if not said or not isinstance(error, ValueError | OSError | UsageError | PrivacyError):
-        # What Python says of them is about the planner.
+        # Words of Python would be about the planner.
         parts = {part: own for part, own in declared.items() if isinstance(own, dict)}
         null = [f"{part}.{name}" for part, own in parts.items() for name in own if own[name] is None]
         said = "one of them is missing, null or of another type" + (f"; null are {_listed(null)}" if null else "")

@@ -32,7 +32,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 # The word for a missing value that is given, where the schema has none of its own.
 _MISSING = "missing"
-# What is said of numbers of more decimals than are declared, and the relative difference that is none of that.
+# Numbers of more decimals than are declared, in words; a smaller relative difference is none.
 _ROUNDED, _NEAR = "more decimals than are declared", 1e-12
 # Problems that one message tells.
 _MOST_TOLD = 5
