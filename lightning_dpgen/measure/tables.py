@@ -224,8 +224,9 @@ class TableRecipe(Recipe):
         if 2 * hidden > len(needed):
             times = math.ceil(statistics.median(needed) / self.n)
             return (
-                f"correlations cannot be found with {say_count(self.n, 'record')}, {len(self.schema.layout.groups):,} columns "
-                f"and epsilon {plan.epsilon:.3g}: in {hidden:,} of {say_count(len(needed), 'table')} of two columns noise of "
+                f"correlations cannot be found with {say_count(self.n, 'record')}, "
+                f"{len(self.schema.layout.groups):,} columns and epsilon {plan.epsilon:.3g}: in {hidden:,} of "
+                f"{say_count(len(needed), 'table')} of two columns noise of "
                 f"standard deviation {of_all:,.1f} hides even that one determines the other; take some {times:,} times "
                 f"the records or epsilon; or {what_to_leave_out(self.schema)}"
             )
