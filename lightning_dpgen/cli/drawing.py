@@ -93,11 +93,16 @@ def _complete(place: Place | None, draw: DrawSpec, arguments: Namespace) -> int:
     except OSError as error:
         raise UsageError(f"--given {arguments.given}: cannot be read ({error.strerror or error})") from None
     print(BANNER, file=sys.stderr)
-    columns = completed_schema(release.arrow)
+    for line in given.notes:
+        print(f"--given {arguments.given}: {line}", file=sys.stderr)
+    columns, form = (
+        completed_schema(given.arrow.with_metadata(release.arrow.metadata)),
+        release.form.without_types(given.kept),
+    )
     if place is not None:
-        _write_file(place.path, chunks, columns, release.form, escape=escape, sheet=SHEET, private=True)
+        _write_file(place.path, chunks, columns, form, escape=escape, sheet=SHEET, private=True)
     else:
-        for text in csv_text(chunks, escape=escape, form=release.form):
+        for text in csv_text(chunks, escape=escape, form=form):
             print(text, end="")
     return len(given)
 

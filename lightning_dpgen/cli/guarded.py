@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lightning_dpgen.measure.tables import LostColumns
 from lightning_dpgen.privacy.errors import RankLost
+from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.memory import ADVICE, LATE_ADVICE, is_out_of_memory
@@ -34,11 +36,18 @@ def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
 def tell_release(certificate: dict[str, Any], folder: RunFolder, unit: str, *more: str, warned: Sequence[str] = ()) -> None:
     """Print what a release promises about its unit, what was warned of, where it is, and what can be done with it."""
     private = certificate["private"]
-    if private:
+    lost = next((text.names for text in warned if isinstance(text, LostColumns)), [])
+    if private and lost:
+        told = "1 column is" if len(lost) == 1 else f"{len(lost):,} columns are"
+        print(
+            f"\ndone, but {told} NOTHING BUT NOISE: {listed(lost)}. Epsilon {certificate['epsilon']:g} at delta "
+            f"{certificate['delta']:g}, {unit}, is spent"
+        )
+    elif private:
         print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}, {unit}")
     else:
         print(f"\ndone, but NOT A PRIVATE RELEASE: {certificate['statement'].split('. ')[1]}.")
-    for text in warned:
+    for text in (text for text in warned if not isinstance(text, LostColumns)):
         # Advice was given before anything was spent.
         print(f"  warned: {text.partition('; ')[0]}")
     print(f"  release (may be published{'' if private else ': NO'}):  {folder.release}")

@@ -1,4 +1,4 @@
-"""The parts of the program that take a while to import: after a mistake in settings or arguments is told."""
+"""The parts of the program that take a while to import: a command, and what it does after its arguments are checked."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.runs.interrupts import leaving_at_once
 
 
 def imported(name: str) -> ModuleType:
     """Return a module of the program."""
-    with leaving_at_once(), _not_collecting():
+    with pace.stage("loading the program"), leaving_at_once(), _not_collecting():
         return importlib.import_module(f"lightning_dpgen.cli.{name}")
 
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib
 import sys
 from collections.abc import Sequence
 
 from lightning_dpgen.cli import verbose
 from lightning_dpgen.cli.arguments import HelpPrinted
+from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.launched import launched_as
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.privacy.software import installed_version
-from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 
 # Nothing is garbage any more at the end, and looking for some would keep a user waiting for a second or more.
@@ -71,9 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # One of several devices speaks for all.
         shown_on = None if argv[0] in _ASKING or launched_as() else sys.stderr
         with pace.shown(shown_on), pace.stage(f"dpgen {argv[0]}"), verbose.told(asked):
-            with leaving_at_once():
-                command = importlib.import_module(f"lightning_dpgen.cli.{argv[0]}")
-            return command.run(argv[1:])
+            return imported(argv[0]).run(argv[1:])
     except HelpPrinted:
         return OK
     except SystemExit as end:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lightning_dpgen.cli import shown_settings, verbose
 from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.runs.run_dir import check_no_sweep, check_run_dir
@@ -52,18 +53,19 @@ def run(argv: Sequence[str]) -> int:
         if swept or asks_for_selection(argv):
             _check_words(argv)
             return imported("sweep" if swept else "select").run(argv)
-        try:
-            check_privacy(read_words(argv))
-        except NoNumber as mistake:
-            # A file that is not there, or a wrong schema, is told first.
-            imported("real_records").checked_source(mistake.data)
-            raise
-        spec = read_run(argv)
-        if spec.run_dir is not None:
-            root = place_of(spec.run_dir)
-            check_run_dir(root)
-            check_no_sweep(root)
-        source = imported("real_records").checked_source(spec.data)
+        with pace.stage("reading the settings"):
+            try:
+                check_privacy(read_words(argv))
+            except NoNumber as mistake:
+                # A file that is not there, or a wrong schema, is told first.
+                imported("real_records").checked_source(mistake.data)
+                raise
+            spec = read_run(argv)
+            if spec.run_dir is not None:
+                root = place_of(spec.run_dir)
+                check_run_dir(root)
+                check_no_sweep(root)
+            source = imported("real_records").checked_source(spec.data)
     return imported("training").run(argv, spec, source)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,14 @@ class Condition:
         may: the choices of that group with which a record may fulfil it.
         sure: those with which it does.
         test: the test of (n,) values of the column, as they are decoded: (n,) bool; None where choices decide.
+        shares: the shares of the values of choices, as they are drawn, that fulfil it; 1 for a choice that is not there.
     """
 
     group: int | None
     may: frozenset[int]
     sure: frozenset[int]
     test: Callable[[pa.Array], np.ndarray] | None = None
+    shares: Mapping[int, float] = field(default_factory=dict)
 
 
 def parse_condition(text: str, names: Sequence[str]) -> Said:

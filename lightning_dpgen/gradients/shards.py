@@ -7,6 +7,7 @@ rank keeps the sum over all ranks for its own shard.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Shard
 
 from lightning_dpgen.gradients.layers import modules_of
 from lightning_dpgen.privacy.ranks import Ranks, all_needed
@@ -27,36 +26,42 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 def is_sharded(x: Any) -> bool:
     """Return True for a tensor that is divided over ranks."""
-    return isinstance(x, DTensor)
+    # Importing them takes two seconds, and where nothing has imported them there is none.
+    tensors = sys.modules.get("torch.distributed.tensor")
+    return tensors is not None and isinstance(x, tensors.DTensor)
+
+
+def is_fsdp_module(module: nn.Module) -> bool:
+    """Return True for a module that `fully_shard` was applied to."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
 def has_shards(network: nn.Module) -> bool:
     """Return True if `fully_shard` was applied to a network, or to a part of it."""
     # It needs ranks; without any, a small network is looked at quicker.
-    return (
-        dist.is_available()
-        and dist.is_initialized()
-        and any(isinstance(module, FSDPModule) for module in modules_of(network))
-    )
+    return dist.is_available() and dist.is_initialized() and any(map(is_fsdp_module, modules_of(network)))
 
 
 def unsharded_class(network: nn.Module) -> type:
     """Return the class of a network, which `fully_shard` has replaced by one of its own."""
     own = type(network)
-    return own.__bases__[1] if isinstance(network, FSDPModule) else own
+    return own.__bases__[1] if is_fsdp_module(network) else own
 
 
 def own_part(x: Tensor) -> Tensor:
     """Return the numbers that this rank holds: those of its shard, or all of a plain tensor; in the same memory."""
     # With gradients it would be a function of autograd.
     with torch.no_grad():
-        return x.to_local() if isinstance(x, DTensor) else x.detach()
+        return x.to_local() if is_sharded(x) else x.detach()
 
 
 def like_own_part(parameter: Tensor, part: Tensor) -> Tensor:
     """Return a tensor that is divided as a parameter is, with `part` as this rank's shard, in the same memory."""
-    if not isinstance(parameter, DTensor):
+    if not is_sharded(parameter):
         return part
+    from torch.distributed.tensor import DTensor
+
     return DTensor.from_local(
         part, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
     )
@@ -68,7 +73,7 @@ def gathered(x: Tensor) -> Tensor:
     Raises:
         RankLost: if another rank is gone.
     """
-    if not isinstance(x, DTensor):
+    if not is_sharded(x):
         return x.detach()
     part, rows = own_part(x), _rows(x)
     whole = part.new_empty(rows * x.device_mesh.size(), *x.shape[1:])
@@ -122,7 +127,7 @@ def check_shards(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
         ValueError: saying what to change.
     """
     parameters = list(parameters)
-    sharded = [p for p in parameters if isinstance(p, DTensor)]
+    sharded = [p for p in parameters if is_sharded(p)]
     if not sharded:
         return
     if len(sharded) < len(parameters):
@@ -139,7 +144,9 @@ def check_shards(parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
             )
 
 
-def _check_placement(p: DTensor) -> None:
+def _check_placement(p: Any) -> None:
+    from torch.distributed.tensor import Shard
+
     if p.device_mesh.ndim != 1 or tuple(p.placements) != (Shard(0),):
         raise ValueError(
             f"a parameter is placed as {tuple(p.placements)} on a mesh of {p.device_mesh.ndim} dimensions: expected "
@@ -154,7 +161,7 @@ def check_policies(network: nn.Module) -> None:
         ValueError: saying what to change.
     """
     for p in network.parameters():
-        if isinstance(p, DTensor):
+        if is_sharded(p):
             _check_placement(p)
     for state in _states(network):
         policy = state._mp_policy
@@ -181,7 +188,7 @@ def reshard(network: nn.Module) -> None:
     """
     if has_shards(network):
         for module in modules_of(network):
-            if isinstance(module, FSDPModule):
+            if is_fsdp_module(module):
                 module.reshard()
 
 
@@ -210,7 +217,7 @@ def without_own_hooks(network: nn.Module) -> Iterator[None]:
 
 
 def _states(network: nn.Module) -> list[Any]:
-    modules: list[Any] = [module for module in modules_of(network) if isinstance(module, FSDPModule)]
+    modules: list[Any] = [module for module in modules_of(network) if is_fsdp_module(module)]
     return [module._get_fsdp_state() for module in modules]
 
 

@@ -32,20 +32,29 @@ _WORSE = 0.03
 
 @dataclass(frozen=True)
 class FirstDraw:
-    """Rows of a model as it first draws them, with values within their bins as they can be chosen. Public.
+    """Rows of a model as it first draws them. Public.
 
     Args:
-        kept: the share that keeps all constraints.
+        at_once: the share that keeps all constraints.
+        kept: the share of which this can be said once values are drawn again within their bins; the others are left out.
         rule: the constraint that most of the others break, in words.
     """
 
+    at_once: float
     kept: float
     rule: str | None
 
     @property
+    def in_words(self) -> str:
+        """The shares of rows that keep all constraints, in words."""
+        text = f"{100 * self.at_once:.1f}% of the rows keep all constraints as the model first draws them"
+        again = f"{100 * self.kept:.1f}% with values drawn again within their bins"
+        return text if self.at_once == self.kept else f"{text}, {again}"
+
+    @property
     def said(self) -> str:
-        """The share in a line of a log."""
-        return f"rules: {100 * self.kept:.1f}% of the rows keep all constraints as the model first draws them"
+        """The shares in a line of a log."""
+        return f"rules: {self.in_words}"
 
     @property
     def warning(self) -> str | None:
@@ -53,7 +62,7 @@ class FirstDraw:
         if self.kept >= ENOUGH:
             return None
         return (
-            f"only {100 * self.kept:.1f}% of the rows keep all constraints as the model first draws them, and leaving the "
+            f"only {self.in_words}, and leaving the "
             f"others out moves shares: {self.rule} leaves out most; correct it if some records only seem to keep it, let a "
             "column follow from the others (relative_to, or =), cut its columns into more bins, or raise epsilon"
         )
@@ -65,9 +74,10 @@ def look_at_first_draw(mixture: Mixture) -> FirstDraw | None:
     if not isinstance(schema, TableSchema) or not schema.rules.restrict:
         return None
     encoded = mixture.sample(_ROWS, torch.Generator().manual_seed(_SEED))
+    at_once = schema.rules.kept(schema.values(encoded, np.random.default_rng(_SEED)))
     values, kept = draw_kept_values(schema, encoded, np.random.default_rng(_SEED))
     broken = schema.rules.broken_most(values.filter(~kept)) if not kept.all() else None
-    return FirstDraw(float(kept.mean()), broken)
+    return FirstDraw(float(at_once.mean()), float(kept.mean()), broken)
 
 
 def put_shares_right(mixture: Mixture, shares: Sequence[np.ndarray], free: Collection[int] = ()) -> None:

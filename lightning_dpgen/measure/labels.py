@@ -481,5 +481,6 @@ def fit_softmax(x: np.ndarray | scipy.sparse.csr_array, shares: Tensor, ridge: f
         weights.grad = torch.from_numpy(across @ errors.numpy()) + ridge * weights
         return -(shares * logs).sum(dim=1).mean() + ridge / 2 * weights.square().sum()
 
-    optimizer.step(loss)
+    with pace.stage("fitting the label to made-up records"):
+        optimizer.step(loss)
     return weights.detach()

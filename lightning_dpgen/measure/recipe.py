@@ -156,7 +156,8 @@ class Recipe(ABC):
                 return len(made) < workload.rounds and (not made or account.remaining(workload.stage) > 0)
 
             # The first statistics may follow from a fit, whose time says nothing of the others.
-            statistics = self.statistics(workload.stage, state) if lacks() else {}
+            with pace.stage(f"preparing to measure {workload.stage}"):
+                statistics = self.statistics(workload.stage, state) if lacks() else {}
             with pace.stage(f"measuring {workload.stage}", workload.rounds, done=len(made)) as progress:
                 while lacks():
                     reserve({**state, workload.stage: (*made, _zeros(statistics, account.ledger.run))})

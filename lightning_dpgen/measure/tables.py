@@ -225,8 +225,9 @@ class TableRecipe(Recipe):
         if 2 * hidden > len(needed):
             times = math.ceil(statistics.median(needed) / self.n)
             return (
-                f"correlations cannot be found with {self.n:,} records, {len(self.schema.layout.groups):,} columns and "
-                f"epsilon {plan.epsilon:.3g}: in {hidden:,} of {say_count(len(needed), 'table')} of two columns noise of "
+                f"correlations cannot be found with {say_count(self.n, 'record')}, "
+                f"{len(self.schema.layout.groups):,} columns and epsilon {plan.epsilon:.3g}: in {hidden:,} of "
+                f"{say_count(len(needed), 'table')} of two columns noise of "
                 f"standard deviation {of_all:,.1f} hides even that one determines the other; take some {times:,} times "
                 f"the records or epsilon; or {what_to_leave_out(self.schema)}"
             )
@@ -408,7 +409,17 @@ def pays_by_label(layout: Layout, strength: float) -> bool:
     return strength * math.sqrt(len(pairs)) > _WORTH * labels**1.5 * sum(pairs)
 
 
-def lost_columns(schema: Schema, noise: Mapping[int, float], n: int) -> str | None:
+class LostColumns(str):
+    """A warning of columns that would be nothing but noise.
+
+    Attributes:
+        names: of the columns.
+    """
+
+    names: list[str]
+
+
+def lost_columns(schema: Schema, noise: Mapping[int, float], n: int) -> LostColumns | None:
     """Return which columns would be nothing but noise, whose values have fewer records on average than counts have noise.
 
     Args:
@@ -420,11 +431,13 @@ def lost_columns(schema: Schema, noise: Mapping[int, float], n: int) -> str | No
     if not lost:
         return None
     worst = max(lost, key=lambda group: sizes[group] * noise[group])
-    return (
+    text = LostColumns(
         f"{say_count(len(lost), 'column')} would be nothing but noise ({listed(names[group] for group in lost)}): a value "
         f"of {names[worst]} has {n / sizes[worst]:,.1f} records on average, and its count noise of standard deviation "
         f"{noise[worst]:,.1f}; put rare values together, cut numbers into fewer bins, or leave columns out"
     )
+    text.names = [names[group] for group in lost]
+    return text
 
 
 def what_to_leave_out(schema: Schema) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from lightning_dpgen.privacy.number_arguments import check_number
@@ -26,7 +26,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     high = 10.0 + 2.0 * math.sqrt(2.0 * epsilon)
     while _log_delta(high, epsilon) < math.log(delta):
         high *= 2.0
-    return brentq(lambda mu: _log_delta(mu, epsilon) - math.log(delta), 1e-6 * epsilon, high, xtol=1e-12)
+    return _root(lambda mu: _log_delta(mu, epsilon) - math.log(delta), 1e-6 * epsilon, high)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -41,7 +41,14 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     # The loss is N(mu^2/2, mu^2), so its tail beyond this is below any delta that a float holds.
     high = mu * mu / 2 + 40.0 * mu
-    return brentq(lambda epsilon: _log_delta(mu, epsilon) - math.log(delta), 0.0, high, xtol=1e-12, rtol=1e-12)
+    return _root(lambda epsilon: _log_delta(mu, epsilon) - math.log(delta), 0.0, high, rtol=1e-12)
+
+
+def _root(function: Callable[[float], float], low: float, high: float, **tolerance: float) -> float:
+    # A check of the range of a delta does not wait for it.
+    from scipy.optimize import brentq
+
+    return brentq(function, low, high, xtol=1e-12, **tolerance)
 
 
 def _log_delta(mu: float, epsilon: float) -> float:

@@ -25,13 +25,14 @@ T = TypeVar("T")
 # Seconds that a stage takes before it is shown, and between two looks at it, each of which draws a bar.
 _FIRST, _LOOK = 1.0, 0.25
 # Seconds between two lines; in long stages this part of what they have taken, so that a log of hours stays short.
-_LINE, _PART = 1.5, 0.01
+_LINE, _PART = 1.0, 0.01
 
 
 class Stage:
     """A piece of work that is under way.
 
     Attributes:
+        total: its steps; they may turn out to be more or fewer meanwhile.
         done: the steps that are done.
         note: a few words to show behind them; one that takes a while to compute is for a stage that is seen `moving`.
     """
@@ -39,14 +40,29 @@ class Stage:
     def __init__(self, name: str, total: float | None = None, done: float = 0) -> None:
         self.name, self.total, self.done, self.note, self.moving = name, total, done, "", False
         self._before, self._begin = done, 0.0
+        self._share, self._at = 0.0, 0.0
 
     def advance(self, steps: float = 1) -> None:
         """Count steps as done."""
         self.done += steps
 
+    @property
+    def share(self) -> float:
+        """The share of all steps that are done, of a stage that knows its total.
+
+        What is done is done: where the total changes, the share stays, and the steps that are left share the rest.
+        """
+        if self.total and self.done > self._at:
+            rest = max(self.total - self._at, self.done - self._at)
+            self._share += (1.0 - self._share) * (self.done - self._at) / rest
+            self._at = self.done
+        return self._share
+
 
 class Display:
     """Shows the innermost stage that has lasted for a second, if there is a stream to show it on.
+
+    Where that has no steps, its name alone says little, so a younger stage within it is shown in its place.
 
     Args:
         bar: whether it is seen moving, as on every terminal; else it gets plain lines.
@@ -79,9 +95,12 @@ class Display:
         """Show how far the work is, where it is time to."""
         with self.lock:
             now = self._clock()
-            stage = next((stage for stage in reversed(self._stages) if now - stage._begin >= _FIRST), None)
-            if stage is None or self.stream is None or self._amid:
+            lasting = [place for place, stage in enumerate(self._stages) if now - stage._begin >= _FIRST]
+            if not lasting or self.stream is None or self._amid:
                 return
+            stage, *younger = self._stages[lasting[-1] :]
+            if stage.total is None and younger:
+                stage = younger[0]
             took = now - stage._begin
             if not self.bar and now - self._seen < max(_LINE, _PART * took):
                 return
@@ -98,11 +117,14 @@ class Display:
 
         form, total, done = "{desc} " if self.bar else "  {desc}: ", stage.total, stage.done
         if total:
-            form, done = form + ("{percentage:3.0f}% |{bar}| " if self.bar else "{percentage:.0f}% "), min(done, total)
-        left = ", about {remaining} left" if total and stage._before < done < total else ""
+            form += "{percentage:3.0f}% |{bar}| " if self.bar else "{percentage:.0f}% "
+        left = ""
+        if total and stage._before < done < total:
+            seconds = took * (total - done) / (done - stage._before)
+            left = f", about {tqdm.format_interval(seconds)} left"
         width = min(shutil.get_terminal_size().columns - 1, 120) if self.bar else None
         said = {"prefix": stage.name, "postfix": stage.note, "bar_format": form + "after {elapsed}" + left + "{postfix}"}
-        text = tqdm.format_meter(done, total, took, width, ascii=True, initial=stage._before, **said)
+        text = tqdm.format_meter(stage.share, 1.0 if total else None, took, width, ascii=True, **said)
         if self.bar:
             self._draw = self._draw or tqdm.status_printer(stream)
             self._draw(text)

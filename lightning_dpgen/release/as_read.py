@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -78,6 +78,10 @@ class AsRead:
             schema.comment,
             types={c.name: (schema.types[c.name], c) for c in columns if c.name in schema.types},
         )
+
+    def without_types(self, names: Collection[str]) -> AsRead:
+        """Return the same with the usual types of some columns, whose values are not all declared."""
+        return replace(self, types={name: own for name, own in self.types.items() if name not in names})
 
     def texts(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         """Return records as a file of text has them: all columns are text, null where a field is empty."""

@@ -52,7 +52,7 @@ class Kept:
 
     Args:
         more: the number of those that are not listed.
-        first: the share of rows that keep all as the model first draws them, in words.
+        first: how many rows keep all as the model first draws them, in words.
     """
 
     declared: list[str]
@@ -67,7 +67,7 @@ def kept_constraints(schema: Schema, first: FirstDraw | None) -> Kept | None:
         return None
     declared, found = ([printable(text, 200) for text in texts] for texts in schema.rules.texts)
     more = max(0, len(declared) - MOST) + max(0, len(found) - MOST)
-    return Kept(declared[:MOST], found[:MOST], more, "100%" if first is None else f"{100 * first.kept:.1f}%")
+    return Kept(declared[:MOST], found[:MOST], more, "" if first is None else first.in_words)
 
 
 def _images(schema: ImageSchema) -> tuple[str, list[Described]]:

@@ -96,14 +96,30 @@ def described_schema(fields: Any) -> Schema:
     """
     if not isinstance(fields, dict):
         raise ValueError(f"schema={str(fields)[:60]!r}: expected an object")
-    if fields.get("kind") not in _SCHEMAS:
-        raise ValueError(f"schema of kind {fields.get('kind')!r}: expected one of {', '.join(sorted(_SCHEMAS))}")
-    return _SCHEMAS[fields["kind"]].from_json(fields)
+    kind = fields.get("kind")
+    if not isinstance(kind, str) or kind not in _SCHEMAS:
+        raise ValueError(f"schema of kind {str(kind)[:60]!r}: expected one of {', '.join(sorted(_SCHEMAS))}")
+    return _SCHEMAS[kind].from_json(fields)
 
 
 def unreadable(folder: Path, error: Exception) -> NotARelease:
     """Return the error that a model cannot be read, in one line of bounded length."""
-    return NotARelease(f"the model in {folder} cannot be read: {' '.join(str(error).split())[:300]}")
+    return NotARelease(f"the model in {folder} cannot be read: {in_plain_words(error)}")
+
+
+def in_plain_words(error: Exception) -> str:
+    """Return what is wrong with a description, in one line of bounded length.
+
+    Example:
+        >>> in_plain_words(KeyError("k")), in_plain_words(TypeError("'NoneType' object is not iterable"))
+        ('k is missing', 'a value is missing, null or of another type')
+    """
+    if isinstance(error, KeyError):
+        return f"{str(error.args[0])[:80]} is missing"
+    if isinstance(error, TypeError | AttributeError):
+        # Python speaks of the code that reads it.
+        return "a value is missing, null or of another type"
+    return " ".join(str(error).split())[:300]
 
 
 def check_component(number: Any, components: int) -> None:
@@ -148,8 +164,10 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
         found.setdefault(said.column, []).append(schema.condition(said))
     for column, several in found.items():
         if several[0].group is not None and not frozenset.intersection(*(condition.may for condition in several)):
-            told = "all conditions on it: leave some out" if len(several) > 1 else "the condition on it"
-            raise ValueError(f"column {column!r}: no record fulfils {told}")
+            told = "no record fulfils all conditions on it: leave some out"
+            if len(several) == 1:
+                told = "the model makes no such value: ask for one that it makes, or for a range"
+            raise ValueError(f"column {column!r}: {told}")
     if isinstance(schema, TableSchema):
         schema.check_together(every)
     return found

@@ -21,7 +21,7 @@ from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
 from lightning_dpgen.projection.steps import matrix_unit
-from lightning_dpgen.release.description import PROJECTION
+from lightning_dpgen.release.description import PROJECTION, in_plain_words
 from lightning_dpgen.release.files import MODEL, PROJECTED, WEIGHTS, NotARelease
 from lightning_dpgen.release.mark import marked_schema
 from lightning_dpgen.release.opened import check_ordinary, read_json_file
@@ -129,7 +129,7 @@ def load_projected(folder: Path) -> ProjectedRows:
             table = pa.parquet.read_table(file)
         return _checked(description, tensors, table)
     except (ValueError, KeyError, TypeError, OverflowError, OSError, SafetensorError, pa.ArrowException) as error:
-        raise NotARelease(f"the projection in {folder} cannot be read: {' '.join(str(error).split())[:300]}") from None
+        raise NotARelease(f"the projection in {folder} cannot be read: {in_plain_words(error)}") from None
 
 
 def _check_rows(path: Path, k: int) -> None:

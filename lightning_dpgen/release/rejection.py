@@ -66,34 +66,39 @@ class Wanted:
 
     Args:
         allowed: (1, width) for each choice 1 where a record may have it, else 0.
+        shares: (1, width) at most this share of the records with a choice is as wanted, 0 where it is not allowed.
         tests: columns of a table, and tests of their values (n,) that give (n,) bool.
         given: a row of which some cells are given.
     """
 
     allowed: torch.Tensor
+    shares: torch.Tensor
     tests: tuple[tuple[str, Callable[[pa.Array], np.ndarray]], ...] = ()
     given: GivenRows | None = None
 
     @classmethod
     def of(cls, layout: Layout, conditions: Mapping[str, Sequence[Condition]]) -> Wanted:
         """Return what conditions on columns ask for."""
-        allowed, tests = torch.ones(1, layout.width), []
+        allowed, shares, tests = torch.ones(1, layout.width), torch.ones(1, layout.width, dtype=torch.float64), []
         for column, several in conditions.items():
             for condition in several:
                 if condition.group is not None:
                     span = layout.spans[condition.group]
                     rest = [span.start + code for code in range(span.stop - span.start) if code not in condition.may]
                     allowed[:, rest] = 0.0
+                    for code, share in condition.shares.items():
+                        # Several conditions may be fulfilled by the same values.
+                        shares[:, span.start + code] = min(float(shares[0, span.start + code]), share)
                 if condition.test is not None:
                     tests.append((column, condition.test))
-        return cls(allowed, tuple(tests))
+        return cls(allowed, shares * allowed, tuple(tests))
 
     def with_choice(self, span: slice, code: int) -> Wanted:
         """Return the same, of one choice of the group with this place alone."""
-        allowed = self.allowed.clone()
-        allowed[:, span] = 0.0
-        allowed[:, span.start + code] = 1.0
-        return replace(self, allowed=allowed)
+        others = torch.ones_like(self.allowed)
+        others[:, span] = 0.0
+        others[:, span.start + code] = 1.0
+        return replace(self, allowed=self.allowed * others, shares=self.shares * others)
 
 
 def draw_all(mixture: Mixture, n: int, generator: torch.Generator, random: np.random.Generator) -> Drawn:
@@ -153,8 +158,10 @@ def draw_fitting(
     schema, sampler = mixture.network.schema, None
     if is_conditional(mixture.network):
         sampler = ConditionalSampler(mixture.network, mixture.weights)
-        if float(sampler.log_chances(wanted.allowed)) < _LEAST_CHANCE:
+        chance = float(sampler.log_chances(wanted.allowed))
+        if chance < _LEAST_CHANCE:
             raise TooRare(f"{said}: the model makes no such record: ask for what it makes")
+        check_share(said, min(asked, step), math.exp(float(sampler.log_chances(wanted.shares)) - chance))
     parts, found, drawn = [], 0, 0
     while found < n or not parts:
         # The last block may have few records, of which as many may be drawn as of another.
@@ -264,7 +271,8 @@ def _draw_alike(
         first = given[rows[:1]]
         if impossible := first.narrowed().impossible:
             raise first.refusal(impossible)
-        wanted = Wanted(torch.from_numpy(first.allowed()), given=first)
+        allowed = torch.from_numpy(first.allowed())
+        wanted = Wanted(allowed, allowed.double(), given=first)
         said = f"{first.place(0)}: what is given, which a {mixture.network.kind} makes by chance alone"
         parts.append(draw_fitting(mixture, len(rows), len(rows), step, said, wanted, generator, random, shown))
     return _joined(parts)[np.argsort(np.concatenate(alike))]
@@ -315,6 +323,28 @@ def _joined(parts: Sequence[Drawn]) -> Drawn:
     table = pa.Table.from_batches([part.values for part in parts]).combine_chunks()
     batches = table.to_batches()
     return Drawn(encoded, batches[0] if batches else parts[0].values)
+
+
+def check_share(said: str, n: int, share: float) -> None:
+    """Refuse to draw n records that are hardly ever found among those that are drawn.
+
+    Args:
+        said: the conditions in words.
+        share: at most this share of the records that are drawn fits.
+
+    Raises:
+        TooRare: where less than a tenth of them is to be expected.
+
+    Example:
+        >>> check_share("where age=50", n=10, share=1e-4)
+        >>> check_share("where age=50", n=10, share=1e-6)
+        Traceback (most recent call last):
+        lightning_dpgen.release.rejection.TooRare: where age=50: about 1 in 1,000,000 records that are drawn fits, and \
+10 were asked for: ask for a range of values, or for what more records fit
+    """
+    if share * max(MOST_DRAWN, MOST_DRAWN_EACH * n) < n / 10.0:
+        some = f"about 1 in {1.0 / share:,.0f} records that are drawn fits" if share > 1e-20 else "none fits"
+        raise TooRare(f"{said}: {some}, and {n:,} were asked for: ask for a range of values, or for what more records fit")
 
 
 def check_rate(said: str, n: int, found: int, drawn: int, asked: int | None = None) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +28,6 @@ from lightning_dpgen.data.series.form import SeriesForm
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.given import GivenRows
 from lightning_dpgen.data.tables.reading import Table
-from lightning_dpgen.data.tables.row_rules import with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.classified import with_label
 from lightning_dpgen.models.copulas import StackedCopula
@@ -255,7 +256,9 @@ class Release:
 
         Returns:
             One row for each, in their order and with their index, with all columns. Given values stand as they were given,
-            in the form of the schema, and are not moved within their bins.
+            in the form of the schema, and are not moved within their bins. So do values that the schema moves to what it
+            declares, such as one that is not listed: other cells are filled by what it is moved to, with a warning. A
+            made-up column whose values would change as numbers (007) is text.
 
         Raises:
             ValueError: for a release of other records than a table.
@@ -267,8 +270,10 @@ class Release:
             >>> older = frame.assign(age=80).drop(columns="income")                         # doctest: +SKIP
             >>> load_release("runs/mine").complete(older, seed=1)["income"]                 # doctest: +SKIP
         """
-        drawn = pa.Table.from_batches(self.completed(self.given_rows(rows), seed), self.schema.arrow)
-        frame = self.form.frame(drawn)
+        given = self.given_rows(rows)
+        for line in given.notes:
+            warnings.warn(line, stacklevel=2)
+        frame = self.form.without_types(given.kept).frame(pa.Table.from_batches(self.completed(given, seed), given.arrow))
         return frame.set_axis(rows.index) if isinstance(rows, pd.DataFrame) else frame
 
     def given_rows(self, rows: Table) -> GivenRows:
@@ -289,9 +294,7 @@ class Release:
                 generator, random = block_streams(seed, start // step)
                 some = given[np.arange(start, min(start + step, len(given)))]
                 values = draw_given(self._mixture, some, generator, random, shown).values
-                whole = self.schema.with_fakes(values, random, start)
-                columns = [with_cells(name, whole.column(name), some.cells) for name in whole.schema.names]
-                yield pa.record_batch(columns, schema=whole.schema)
+                yield some.completed(self.schema.with_fakes(values, random, start))
 
     def table(self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None) -> pa.Table:
         """Draw the same records as a table of Arrow, with the columns of a Parquet file."""
@@ -497,6 +500,8 @@ def _described_network(
     kind = description.pop("model")
     if not isinstance(kind, str) or kind not in networks:
         raise ValueError(_foreign(kind, networks))
+    if lacking := [name for name in ("schema", "k", "mixture_weights") if name not in description]:
+        raise ValueError(f"{lacking[0]} is missing")
     schema = described_schema(description.pop("schema"))
     mixture_weights, labelled = description.pop("mixture_weights"), description.pop(LABELLED, False)
     if type(labelled) is not bool:
@@ -511,6 +516,12 @@ def _described_network(
             raise ValueError(f"{name}={value!r}: expected a whole number from 1 to {_LARGEST:,}")
         if kinds is not None and type(value) not in kinds:
             raise ValueError(f"{name}={value!r}: expected another kind of value")
+    if kind in NETWORKS:
+        asked = [own for own in inspect.signature(networks[kind]).parameters.values() if own.name != "schema"]
+        if lacking := [own.name for own in asked if own.default is own.empty and own.name not in description]:
+            raise ValueError(f"{lacking[0]} is missing")
+        if foreign := sorted(description.keys() - {own.name for own in asked}):
+            raise ValueError(f"{foreign[0]}: a {kind} has no such setting")
     # Sizes that the tensors do not have cost nothing on this device.
     with torch.device("meta"):
         network = networks[kind](schema, **description)
@@ -529,7 +540,8 @@ def _filled(network: GenerativeNetwork, tensors: dict[str, torch.Tensor]) -> Gen
 def _read(description: dict[str, Any], path: Path, networks: Mapping[str, type[GenerativeNetwork]]) -> Mixture:
     """Read a described mixture, its tensors from a file that holds these and nothing else."""
     network, mixture_weights = _described_network(description, networks)
-    weights = torch.tensor(mixture_weights, dtype=torch.float32)
+    numbers = isinstance(mixture_weights, list) and all(type(weight) in (int, float) for weight in mixture_weights)
+    weights = torch.tensor(mixture_weights if numbers else [], dtype=torch.float32)
     if weights.shape != (network.k,) or not torch.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise ValueError(f"mixture_weights must be {network.k} numbers, 0 or more, and not all 0")
     check_tensors(path, {name: tensor.shape for name, tensor in network.state_dict().items()}, "F32")

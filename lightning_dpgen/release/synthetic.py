@@ -97,7 +97,9 @@ class SyntheticContent:
 
     def write(self, folder: Path, *, private: bool) -> None:
         release = Release(self.mixture, private=private)
-        write_model(folder, self.mixture, private=private, kept=None if self.first_draw is None else self.first_draw.kept)
+        write_model(
+            folder, self.mixture, private=private, kept=None if self.first_draw is None else self.first_draw.at_once
+        )
         write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.arrow, form=release.form)
         if self._draw is not None:
             self._draw(folder / SHEET, release)

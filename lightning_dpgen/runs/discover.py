@@ -233,14 +233,15 @@ def look(spec: RunSpec, source: Source) -> Look:
     check_moved(source, counted, n)
     if not source.open_parts:
         return Look(n, {}, None)
-    raw, persons = source.raw_parts()
-    numbers, salts = (None, None) if persons is None else number_persons(persons)
-    parts = {}
-    for name, values in raw.items():
-        if isinstance(values, tuple):
-            parts[name] = KeyOwners.of_sets(*values)
-        else:
-            parts[name] = values if isinstance(values, np.ndarray) else KeyOwners.of_column(values, numbers, salts)
+    with pace.stage("looking at what the schema leaves open"):
+        raw, persons = source.raw_parts()
+        numbers, salts = (None, None) if persons is None else number_persons(persons)
+        parts = {}
+        for name, values in raw.items():
+            if isinstance(values, tuple):
+                parts[name] = KeyOwners.of_sets(*values)
+            else:
+                parts[name] = values if isinstance(values, np.ndarray) else KeyOwners.of_column(values, numbers, salts)
     return Look(n, parts, numbers, salts)
 
 

@@ -126,7 +126,8 @@ class _Run:
         if self.folder.unfinished:
             self.spec = with_kept_initial(self.spec, self.folder)
         _LOG.debug("filling in the settings that were left open, and checking them")
-        settings, plan = settle(self.spec, self.source)
+        with pace.stage("checking the settings"):
+            settings, plan = settle(self.spec, self.source)
         self.reporter.warn(seed_warning(self.spec.debug.private_seed))
         self.study = study_of(self.spec.privacy, self.spec.data.n)
         if self.folder.unfinished:

@@ -22,6 +22,7 @@ from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.calibration import PLANNER
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDED_GAUSSIAN
+from lightning_dpgen.privacy.errors import PrivacyError
 from lightning_dpgen.privacy.events import composed, decode, encode
 from lightning_dpgen.privacy.limits import EpsilonLimit, Limit, ReferenceLimit
 from lightning_dpgen.privacy.plan import Plan
@@ -35,6 +36,7 @@ from lightning_dpgen.release.run_names import in_words, names_of_a_run
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, first_stage, has_first_pass, reference_plan
+from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.verification.declared_settings import settings_of
 
 TRAINING, FIDELITY = "training", "fidelity"
@@ -121,14 +123,19 @@ def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tupl
         problems = [*unplanned_events(plan, certificate), *_noises(plan, certificate), *_bounds(settings, certificate)]
     # Settings of strangers may end anywhere in the planner.
     except Exception as error:
-        return [unplannable(error)], [], []
+        return [unplannable(error, certificate["declared"])], [], []
     checks = ["the plan that follows from the declared settings is the one that the certificate states, stage by stage"]
     return problems[:_MOST_SAID], [] if problems else checks, []
 
 
-def unplannable(error: Exception) -> str:
+def unplannable(error: Exception, declared: Mapping[str, Any]) -> str:
     """Return the line about settings from which no run is planned."""
-    said = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
+    said = " ".join(str(error).split())[:_LONGEST]
+    if not said or not isinstance(error, ValueError | OSError | UsageError | PrivacyError):
+        # Words of Python would be about the planner.
+        parts = {part: own for part, own in declared.items() if isinstance(own, dict)}
+        null = [f"{part}.{name}" for part, own in parts.items() for name in own if own[name] is None]
+        said = "one of them is missing, null or of another type" + (f"; null are {_listed(null)}" if null else "")
     return f"declared: no run is planned from these settings ({said})"
 
 

@@ -98,7 +98,7 @@ def _unplanned(projection: Projection, certificate: dict) -> list[str]:
         ]
     # Settings of strangers may end anywhere in the planner.
     except Exception as error:
-        return [unplannable(error)]
+        return [unplannable(error, certificate["declared"])]
 
 
 def _drawn_by(stage: str, noise: str) -> str:

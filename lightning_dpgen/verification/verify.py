@@ -30,6 +30,7 @@ from lightning_dpgen.release.verdict import Verdict
 from lightning_dpgen.verification.answers_check import check_answers
 from lightning_dpgen.verification.declared_settings import declared_unit
 from lightning_dpgen.verification.epsilon_check import check_epsilon
+from lightning_dpgen.verification.model_check import check_model
 from lightning_dpgen.verification.noise_check import check_noises
 from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
 from lightning_dpgen.verification.projection_check import check_projection
@@ -88,6 +89,7 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     if verdict.good:
         model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
         verdict.problems += _nothing_drawn(certificate, model)
+        check_model(folder, model, verdict)
         if follows_from_settings(certificate, model):
             found = check_plan(certificate, model)
             for lines, said in zip(found, (verdict.problems, verdict.checks, verdict.notes), strict=True):

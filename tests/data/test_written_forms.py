@@ -523,3 +523,32 @@ def test_a_value_in_another_form_is_quoted_as_it_stands_and_its_key_is_named(fie
         read_open_columns(frame, schema) if schema.open else read_table(frame, schema.completed(5))
     message = str(found.value)
     assert all(part in message for part in told) and "\n" not in message, message
+
+
+TITLES = {
+    "a title": "Title", "lines": "Title\n\n2020", "quoted lines": '"A title, on\n two lines"', "fields": "Title,,,",
+    "a sign": "# Title",
+    "two signs": "% a\n% b", "a space": " Title", "a quote": '"""q"" t"', "a minus": "-- report", "a backslash": "\\x",
+    "an inch": '5" pipes',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("declared", ["", "skip_rows: 1\n", "skip_rows: 2\n", "strip: false\n"])
+def test_what_is_advised_where_names_stand_below_a_title_reads_the_table(tmp_path, declared, end):
+    """Each of the keys that are named reads the records, all of them, whatever stands above and was declared before."""
+    text = "columns:\n  a: {type: integer, low: -9, high: 9, bins: 3}\n  b: {type: boolean}\n"
+    for name, above in TITLES.items():
+        path = tmp_path / "a.csv"
+        path.write_bytes(f"{above}\na,b\n-3,1\n4,0\n".replace("\n", end).encode())
+        try:
+            found = read_table(path, parse_schema(declared + text))
+            assert "skip_rows" in declared and len(found.encoded) == 2
+            continue
+        except BadRecords as error:
+            message = str(error)
+        advised = re.findall(r"skip_rows: \d+|comment: [^ ]+", message)
+        assert advised, (name, message)
+        for key in advised:
+            kept = "" if "skip" in declared else declared
+            assert len(read_table(path, parse_schema(f"{kept}{key}\n{text}")).encoded) == 2, (name, key)

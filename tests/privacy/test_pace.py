@@ -106,6 +106,44 @@ def test_a_stage_says_its_name_how_far_it_is_and_the_time_that_is_left(bar):
     assert not bar or re.search(r"\r +\r$", stream.getvalue())
 
 
+def test_no_stage_goes_backwards_though_its_total_changes():
+    """A total may turn out to be more or less: what is seen grows, and comes to its end; it is exact where none changes."""
+    for seed in range(50):
+        chance = random.Random(seed)
+        clock, stream, display = _display(False)
+        with display.showing(pace.Stage("fitting", 100, done=chance.choice([0, 20]))) as stage:
+            changes = seed % 2
+            while stage.done < stage.total:
+                stage.advance(chance.choice([1, 5, 20]))
+                if changes and chance.random() < 0.3:
+                    stage.total = stage.done + chance.choice([0, 10, 200]) if stage.done < 500 else stage.done
+                _pass_time(clock, display, 1.25)
+                assert changes or stage.share == pytest.approx(min(stage.done / 100, 1.0))
+            _pass_time(clock, display, 3.0)
+        shares = [int(share) for share in re.findall(r"(\d+)%", stream.getvalue())]
+        assert shares == sorted(shares) and shares[-1] == 100, (seed, shares)
+
+
+@pytest.mark.parametrize("bar", [True, False])
+def test_a_program_is_named_only_where_no_stage_of_it_is_known(bar):
+    """A stage without steps says its name alone, so a young one within it is shown; one with steps says how far it is."""
+    clock, stream, display = _display(bar)
+    with display.showing(pace.Stage("dpgen train")):
+        _pass_time(clock, display, 3.0)
+        assert "dpgen train" in stream.getvalue()
+        stream.truncate(0)
+        for _ in range(8):
+            with display.showing(pace.Stage("counting", 3)), display.showing(pace.Stage("reading", 3)):
+                _pass_time(clock, display, 0.75)
+        assert "counting" in stream.getvalue() and not re.search("dpgen train|reading", stream.getvalue())
+        with display.showing(pace.Stage("measuring", 3)):
+            _pass_time(clock, display, 3.0)
+            stream.truncate(0)
+            with display.showing(pace.Stage("reading", 3)):
+                _pass_time(clock, display, 0.75)
+            assert "reading" not in stream.getvalue()
+
+
 def test_quick_work_is_not_shown():
     for bar in (True, False):
         clock, stream, display = _display(bar)

@@ -18,6 +18,7 @@ from lightning_dpgen import BadRecords, load_release
 from lightning_dpgen.api import schema_of
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
@@ -171,6 +172,32 @@ def test_absent_columns_and_empty_cells_are_filled_and_words_for_missing_stay():
     assert list(release.complete(pd.DataFrame({"a": []}), seed=1)) == ["id", *found.columns[1:]]
 
 
+MOVING = parse_schema(
+    "columns: {id: {type: fake, fake: row_number}, who: {type: fake, fake: name}, zip: {type: category, outside: clamp, "
+    "values: ['01001', '94110', other], other: other}, age: {type: integer, low: 18, high: 80, bins: 4, outside: clamp}, "
+    "spent: {type: number, low: 0, high: 9, bins: 3, decimals: 2}}"
+)
+
+
+def test_what_the_schema_moves_is_said_and_comes_back_as_it_was_given():
+    """A value that is not listed, or beyond a bound, and an identifier that is no number stay; a rounded one is said."""
+    rows = {"id": ["007", "", "12"], "who": ["", "Ada", ""], "zip": ["99999", "01001", ""], "age": ["90", "", "30"]}
+    release = release_of(forest(MOVING, [-1, 0, -1]))
+    with pytest.warns(UserWarning) as warned:
+        found = release.complete(pd.DataFrame(rows | {"spent": ["1.234", "", "2.50"]}), seed=1)
+    said = [str(one.message) for one in warned]
+    expected = "'zip': not listed", "'age': above high", "'spent': more decimals than are declared"
+    assert len(said) == 3 and all(f"{words} in 1 of 3 rows" in line for words, line in zip(expected, said, strict=True))
+    for name, texts in rows.items():
+        for text, now in zip(texts, found[name].astype(str), strict=True):
+            assert now == text or (not text and now)
+    # A column of whole numbers stays one.
+    assert release.complete(pd.DataFrame({"id": ["7", ""]}), seed=1)["id"].tolist() == [7, 2]
+    with pytest.warns(UserWarning, match="'zip'"):
+        typed = release.complete(pd.DataFrame({"zip": pd.Categorical(["99999", "94110"]), "age": [30.0, 31.0]}), seed=1)
+    assert typed["zip"].tolist() == ["99999", "94110"]
+
+
 BAD = {
     "a value that is none": ({"a": ["3", "12", "x"]}, r"\(1\).*row 1.*'a': '12' is above high, 9.*\(2\).*row 2.*'a': 'x'"),
     "more than a few": ({"job": list("abcdefgh")}, r"^\(1\).*\(5\) [^(]*row 4 [^)]*\)[^(]*and more$"),
@@ -257,6 +284,23 @@ def test_a_condition_that_hardly_any_record_fulfils_is_drawn_at_once():
     network.means[:, span] = torch.tensor([1.0, 0.0, 0.0])
     with pytest.raises(TooRare, match="where job = vet: the model makes no such record"):
         release_of(network).sample(50, 1, where="job = vet")
+
+
+def test_a_value_without_mass_is_known_before_records_are_drawn(monkeypatch):
+    """By the density within a bin: the share of what is drawn is exact, and nothing is drawn where it is far too small."""
+    schema = parse_schema(
+        "columns: {age: {type: integer, low: 0, high: 99, edges: [50], density: [[0, 1], [10, 0], [20, 9], [21, 1.0e-5]]}, "
+        "job: {type: boolean}}"
+    )
+    release = release_of(forest(schema, [-1, 0]))
+    assert len(release.sample(20, 1, where="age <= 15")) == 20
+    monkeypatch.setattr(rejection.ConditionalSampler, "draw", lambda *_: pytest.fail("records are drawn"))
+    with pytest.raises(ValueError, match=r"column 'age': the model makes no such value"):
+        release.sample(20, where="age = 15")
+    with pytest.raises(
+        TooRare, match=r"where age=30: about 1 in [\d,]+ records that are drawn fits, and 20 were asked for"
+    ):
+        release.sample(20, where="age=30")
 
 
 def test_on_the_command_line(tmp_path, capsys):

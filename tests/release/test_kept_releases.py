@@ -11,8 +11,9 @@ from keep_releases import KEPT, KINDS, Line
 
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.models.copulas import StackedCopula
-from lightning_dpgen.release.certificate import FORMAT_VERSION
-from lightning_dpgen.release.files import CERTIFICATE, WEIGHTS
+from lightning_dpgen.release.certificate import FORMAT_VERSION, digest
+from lightning_dpgen.release.files import CERTIFICATE, MODEL, WEIGHTS, NotARelease
+from lightning_dpgen.release.opened import file_hash
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.verification.verify import verify
 
@@ -86,3 +87,86 @@ def test_an_altered_release_is_noticed(tmp_path):
     text = (tmp_path / CERTIFICATE).read_text()
     (tmp_path / CERTIFICATE).write_text(re.sub(r'"epsilon": [\d.]+', '"epsilon": 0.5', text, count=1))
     assert verify(tmp_path).problems
+
+
+# Words by which Python speaks of the code that has read a value.
+_PYTHON = (
+    r"NoneType|unhashable|object (is|has)|not supported|positional argument|must be real|unsupported operand|"
+    r"cannot be read: '\w+'$"
+)
+
+
+def _places(value, path=()):
+    """Yield the places of all values in a JSON value, of the first two in each list."""
+    if path:
+        yield path
+    if isinstance(value, dict | list):
+        for key in list(value)[:200] if isinstance(value, dict) else range(min(len(value), 2)):
+            yield from _places(value[key], (*path, key))
+
+
+def test_no_value_in_a_file_of_a_release_makes_its_check_speak_of_python(kept):
+    """Whatever one value of the certificate, or of the model's description, becomes: there is a verdict in plain words."""
+    _, _, folder = kept
+    random = np.random.default_rng(0)
+    before = json.loads((folder / CERTIFICATE).read_text())
+    for name in (MODEL, CERTIFICATE):
+        places = [*_places(json.loads((folder / name).read_text()))]
+        for which in random.permutation(len(places))[:40]:
+            *above, key = places[which]
+            content = json.loads((folder / name).read_text())
+            part = content
+            for step in above:
+                part = part[step]
+            new = [None, "x", [], {}, -1, "gone"][random.integers(6)]
+            if new == "gone":
+                del part[key]
+            else:
+                part[key] = new
+            changed = {MODEL: (folder / MODEL).read_text()}
+            certificate = before if name == MODEL else content
+            if name == MODEL:
+                (folder / MODEL).write_text(json.dumps(content))
+                certificate = before | {"files": before["files"] | {MODEL: file_hash(folder / MODEL)}}
+            if places[which] != ("digest",):
+                certificate = certificate | {"digest": digest(certificate)}
+            (folder / CERTIFICATE).write_text(json.dumps(certificate))
+            try:
+                said = verify(folder).problems
+            except NotARelease as error:
+                said = [str(error)]
+            assert not any(re.search(_PYTHON, line) for line in said), (name, places[which], new, said)
+            (folder / MODEL).write_text(changed[MODEL])
+            (folder / CERTIFICATE).write_text(json.dumps(before))
+
+
+def test_a_model_that_is_none_is_noticed(tmp_path):
+    """Sizes, components, trees and shares are those of a model that can be drawn from, though all hashes agree."""
+    changes = {
+        "k": "mixture_weights must be 61 numbers",
+        "parents": "a forest|expected for each",
+        "mixture_weights": "add up to|numbers, 0 or more",
+        "nan": "NaN or infinity",
+        "shares": "rows that add up to 1",
+    }
+    for what, said in changes.items():
+        folder = tmp_path / what
+        folder.mkdir()
+        with zipfile.ZipFile(KEPT / "format_2" / "trees.zip") as archive:
+            archive.extractall(folder)
+        model, tensors = json.loads((folder / MODEL).read_text()), safetensors.torch.load_file(folder / WEIGHTS)
+        if what == "k":
+            model["k"] += 1
+        elif what == "parents":
+            model["parents"] = [1, 0, *model["parents"][2:]]
+        elif what == "mixture_weights":
+            model["mixture_weights"] = [2.0 * weight for weight in model["mixture_weights"]]
+        else:
+            tensors["network.table_0"] = tensors["network.table_0"] * (float("nan") if what == "nan" else 2.0)
+        (folder / MODEL).write_text(json.dumps(model))
+        safetensors.torch.save_file(tensors, folder / WEIGHTS)
+        certificate = json.loads((folder / CERTIFICATE).read_text())
+        certificate["files"] |= {name: file_hash(folder / name) for name in (MODEL, WEIGHTS)}
+        (folder / CERTIFICATE).write_text(json.dumps(certificate | {"digest": digest(certificate)}))
+        problems = verify(folder).problems
+        assert len(problems) == 1 and re.search(said, problems[0]), (what, problems)

@@ -33,6 +33,9 @@ _NOT_BY_BYTES = ("utf-16", "utf-16-le", "utf-16-be", "shift_jis", "big5", "gb180
 
 # Records among which the names of the columns are searched where they were expected above.
 _MOST_ABOVE = 100
+_FURTHER_DOWN = "; if they stand further down, declare skip_rows in the schema"
+# Signs by which lines begin that are no records, and hardly any record.
+_MARKS = "#%!;"
 # Behind a carriage return that ends a line by itself.
 _RETURN = re.compile(rb"(?<=\r)(?!\n)")
 
@@ -93,8 +96,11 @@ class DelimitedText(RowSource):
         self.unnamed = {f"\0{place}": place for place, name in enumerate(names, 1) if not name.strip()}
         self._fields = [name if name.strip() else f"\0{place}" for place, name in enumerate(names, 1)]
         if len(self.unnamed) == len(names):
-            raise BadRecords(f"{path}, line {self._header_line}: no column has a name: expected the names of the columns")
+            raise BadRecords(
+                f"{path}, line {self._header_line}: no column has a name: expected the names of the columns{_FURTHER_DOWN}"
+            )
         hint = f", or say that the first line is no header ({headless})" if headless and self.has_header else ""
+        hint += _FURTHER_DOWN if self.has_header else ""
         super().__init__(str(path), [name for name in self._fields if name not in self.unnamed], hint)
         self._skips_empty = skip_empty and len(self._fields) > 1
 
@@ -196,9 +202,10 @@ class DelimitedText(RowSource):
     def advice_on(self, names: Collection[str]) -> str:
         above: list[str] = []
         for line, fields in itertools.islice(text_records(self._path, self._separator, self._charset), _MOST_ABOVE):
-            if line != self._header_line and set(names) <= {field.strip() for field in fields} and self.has_header:
+            there = {field.strip() for field in fields} if self._strip else set(fields)
+            if line != self._header_line and set(names) <= there and self.has_header:
                 marks = {text[:1] for text in above if text}
-                mark = f'comment: "{min(marks)}" or ' if len(marks) == 1 and not min(marks).isalnum() else ""
+                mark = f'comment: "{min(marks)}" or ' if len(marks) == 1 and min(marks) in _MARKS else ""
                 return f"; line {line} has these names: declare {mark}skip_rows: {line - 1}"
             above.append(fields[0] if fields else "")
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from dataclasses import fields as fields_of
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -161,5 +162,8 @@ class ImageSchema:
         """Return the schema that `as_json` described; raise ValueError for foreign or missing fields."""
         try:
             return cls(**{name: value for name, value in fields.items() if name != "kind"})
-        except TypeError as error:
-            raise ValueError(f"the schema has missing or foreign fields: {error}") from None
+        except TypeError:
+            known = ", ".join(own.name for own in fields_of(cls))
+            raise ValueError(
+                f"the schema has missing or foreign fields, or values of another type: expected {known}"
+            ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -118,6 +119,44 @@ class Bins:
         numbers[~binned] = self.special[codes[~binned] - len(self.starts)]
         numbers[binned] = self._drawn(codes[binned], random)
         return numbers
+
+    def shares(self, intervals: Sequence[tuple[int | float, int | float]]) -> np.ndarray:
+        """Return for each choice (count,) the share of its numbers, as they are drawn, that belong to closed intervals.
+
+        Args:
+            intervals: of numbers, apart from each other.
+
+        Example:
+            >>> Bins.cut(0, 9, True, 2, "linear", 1, np.array([8])).shares([(0, 3), (8, 9)]).tolist()
+            [0.8, 0.25, 1.0]
+        """
+        found = np.zeros(self.count)
+        firsts, lasts = (np.array(ends) for ends in zip(*intervals, strict=True)) if intervals else (np.zeros(0),) * 2
+        if len(self.starts):
+            ends = np.append(self.starts[1:], self.high + self.whole)
+            whole = self._mass_below(self.starts), self._mass_below(ends)
+            for first, last in zip(firsts, lasts + self.whole, strict=True):
+                begin, end = (np.clip(edge, self.starts, ends) for edge in (first, last))
+                found[: len(self.starts)] += self._mass_below(end) - self._mass_below(begin)
+            found[: len(self.starts)] /= whole[1] - whole[0]
+        inside = (firsts <= self.special[:, None]) & (self.special[:, None] <= lasts)
+        found[len(self.starts) :] = inside.any(axis=1)
+        return found
+
+    def _mass_below(self, numbers: np.ndarray) -> np.ndarray:
+        """Return how much of all that bins may draw lies below numbers (n,) of the range."""
+        if self.density is None:
+            starts, below = self.starts, np.arange(len(self.starts) + 1.0)
+        else:
+            starts, _, below = self._parts
+        ends = np.append(starts[1:], self.high + self.whole)
+        part = np.maximum(np.searchsorted(starts, numbers, side="right") - 1, 0)
+        widths, into = ends[part] - starts[part], np.clip(numbers - starts[part], 0, None)
+        if self.whole:
+            inside = self._inside()
+            special = np.searchsorted(inside, np.stack([starts[part], np.minimum(numbers, ends[part]), ends[part]]))
+            widths, into = widths - (special[2] - special[0]), into - (special[1] - special[0])
+        return below[part] + np.minimum(into / np.where(widths > 0, widths, 1), 1.0) * (below[part + 1] - below[part])
 
     def _drawn(self, codes: np.ndarray, random: np.random.Generator) -> np.ndarray:
         """Draw numbers (n,) of bins."""

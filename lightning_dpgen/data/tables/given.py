@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,25 @@ import pyarrow.compute as pc
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import CLAMP, REFUSE
-from lightning_dpgen.data.tables.arrays import Misfit, plain
+from lightning_dpgen.data.tables.arrays import Misfit, plain, shown
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.grouped import choices_of
 from lightning_dpgen.data.tables.localized import read_in_form
 from lightning_dpgen.data.tables.narrowing import Impossible
-from lightning_dpgen.data.tables.row_rules import Cells
+from lightning_dpgen.data.tables.row_rules import Cells, with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.sources import written_source
 from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
 from lightning_dpgen.data.tables.value_set import ValueSet
 from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.plain_text import listed
+from lightning_dpgen.privacy.plain_text import listed, say_count
 from lightning_dpgen.sampling.errors import BadRecords
 
 # The word for a missing value that is given, where the schema has none of its own.
 _MISSING = "missing"
+# Numbers of more decimals than are declared, in words; a smaller relative difference is none.
+_ROUNDED, _NEAR = "more decimals than are declared", 1e-12
 # Problems that one message tells.
 _MOST_TOLD = 5
 
@@ -46,23 +48,31 @@ class GivenRows:
 
     Args:
         schema: the description of whole rows.
-        cells: the given values of columns, by name.
+        cells: the given values of columns, by name, as a model knows them.
         source: where the rows stand, for messages.
         numbers: (n,) of the rows there.
+        kept: values that stand in completed rows as they were given, though no model knows them: those of made-up columns,
+            and those that are moved to what is declared before a model sees them.
+        notes: what was moved or rounded, a line for each.
     """
 
     schema: TableSchema
     cells: Cells
     source: RowSource
     numbers: np.ndarray
+    kept: Cells
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __getitem__(self, rows: np.ndarray) -> GivenRows:
         some = pa.array(rows)
-        cells = {name: (known[rows], values.take(some)) for name, (known, values) in self.cells.items()}
-        return GivenRows(self.schema, cells, self.source, self.numbers[rows])
+        cells, kept = (
+            {name: (known[rows], values.take(some)) for name, (known, values) in own.items()}
+            for own in (self.cells, self.kept)
+        )
+        return replace(self, cells=cells, numbers=self.numbers[rows], kept=kept)
 
     @classmethod
     def read(cls, source: Any, schema: TableSchema) -> GivenRows:
@@ -89,7 +99,9 @@ class GivenRows:
             )
         names = [name for name in rows.columns if not isinstance(columns[name], Dropped)]
         recorded = {column.name: column for column in schema.recorded}
-        found: dict[str, list[tuple[np.ndarray, pa.Array]]] = {name: [] for name in names}
+        found: dict[str, list[tuple[np.ndarray, pa.Array]]] = {name: [] for name in names if name in recorded}
+        made_up: dict[str, list[pa.Array]] = {name: [] for name in names if name not in recorded}
+        moved: dict[str, list[_Moved]] = {name: [] for name in found}
         n, problems = 0, _Problems(rows)
         # Rows are counted by some column even where none is given.
         with closing(rows.blocks(names or rows.columns)) as blocks:
@@ -98,25 +110,41 @@ class GivenRows:
                 for name in names:
                     values = _plain(name, block.column(name), rows.where)
                     if name in recorded:
-                        found[name].append(_read(recorded[name], values, schema, problems))
+                        cells, own = _read(recorded[name], values, schema, problems)
+                        found[name].append(cells)
+                        moved[name].append(own)
                     else:
-                        found[name].append(_read_fake(columns[name], values, problems))
+                        made_up[name].append(values)
                 n += block.rows.num_rows
         problems.tell()
-        cells = {
-            name: (
-                np.concatenate([np.zeros(0, bool), *(known for known, _ in parts)]),
-                pa.concat_arrays([pa.nulls(0, columns[name].arrow), *(values for _, values in parts)]),
-            )
-            for name, parts in found.items()
-        }
-        given = cls(schema, cells, rows, np.arange(n))
+        cells = {name: _joined(parts, columns[name].arrow) for name, parts in found.items()}
+        kept = {name: _joined(parts, columns[name].arrow) for name, parts in moved.items() if any(parts)}
+        kept |= {name: _made_up(columns[name], parts) for name, parts in made_up.items()}
+        said = tuple(line for name, parts in moved.items() for line in _said(name, parts, n))
+        given = cls(schema, cells, rows, np.arange(n), kept, said)
         problems.before = 0
         for row, name, problem in schema.rules.contradicted(cells):
             problems.add(row, name, f"{problem}; correct one of them, or leave it empty to have it filled")
         problems.tell()
         given._check_unscaled()
         return given
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns of completed rows, which are those of the schema but for made-up ones that are given as text."""
+        fields = [
+            field.with_type(self.kept[field.name][1].type) if field.name in self.kept else field
+            for field in self.schema.arrow
+        ]
+        return pa.schema(fields)
+
+    def completed(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        """Return whole rows (n,) with all that is given as it was given."""
+        columns = []
+        for field in self.arrow:
+            column = with_cells(field.name, values.column(field.name), self.cells).cast(field.type)
+            columns.append(with_cells(field.name, column, self.kept))
+        return pa.record_batch(columns, schema=self.arrow)
 
     @property
     def known(self) -> dict[str, np.ndarray]:
@@ -312,8 +340,31 @@ def _filled(values: pa.Array) -> np.ndarray:
     return ~empty.to_numpy(zero_copy_only=False)
 
 
-def _read(column: Modelled, values: pa.Array, schema: TableSchema, problems: _Problems) -> tuple[np.ndarray, pa.Array]:
-    """Return where values of a column are given (n,), missing ones too, and the values."""
+@dataclass(frozen=True)
+class _Moved:
+    """Values of a column that were moved, as they were given.
+
+    Args:
+        rows: (n,) bool, where they are.
+        values: (n,) the values, null elsewhere.
+        counts: by what was wrong and what they are moved to, in words, how many.
+    """
+
+    rows: np.ndarray
+    values: pa.Array
+    counts: Counter[tuple[str, str | None]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.rows, self.values))
+
+    def __bool__(self) -> bool:
+        return bool(self.counts)
+
+
+def _read(
+    column: Modelled, values: pa.Array, schema: TableSchema, problems: _Problems
+) -> tuple[tuple[np.ndarray, pa.Array], _Moved]:
+    """Return where values of a column are given (n,), missing ones too, and the values; and what of them was moved."""
     rows = np.flatnonzero(_filled(values))
     missing = column.missing_values if column.missing else ()
     while len(rows):
@@ -323,7 +374,9 @@ def _read(column: Modelled, values: pa.Array, schema: TableSchema, problems: _Pr
         try:
             if column.name in schema.forms:
                 some = read_in_form(some, schema.forms[column.name], missing)
-            found = column.restored(*column.numbers(some, column.clamps(REFUSE), Counter()))
+            some, counted = column.readable(some), Counter()
+            found = column.restored(*column.numbers(some, column.clamps(REFUSE), counted))
+            moved = _moved(column, some) if counted else []
         except Misfit as misfit:
             row = 0 if misfit.row is None else misfit.row
             # Other advice is about schemas and records to learn from.
@@ -331,8 +384,65 @@ def _read(column: Modelled, values: pa.Array, schema: TableSchema, problems: _Pr
             # A column of another type has nothing that could be read.
             rows = np.zeros(0, np.int64) if misfit.row is None or problems.enough else np.delete(rows, row)
             continue
-        return _at(rows, found, len(values))
-    return _at(rows, pa.nulls(0, column.arrow), len(values))
+        places = np.concatenate([np.zeros(0, np.int64), *(place for _, place, _ in moved)])
+        own = pa.concat_arrays([pa.nulls(0, column.arrow), *(own for _, _, own in moved)])
+        counts = Counter({about: len(place) for about, place, _ in moved})
+        rest = pa.array(np.delete(np.arange(len(rows)), places))
+        if rounded := _rounded(some.take(rest), found.take(rest)):
+            counts[_ROUNDED, None] = rounded
+        return _at(rows, found, len(values)), _Moved(*_at(rows[places], own, len(values)), counts)
+    nothing = _at(rows, pa.nulls(0, column.arrow), len(values))
+    return nothing, _Moved(*nothing, Counter())
+
+
+def _moved(column: Modelled, values: pa.Array) -> list[tuple[tuple[str, str | None], np.ndarray, pa.Array]]:
+    """Return the values that are moved, none of which is empty: what is wrong and what they become, rows, and values.
+
+    Raises:
+        Misfit: for one that has no place in a column of its type.
+    """
+    present, found = np.flatnonzero(~column.is_missing(values)), []
+    for own in column.beyond(values.take(pa.array(present))):
+        rows = present[own.rows]
+        try:
+            kept = values.take(pa.array(rows)).cast(column.arrow)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise Misfit(int(rows[0]), f"{shown(values, int(rows[0]))} is {own.what}", "correct it") from None
+        found.append(((own.what, own.becomes), rows, kept))
+    return found
+
+
+def _rounded(values: pa.Array, found: pa.Array) -> int:
+    """Count the numbers that are not those that were given."""
+    if not pa.types.is_integer(found.type) and not pa.types.is_floating(found.type):
+        return 0
+    try:
+        given = values.filter(found.is_valid()).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        # Words stand for numbers, or they are moments.
+        return 0
+    now = found.drop_null().cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return int((np.abs(given - now) > _NEAR * np.maximum(np.abs(given), np.abs(now))).sum())
+
+
+def _said(name: str, parts: Sequence[_Moved], n: int) -> Iterator[str]:
+    """Yield a line for each way in which values of a column were moved or rounded."""
+    counts: Counter[tuple[str, str | None]] = Counter()
+    for own in parts:
+        counts.update(own.counts)
+    for (what, becomes), count in counts.items():
+        found = f"column {shortened(name)}: {what} in {count:,} of {say_count(n, 'row')}"
+        if what == _ROUNDED:
+            yield f"{found}: such a value is rounded"
+        else:
+            as_what = "a missing value" if becomes is None else becomes
+            yield f"{found}: it stays as it was given, and empty cells of its row are filled as for {as_what}"
+
+
+def _joined(parts: Sequence[Iterable[Any]], kind: pa.DataType) -> tuple[np.ndarray, pa.Array]:
+    """Return the cells of all blocks, which rows (n,) and values (n,)."""
+    known, values = zip(*parts, strict=True) if parts else ((), ())
+    return np.concatenate([np.zeros(0, bool), *known]), pa.concat_arrays([pa.nulls(0, kind), *values])
 
 
 def _takes_word(column: Modelled) -> bool:
@@ -341,16 +451,19 @@ def _takes_word(column: Modelled) -> bool:
     return column.missing and column.missing_values == ("",) and _MISSING not in map(str.lower, values)
 
 
-def _read_fake(column: Fake, values: pa.Array, problems: _Problems) -> tuple[np.ndarray, pa.Array]:
-    """Return where values of a made-up column are given, and these: they are kept, and nothing follows from them."""
-    rows = np.flatnonzero(_filled(values))
+def _made_up(column: Fake, parts: Sequence[pa.Array]) -> tuple[np.ndarray, pa.Array]:
+    """Return where values of a made-up column are given, and these: as text where their type would change them."""
+    values = pa.chunked_array(parts).combine_chunks() if parts else pa.nulls(0, column.arrow)
+    known = _filled(values)
+    given = pc.if_else(pa.array(known), values, None)
     try:
-        some = values.take(pa.array(rows)).cast(column.arrow)
+        found = given.cast(column.arrow)
+        # An identifier such as 007 is no number.
+        if not pa.types.is_string(given.type) or found.cast(pa.string()).equals(given):
+            return known, found
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        expected = f"expected values of type {column.arrow}; correct them, or leave them empty"
-        problems.add(int(rows[0]), column.name, expected)
-        return _at(rows[:0], pa.nulls(0, column.arrow), len(values))
-    return _at(rows, some, len(values))
+        pass
+    return known, given.cast(pa.string())
 
 
 def _at(rows: np.ndarray, values: pa.Array, n: int) -> tuple[np.ndarray, pa.Array]:

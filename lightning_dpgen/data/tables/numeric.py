@@ -267,6 +267,13 @@ class Numeric(Modelled):
             ticks = np.rint(ticks).astype(np.int64)
         return self.scale.column(np.minimum(ticks, self._high), absent)
 
+    def shares(self, intervals: Sequence[tuple[int | float, int | float]]) -> np.ndarray:
+        """Return for each choice but a missing one the share of its ticks, as they are drawn, within closed intervals.
+
+        It is of a column that is cut into bins.
+        """
+        return self._bins.shares(intervals)
+
     def beyond(self, values: pa.Array) -> list[Beyond]:
         bounds = {BELOW: self.low, ABOVE: self.high}
         return [Beyond(what, rows, str(bounds[what])) for what, rows in self._outside(self._ticks(values)).items()]

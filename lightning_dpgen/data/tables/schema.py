@@ -402,7 +402,12 @@ class TableSchema:
         if said.column not in self._groups or relative:
             return Condition(None, frozenset(), frozenset(), holds)
         may, sure = choices_of(self._learned.get(said.column, column), wanted)
-        return Condition(self._groups.index(said.column), frozenset(may), frozenset(sure), None if may == sure else holds)
+        shares = {}
+        if may != sure and isinstance(column, Numeric) and not column.scaled:
+            shares = {code: share for code, share in enumerate(column.shares(wanted.intervals)) if code in may - sure}
+            may = {code for code in may if shares.get(code, 1.0) > 0.0}
+        group, test = self._groups.index(said.column), None if may == sure else holds
+        return Condition(group, frozenset(may), frozenset(sure), test, shares)
 
     def check_together(self, conditions: Sequence[Said]) -> None:
         """Refuse conditions where it is sure that no record fulfils them and keeps the constraints.

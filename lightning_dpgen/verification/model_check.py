@@ -1,0 +1,54 @@
+"""The check of a released model: it loads, with the sizes that its description says, and its shares are shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.labelled import without_label
+from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
+from lightning_dpgen.release.sampler import NETWORKS, load_release
+from lightning_dpgen.release.verdict import Verdict
+
+# Shares are written as float32, and those of components are divided once more where they are drawn.
+_ROUNDING = 1e-3
+
+
+def check_model(folder: Path, model: dict[str, Any], verdict: Verdict) -> None:
+    """Check that the model of a release can be drawn from, where this package knows its kind; custom code is never loaded.
+
+    Args:
+        model: its description as the release holds it.
+    """
+    if not isinstance(kind := model.get("model"), str) or kind not in NETWORKS:
+        return
+    try:
+        mixture = load_release(folder).mixture
+    except NotARelease as error:
+        verdict.problems.append(str(error))
+        return
+    before = len(verdict.problems)
+    verdict.problems += _no_shares(mixture.weights, without_label(mixture.network))
+    if len(verdict.problems) == before:
+        verdict.checks.append(f"the model loads: {WEIGHTS} holds finite numbers of the sizes that {MODEL} says")
+
+
+def _no_shares(weights: Tensor, network: Any) -> Iterator[str]:
+    """Yield what should be shares and are none."""
+    if abs(float(weights.sum()) - 1.0) > _ROUNDING:
+        yield f"{MODEL}: mixture_weights add up to {float(weights.sum()):g}: expected 1"
+    tables: list[tuple[str, Tensor]] = []
+    if isinstance(network, StackedForests):
+        tables = [(f"table_{group}", table) for group, table in enumerate(network.tables)]
+        if not (network.tilts > 0.0).all():
+            yield f"{WEIGHTS}: tilts: expected factors above 0"
+    elif isinstance(network, StackedProducts):
+        tables = [("means", network.means[:, span]) for span in network.schema.layout.spans]
+    for name, table in tables:
+        if (table < 0.0).any() or ((table.double().sum(dim=1) - 1.0).abs() > _ROUNDING).any():
+            yield f"{WEIGHTS}: {name}: expected shares, 0 or more, in rows that add up to 1"
