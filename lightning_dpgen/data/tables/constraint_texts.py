@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -24,7 +24,7 @@ from lightning_dpgen.data.tables.constraints import (
 )
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
-from lightning_dpgen.data.tables.value_set import all_values, value_of, value_set
+from lightning_dpgen.data.tables.value_set import all_values, value_set, values_of
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
 
@@ -270,7 +270,7 @@ def _function(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Fun
     mapping = fields["mapping"]
     if column is of or not isinstance(mapping, dict) or not mapping:
         raise ValueError("expected a mapping of the values of one column to those of another, as in {Bachelors: 13}")
-    pairs = {value_of(of, _text(key)): value_of(column, _text(value)) for key, value in mapping.items()}
+    pairs = dict(zip(_places(of, mapping), _places(column, mapping.values()), strict=True))
     said, missing = None in pairs, pairs.pop(None, None)
     if not said and of.missing and not column.missing:
         raise ValueError(f"says nothing about missing values of {of.name!r}: expected the key '' for them")
@@ -292,13 +292,12 @@ def _allowed(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Allo
     of = tuple(_known(name, columns) for name in names)
     if len({column.name for column in of}) < len(of) or len(combinations) * len(of) > _MOST_VALUES:
         raise ValueError(f"expected each column once, and at most {_MOST_VALUES:,} values")
-    found = []
     for combination in combinations:
         if not isinstance(combination, list) or len(combination) != len(of):
             raise ValueError(f"{shortened(combination)}: expected {len(of)} values, one for each column")
-        found.append(tuple(value_of(column, _text(value)) for column, value in zip(of, combination, strict=True)))
-    text = f"({', '.join(map(quoted_name, names))}) is one of {len(found):,} combinations"
-    return Allowed(text, of, tuple(found))
+    found = [_places(column, values) for column, values in zip(of, zip(*combinations, strict=True), strict=True)]
+    text = f"({', '.join(map(quoted_name, names))}) is one of {len(combinations):,} combinations"
+    return Allowed(text, of, tuple(zip(*found, strict=True)))
 
 
 def _known(name: Any, columns: Mapping[str, Modelled]) -> Any:
@@ -310,6 +309,6 @@ def _known(name: Any, columns: Mapping[str, Modelled]) -> Any:
     return columns[name]
 
 
-def _text(value: Any) -> Any:
-    """Return a value of YAML as a column reads it."""
-    return unquoted(value) if isinstance(value, str) else value
+def _places(column: Modelled, values: Iterable[Any]) -> list[int | float | None]:
+    """Return the places of values of YAML as a column reads them."""
+    return values_of(column, [unquoted(value) if isinstance(value, str) else value for value in values])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -327,14 +328,23 @@ class Function(Constraint):
         changed = broken & known
         numbers[changed], absent[changed] = wanted[changed], lacks[changed]
 
+    @cached_property
+    def key_array(self) -> np.ndarray:
+        """The keys (n,)."""
+        return np.array(self.keys)
+
+    @cached_property
+    def place_arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """What keys become (n,), 0 where that is missing, and where it is (n,)."""
+        absent = np.array([place is None for place in self.places])
+        return np.array([0 if place is None else place for place in self.places]), absent
+
     def _wanted(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return places (n,), where they are missing (n,), and where the mapping says anything (n,)."""
         numbers, absent = rows[self.of.name]
-        keys = np.array(self.keys)
+        keys, (values, lacks) = self.key_array, self.place_arrays
         at = np.clip(np.searchsorted(keys, numbers), 0, len(keys) - 1)
         known = absent | (keys[at] == numbers)
-        values = np.array([0 if place is None else place for place in self.places])
-        lacks = np.array([place is None for place in self.places])
         wanted = np.where(absent, 0 if self.missing is None else self.missing, values[at])
         return wanted, np.where(absent, self.missing is None, lacks[at]), known
 

@@ -180,7 +180,7 @@ class _Choices:
                 ranges = np.array([[ranges[:, 0].min(), ranges[:, 1].max()]])
             own = ValueSet(tuple(map(tuple, ranges.tolist())))
         elif kind.start >= special.start:
-            own = ValueSet(tuple(map(tuple, self._special(kind).tolist())))
+            own = ValueSet(tuple(sorted(map(tuple, self._special(kind).tolist()))))
         else:
             own, ends = ValueSet((self.column.limits,)), self._ranges[kind]
             for place, one in enumerate(stated):

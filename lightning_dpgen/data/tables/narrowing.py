@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from lightning_dpgen.data.conditions import EQUAL
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.constraints import (
@@ -233,13 +235,11 @@ class _Narrowing:
 
     def _map(self, constraint: Function) -> None:
         of, own = self.values[constraint.of.name], self.values[constraint.column.name]
-        pairs = [
-            (key, place) for key, place in zip(constraint.keys, constraint.places, strict=True)
-            if of.covers(key, key) and (own.missing if place is None else own.covers(place, place))
-        ]  # fmt: skip
+        keys, (places, absent) = constraint.key_array, constraint.place_arrays
+        kept = of.holds(keys, np.zeros(len(keys), bool)) & own.holds(places, absent)
         lacks = of.missing and (own.missing if constraint.missing is None else own.covers(*[constraint.missing] * 2))
-        ends = [place for _, place in pairs] + [constraint.missing] * lacks
-        self.values[constraint.of.name] = _points([key for key, _ in pairs], lacks)
+        ends = [*places[kept & ~absent].tolist(), *[None] * int((kept & absent).any()), *[constraint.missing] * lacks]
+        self.values[constraint.of.name] = _points(keys[kept].tolist(), lacks)
         self.values[constraint.column.name] = _points([place for place in ends if place is not None], None in ends)
 
     def _combine(self, constraint: Allowed) -> None:

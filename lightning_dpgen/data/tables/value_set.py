@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -45,11 +46,17 @@ class ValueSet:
 
     def covers(self, first: int | float, last: int | float) -> bool:
         """Tell whether all places from one to another belong to it."""
-        return any(low <= first and last <= high for low, high in self.intervals)
+        at = self._begun_by(first)
+        return at >= 0 and last <= self.intervals[at][1]
 
     def meets(self, first: int | float, last: int | float) -> bool:
         """Tell whether any place from one to another belongs to it."""
-        return any(low <= last and first <= high for low, high in self.intervals)
+        at = self._begun_by(last)
+        return at >= 0 and first <= self.intervals[at][1]
+
+    def _begun_by(self, place: int | float) -> int:
+        """Return the last interval that begins at a place or before it; -1 where none does."""
+        return bisect.bisect_right(self.intervals, (place, math.inf)) - 1
 
     def common(self, other: ValueSet) -> ValueSet:
         """Return the values that belong to both.
@@ -166,22 +173,36 @@ def value_of(column: Modelled, value: Any) -> int | float | None:
     return None if absent[0] else numbers[0].item()
 
 
+def values_of(column: Modelled, values: Sequence[Any]) -> list[int | float | None]:
+    """Return the places of values as `value_of` does: those of categories at once, since each look-up reads all of them.
+
+    Raises:
+        ValueError: for the first that the column cannot have.
+
+    Example:
+        >>> values_of(Category(name="city", values=("Oslo", "Rome"), missing=True), ["Rome", "", "Oslo"])
+        [1, None, 0]
+    """
+    missing = [_is_missing(column, value) for value in values]
+    if not isinstance(column, Numeric) and not all(missing):
+        asked = [column.asked(value) for value, lacks in zip(values, missing, strict=True) if not lacks]
+        # One by one it is told which of them the column cannot have.
+        with suppress(Misfit, pa.ArrowException, OverflowError, TypeError, ValueError):
+            numbers, absent = column.numbers(pa.array(asked), False, Counter())
+            found = iter(None if lacks else code for code, lacks in zip(numbers.tolist(), absent.tolist(), strict=True))
+            return [None if lacks else next(found) for lacks in missing]
+    return [value_of(column, value) for value in values]
+
+
 def _places(column: Modelled, said: Said) -> list[Interval | None]:
     """Return the interval of each value that was said."""
-    texts = list(said.values)
-    if not isinstance(column, Numeric) and len(texts) > 1 and all(isinstance(text, str) and text for text in texts):
-        # All at once, where there is nothing to complain of.
-        with suppress(Misfit, pa.ArrowException):
-            numbers, absent = column.numbers(pa.array(texts), False, Counter())
-            return [None if lacks else (code, code) for code, lacks in zip(numbers.tolist(), absent.tolist(), strict=True)]
-    return [_place(column, text, said.operator) for text in texts]
-
-
-def _place(column: Modelled, value: Any, operator: str) -> Interval | None:
-    """Return the interval of one value, or of a range of numbers; None where it is missing."""
     if not isinstance(column, Numeric):
-        place = value_of(column, value)
-        return None if place is None else (place, place)
+        return [None if place is None else (place, place) for place in values_of(column, said.values)]
+    return [_place(column, text, said.operator) for text in said.values]
+
+
+def _place(column: Numeric, value: Any, operator: str) -> Interval | None:
+    """Return the interval of one number, or of a range of them; None where it is missing."""
     if _is_missing(column, value):
         if operator not in (EQUAL, UNEQUAL):
             raise ValueError(f"column {column.name!r}: expected a value after {operator}")
