@@ -11,7 +11,7 @@ import numpy as np
 
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.constraints import Comparison, Constraint, Distance
-from lightning_dpgen.data.tables.grouped import Grouped, learned
+from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.narrowing import Impossible, Values, narrowed
 from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.value_set import ValueSet, all_values
@@ -28,7 +28,7 @@ def impossible_pairs(
     constraints: Sequence[Constraint],
     columns: Mapping[str, Modelled],
     relatives: Mapping[str, Relative],
-    names: Sequence[str],
+    learned: Mapping[str, Modelled],
 ) -> dict[tuple[str, str], np.ndarray]:
     """Return by two columns the pairs (a, b) of their choices that no row can have, bool; only pairs that have some.
 
@@ -40,7 +40,7 @@ def impossible_pairs(
         constraints: those that rows keep, with those of distances.
         columns: all that are read, by name.
         relatives: those that are learned by their distance.
-        names: the columns with choices that are learned.
+        learned: the columns with choices that are learned, as they are learned, by name.
 
     Example:
         >>> from lightning_dpgen.data.tables.schema_file import parse_schema
@@ -51,9 +51,9 @@ def impossible_pairs(
                [1, 1, 1]])
     """
     found: dict[tuple[str, str], np.ndarray] = {}
-    looked_at = 0
+    names, looked_at = list(learned), 0
     for related in _related(constraints):
-        known = [_Choices(columns[name], relatives.get(name)) for name in names if name in related]
+        known = [_Choices(columns[name], own, relatives.get(name)) for name, own in learned.items() if name in related]
         own = [constraint for constraint in constraints if related.issuperset(constraint.columns)]
         values = {name: all_values(columns[name]) for name in related}
         # Constraints of a column and the one that it is relative to hold of sums of the same number.
@@ -125,28 +125,26 @@ class _Choices:
 
     Args:
         column: as it is read.
+        learned: as it is learned.
         relative: the same, where it is learned by its distance.
     """
 
     column: Modelled
+    learned: Modelled
     relative: Relative | None
 
     @property
     def count(self) -> int:
-        return self._learned.choices
-
-    @cached_property
-    def _learned(self) -> Modelled:
-        return learned(self.column) if self.relative is None else self.relative.apart
+        return self.learned.choices
 
     @cached_property
     def _ranges(self) -> np.ndarray:
-        return np.array(self._learned.ranges)
+        return np.array(self.learned.ranges)
 
     @cached_property
     def _kinds(self) -> list[slice]:
         """Bins, special values and the missing one: one constraint may take away one kind and leave the others."""
-        ends = [self._learned.present - len(getattr(self._learned, "special", ())), self._learned.present, self.count]
+        ends = [self.learned.present - len(getattr(self.learned, "special", ())), self.learned.present, self.count]
         return [slice(first, last) for first, last in itertools.pairwise([0, *ends])]
 
     def possible(
@@ -173,12 +171,10 @@ class _Choices:
         name, stated = self.column.name, list(constraints)
         if kind.start >= special.stop:
             own = ValueSet((), missing=True)
+        elif isinstance(self.learned, Grouped):
+            own = self.learned.values_with(kind)
         elif self.relative is None:
-            ranges = self._ranges[kind]
-            if isinstance(self._learned, Grouped):
-                # Values of groups lie between others.
-                ranges = np.array([[ranges[:, 0].min(), ranges[:, 1].max()]])
-            own = ValueSet(tuple(map(tuple, ranges.tolist())))
+            own = ValueSet(tuple(map(tuple, self._ranges[kind].tolist())))
         elif kind.start >= special.start:
             own = ValueSet(tuple(sorted(map(tuple, self._special(kind).tolist()))))
         else:
@@ -201,8 +197,11 @@ class _Choices:
     def _met(self, kind: slice, values: Values) -> np.ndarray:
         """Return the choices of a kind that some of the values have, bool."""
         intervals, ranges = values[self.column.name].intervals, self._ranges[kind]
-        if kind.start >= self._learned.present:
+        if kind.start >= self.learned.present:
             return np.array([values[self.column.name].missing])
+        if isinstance(self.learned, Grouped):
+            may, _ = self.learned.choices_with(values[self.column.name])
+            return np.array([choice in may for choice in range(*kind.indices(self.count))])
         if self.relative is not None and kind.start < self._kinds[0].stop:
             starts = values[self.relative.relative_to].intervals
             if not starts or not intervals:
