@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,7 +13,7 @@ import numpy as np
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.constraints import Comparison, Constraint, Distance
 from lightning_dpgen.data.tables.grouped import Grouped
-from lightning_dpgen.data.tables.narrowing import Impossible, Values, narrowed
+from lightning_dpgen.data.tables.narrowing import Impossible, Narrower, Values
 from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.value_set import ValueSet, all_values
 
@@ -51,16 +52,21 @@ def impossible_pairs(
                [1, 1, 1]])
     """
     found: dict[tuple[str, str], np.ndarray] = {}
-    names, looked_at = list(learned), 0
+    order, looked_at = {name: place for place, name in enumerate(learned)}, 0
+    # Constraints of a column and the one that it is relative to hold of sums of the same number.
+    relative_to = {name: column.relative_to for name, column in relatives.items()}
     for related in _related(constraints):
         known = [_Choices(columns[name], own, relatives.get(name)) for name, own in learned.items() if name in related]
         own = [constraint for constraint in constraints if related.issuperset(constraint.columns)]
-        values = {name: all_values(columns[name]) for name in related}
-        # Constraints of a column and the one that it is relative to hold of sums of the same number.
-        pairs = [{name, column.relative_to} for name, column in relatives.items()]
-        told_apart = [
-            pair for pair in pairs if any(pair <= set(one.columns) and not isinstance(one, Distance) for one in own)
-        ]
+        told_apart = {
+            frozenset((name, relative_to.get(name, name))) for one in own if not isinstance(one, Distance)
+            for name in one.columns if relative_to.get(name) in one.columns
+        }  # fmt: skip
+        rules = Narrower(own, columns)
+        values, changed = {name: all_values(columns[name]) for name in related}, None
+        # What holds of each row is worked out once.
+        with suppress(Impossible):
+            values, changed = _narrowed(rules, values), ()
         for given in known:
             others = [other for other in known if other is not given]
             looked_at += given.count * len(others)
@@ -69,16 +75,16 @@ def impossible_pairs(
             left_out = {other.column.name: np.zeros((given.count, other.count), bool) for other in others}
             for choice in range(given.count):
                 try:
-                    limits, stated = given.held(slice(choice, choice + 1), values, own)
-                    limits = _narrowed(stated, columns, limits)
+                    limits, stated = given.held(slice(choice, choice + 1), values, rules)
+                    limits = _narrowed(stated, limits, None if changed is None else (given.column.name,))
                     for other in others:
-                        singly = any({given.column.name, other.column.name} <= both for both in told_apart)
-                        left_out[other.column.name][choice] = ~other.possible(limits, stated, columns, singly)
+                        singly = frozenset((given.column.name, other.column.name)) in told_apart
+                        left_out[other.column.name][choice] = ~other.possible(limits, stated, singly)
                 except Impossible:
                     for table in left_out.values():
                         table[choice] = True
             for name, table in left_out.items():
-                turned = names.index(name) < names.index(given.column.name)
+                turned = order[name] < order[given.column.name]
                 pair = (name, given.column.name) if turned else (given.column.name, name)
                 if table.any():
                     found[pair] = found.get(pair, False) | (table.T if turned else table)
@@ -86,15 +92,23 @@ def impossible_pairs(
     return found
 
 
-def _narrowed(constraints: Sequence[Constraint], columns: Mapping[str, Modelled], values: Values) -> Values:
-    """Return the values that are left; a sum that is computed is missing only where one of its parts is."""
-    values = dict(values)
-    for one in constraints:
-        if isinstance(one, Comparison) and one.derives is not None:
-            own, *parts = (values[name] for name in one.columns)
-            if not any(part.missing for part in parts):
-                values[one.derives] = ValueSet(own.intervals)
-    return narrowed(constraints, columns, values)
+def _narrowed(rules: Narrower, values: Values, changed: Collection[str] | None = None) -> Values:
+    """Return the values that are left; a sum that is computed is missing only where one of its parts is.
+
+    Args:
+        changed: as `Narrower.narrowed` takes it.
+    """
+    sums = [one for one in rules.constraints if isinstance(one, Comparison) and one.derives is not None]
+    while True:
+        sure = [
+            one.derives for one in sums
+            if values[one.derives].missing and not any(values[name].missing for name in one.columns if name != one.derives)
+        ]  # fmt: skip
+        if not sure and changed is not None and not changed:
+            return values
+        values = values | {name: ValueSet(values[name].intervals) for name in sure}
+        values = rules.narrowed(values, None if changed is None else {*changed, *sure})
+        changed = ()
 
 
 def _close(found: dict[tuple[str, str], np.ndarray], counts: Mapping[str, int]) -> None:
@@ -147,42 +161,57 @@ class _Choices:
         ends = [self.learned.present - len(getattr(self.learned, "special", ())), self.learned.present, self.count]
         return [slice(first, last) for first, last in itertools.pairwise([0, *ends])]
 
-    def possible(
-        self, values: Values, constraints: Sequence[Constraint], columns: Mapping[str, Modelled], singly: bool
-    ) -> np.ndarray:
+    def possible(self, values: Values, rules: Narrower, singly: bool) -> np.ndarray:
         """Return the choices (choices,), bool, for which nothing shows that no row with these values has them.
 
         Args:
+            values: what the rules have left.
             singly: whether each is looked at by itself.
         """
-        found = np.zeros(self.count, bool)
+        found, name = np.zeros(self.count, bool), self.column.name
         single = [slice(choice, choice + 1) for choice in range(self.count)]
         for kind in single if singly else [kind for kind in self._kinds if kind.start < kind.stop]:
-            own, stated = self.held(kind, values, constraints)
+            own, stated = self.held(kind, values, rules)
             try:
-                found[kind] = self._met(kind, _narrowed(stated, columns, own))
+                same = stated is rules and own[name] == values[name]
+                found[kind] = self._met(kind, own if same else _narrowed(stated, own, (name,)))
             except Impossible:
                 continue
         return found
 
-    def held(self, kind: slice, values: Values, constraints: Sequence[Constraint]) -> tuple[Values, list[Constraint]]:
+    def held(self, kind: slice, values: Values, rules: Narrower) -> tuple[Values, Narrower]:
         """Return values and constraints of rows with some choices of one kind, next to each other."""
+        name, bins = self.column.name, self._kinds[0]
+        if self.relative is not None and kind.start < bins.stop:
+            ends = self._ranges[kind]
+            near = {"column": self._bare, "low": ends[0, 0].item(), "high": ends[-1, 1].item()}
+            distances = [
+                place for place in rules.places.get(name, ())
+                if isinstance(one := rules.constraints[place], Distance) and one.column.name == name
+            ]  # fmt: skip
+            rules = rules.with_constraints({place: replace(rules.constraints[place], **near) for place in distances})
+        ends = kind.start, kind.stop
+        if ends not in self._sets:
+            self._sets[ends] = self._values_with(kind)
+        return {**values, name: self._sets[ends].common(values[name])}, rules
+
+    @cached_property
+    def _sets(self) -> dict[tuple[int, int], ValueSet]:
+        """Values of choices, by the first of them and the one after the last."""
+        return {}
+
+    def _values_with(self, kind: slice) -> ValueSet:
+        """Return the values of some choices of one kind; of distances all of the column."""
         _, special, _ = self._kinds
-        name, stated = self.column.name, list(constraints)
         if kind.start >= special.stop:
-            own = ValueSet((), missing=True)
-        elif isinstance(self.learned, Grouped):
-            own = self.learned.values_with(kind)
-        elif self.relative is None:
-            own = ValueSet(tuple(map(tuple, self._ranges[kind].tolist())))
-        elif kind.start >= special.start:
-            own = ValueSet(tuple(sorted(map(tuple, self._special(kind).tolist()))))
-        else:
-            own, ends = ValueSet((self.column.limits,)), self._ranges[kind]
-            for place, one in enumerate(stated):
-                if isinstance(one, Distance) and one.column.name == name:
-                    stated[place] = replace(one, column=self._bare, low=ends[0, 0].item(), high=ends[-1, 1].item())
-        return {**values, name: own.common(values[name])}, stated
+            return ValueSet((), missing=True)
+        if isinstance(self.learned, Grouped):
+            return self.learned.values_with(kind)
+        if self.relative is None:
+            return ValueSet(tuple(map(tuple, self._ranges[kind].tolist())))
+        if kind.start >= special.start:
+            return ValueSet(tuple(sorted(map(tuple, self._special(kind).tolist()))))
+        return ValueSet((self.column.limits,))
 
     @cached_property
     def _bare(self) -> Modelled:
