@@ -23,7 +23,7 @@ from lightning_dpgen.data.tables.constraints import (
     Term,
 )
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.open_columns import Open
+from lightning_dpgen.data.tables.open_columns import BOUNDS, Open
 from lightning_dpgen.data.tables.value_set import all_values, value_set, values_of
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
@@ -34,10 +34,14 @@ _MOST_NAMES = 5_000_000
 # All constraints together, and more blanks in a row than a person writes.
 MOST_LETTERS, _BLANKS = 200_000, re.compile(r"\s{100}")
 _SIGN, _TERM = re.compile(r"\s*(<=|>=|==|=|<|>)\s*"), re.compile(r"\s*[+*/]\s*|\s+-\s+|^\s*-\s*")
+_WORD, _WITH_UNIT = re.compile(r"-?\s*(?:[^\W\d]\w*|`.+`)"), re.compile(r"(-?\d+(?:\.\d+)?)\s*(?:%|[^\W\d]+|[$€£¥])")
+# Signs that other languages, or other fonts, have for those of comparisons.
+_MISTAKEN = {"=<": "<=", "=>": ">=", "≤": "<=", "≥": ">="}
 _PLUS = re.compile(r"\s*([+-])?\s*")
 _NUMBER, _BARE_DATE = re.compile(r"\d+(?:\.\d+)?"), re.compile(r"\d+/\d+/\d+")
 # The signs of comparisons whose sides are exchanged.
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", EQUAL: EQUAL}
+_KEYS = ("column", "of", "mapping", "columns", "allowed")
 _IF, _IFF, _AND = " if ", " if and only if ", " and "
 _FORMS = (
     "expected text such as 'start <= end', 'total = 1.19 * net + tax' or 'pdays = -1 if and only if previous = 0', or one "
@@ -101,6 +105,9 @@ def _parsed(one: Any, columns: Mapping[str, Modelled], pattern: re.Pattern) -> C
             return _function(one, columns)
         if set(one) == {"columns", "allowed"}:
             return _allowed(one, columns)
+        for key in one:
+            if key not in _KEYS and (near := suggest(key, _KEYS, shortened=True)):
+                raise ValueError(f"{shortened(key)}: unknown here{near}")
     if not is_text(one) or not one.strip() or len(one) > _LONGEST or _BLANKS.search(one):
         raise ValueError(_FORMS)
     for word in (_IFF, _IF):
@@ -136,12 +143,22 @@ def _statement(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) 
 
 def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
     """Return what is wrong with a text that was meant as a comparison of sums; None where nothing tells."""
+    for sign, right in _MISTAKEN.items():
+        if cut_outside(text, sign)[0].strip() in columns and len(cut_outside(text, sign)) > 1:
+            return f"{sign} is no sign here: expected {right}"
     sides = _SIGN.split(text.strip())
+    numbers = [name for name, column in columns.items() if isinstance(column, Numeric | Open)]
+    if sides[0] in numbers and any(len(cut_outside(text, word)) > 1 for word in (_AND, " or ")):
+        return "expected one comparison: write each as a constraint of its own, and conditions after 'if', with 'and'"
     if len(sides) != 3:
         return None
-    for side in (sides[0], sides[2]):
+    for side, other in ((sides[0], sides[2]), (sides[2], sides[0])):
         if side in columns or _BARE_DATE.search(side):
+            if other in numbers and side in columns and side not in numbers:
+                return f"column {shortened(side)} holds no numbers, dates or times, and these alone are compared"
             continue
+        if other in numbers and (unit := _WITH_UNIT.fullmatch(side)):
+            return f"{side}: expected a number without its unit: {unit[1]}"
         terms = [term for term in _TERM.split(side) if term and not _NUMBER.fullmatch(term)]
         for term in terms:
             if term in columns:
@@ -152,8 +169,10 @@ def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
                 return f"{term}: expected the name of the column without quotes, or in backquotes: `{term[1:-1]}`"
             if near := suggest(term, columns):
                 return f"there is no column {shortened(term)}{near}"
-            if len(terms) > 1:
-                return f"{term}: expected a number, or one of {listed(columns)}"
+            if len(terms) > 1 or (other in numbers and _WORD.fullmatch(side)):
+                kind = getattr(columns.get(other), "type", "number")
+                what = kind if kind in ("date", "datetime", "time") else "number"
+                return f"there is no column {shortened(term)}: expected a {what}, or one of {listed(numbers)}"
     return None
 
 
@@ -305,7 +324,8 @@ def _known(name: Any, columns: Mapping[str, Modelled]) -> Any:
         near = suggest(name, columns) if isinstance(name, str) else ""
         raise ValueError(f"column {shortened(name)}: expected one that is read: {listed(columns)}{near}")
     if isinstance(columns[name], Open):
-        raise ValueError(f"{name!r} is to be found privately: expected columns that are declared")
+        known = "bounds" if columns[name].find == BOUNDS else "values"
+        raise ValueError(f"{name!r} is to be found privately: declare its {known}, which a constraint takes for public")
     return columns[name]
 
 

@@ -14,8 +14,9 @@ from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.constraints import Comparison, Constraint, Distance
 from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.narrowing import Impossible, Narrower, Values
+from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
-from lightning_dpgen.data.tables.value_set import ValueSet, all_values
+from lightning_dpgen.data.tables.value_set import ValueSet, all_values, joined
 
 # A column of more choices is not gone through; columns of fewer choices tell of its choices.
 _MOST_CHOICES = 500
@@ -169,15 +170,28 @@ class _Choices:
             singly: whether each is looked at by itself.
         """
         found, name = np.zeros(self.count, bool), self.column.name
+        if (values[name], singly) in self._settled:
+            return self._settled[values[name], singly]
+        settled = self.relative is None
         single = [slice(choice, choice + 1) for choice in range(self.count)]
         for kind in single if singly else [kind for kind in self._kinds if kind.start < kind.stop]:
             own, stated = self.held(kind, values, rules)
+            if not own[name].intervals and not own[name].missing:
+                continue
             try:
                 same = stated is rules and own[name] == values[name]
+                settled = settled and same
                 found[kind] = self._met(kind, own if same else _narrowed(stated, own, (name,)))
             except Impossible:
                 continue
+        if settled:
+            self._settled[values[name], singly] = found
         return found
+
+    @cached_property
+    def _settled(self) -> dict[tuple[ValueSet, bool], np.ndarray]:
+        """The choices that are possible, by the values of the column, where these alone say so."""
+        return {}
 
     def held(self, kind: slice, values: Values, rules: Narrower) -> tuple[Values, Narrower]:
         """Return values and constraints of rows with some choices of one kind, next to each other."""
@@ -208,7 +222,9 @@ class _Choices:
         if isinstance(self.learned, Grouped):
             return self.learned.values_with(kind)
         if self.relative is None:
-            return ValueSet(tuple(map(tuple, self._ranges[kind].tolist())))
+            # Bins that touch are one interval, as in what rules leave.
+            whole = not isinstance(self.column, Numeric) or self.column.scale.whole
+            return ValueSet(tuple(joined(list(map(tuple, self._ranges[kind].tolist())), whole)))
         if kind.start >= special.start:
             return ValueSet(tuple(sorted(map(tuple, self._special(kind).tolist()))))
         return ValueSet((self.column.limits,))

@@ -18,6 +18,7 @@ from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
 
 Interval = tuple[int | float, int | float]
@@ -107,7 +108,7 @@ def value_set(column: Modelled, said: Said) -> ValueSet:
         intervals = _others(taken, ordered, whole)
     elif said.operator != EQUAL:
         intervals = _ordered(column, said.operator, intervals[0][0], ordered, whole)
-    kept = _joined(_within(_joined(intervals, whole), ordered), whole)
+    kept = joined(_within(joined(intervals, whole), ordered), whole)
     if not kept and not missing:
         raise ValueError(f"column {column.name!r}: no value of its schema is {said.operator} {listed(said.values)}")
     return ValueSet(tuple(kept), missing)
@@ -138,7 +139,7 @@ def without_special(column: Modelled, values: ValueSet) -> ValueSet:
     ends = values.intervals[0][0], values.intervals[-1][1]
     rest = _others(special, [ends], whole)
     return ValueSet(
-        tuple(_joined([_common(one, other) for one in values.intervals for other in rest], whole)), values.missing
+        tuple(joined([_common(one, other) for one in values.intervals for other in rest], whole)), values.missing
     )
 
 
@@ -148,7 +149,7 @@ def without(column: Modelled, values: ValueSet, taken: ValueSet) -> ValueSet:
         return ValueSet(values.intervals, values.missing and not taken.missing)
     whole = not isinstance(column, Numeric) or column.scale.whole
     rest = _others(list(taken.intervals), [(values.intervals[0][0], values.intervals[-1][1])], whole)
-    kept = _joined(_within(_joined(rest, whole), values.intervals), whole)
+    kept = joined(_within(joined(rest, whole), values.intervals), whole)
     return ValueSet(tuple(kept), values.missing and not taken.missing)
 
 
@@ -167,7 +168,8 @@ def value_of(column: Modelled, value: Any) -> int | float | None:
     try:
         numbers, absent = column.numbers(pa.array([column.asked(value)]), False, Counter())
     except Misfit as misfit:
-        raise ValueError(f"column {column.name!r}: {misfit.problem}") from None
+        near = suggest(value, column.present_names) if isinstance(column, Category) else ""
+        raise ValueError(f"column {column.name!r}: {misfit.problem}{near}") from None
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         raise ValueError(f"column {column.name!r}: {shortened(value)}: expected a single value") from None
     return None if absent[0] else numbers[0].item()
@@ -256,7 +258,7 @@ def _ordered(
         compare = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}[operator]
         value = column.values[int(number)]
         codes = np.flatnonzero(compare(np.array(column.values, object), value)).tolist()
-        return _joined([(code, code) for code in codes], True)
+        return joined([(code, code) for code in codes], True)
     step = _next(number, whole, operator in (">", ">="))
     bound = step if operator in ("<", ">") else number
     return [(known[0][0], bound)] if operator in ("<", "<=") else [(bound, known[-1][1])]
@@ -292,7 +294,7 @@ def _within(intervals: Sequence[Interval], known: Sequence[Interval]) -> list[In
     return found
 
 
-def _joined(intervals: list[Interval], whole: bool) -> list[Interval]:
+def joined(intervals: list[Interval], whole: bool) -> list[Interval]:
     """Return intervals in their order, those that touch as one, without empty ones."""
     found: list[Interval] = []
     for low, high in sorted(interval for interval in intervals if interval[0] <= interval[1]):
