@@ -161,6 +161,7 @@ def test_a_mapping_looks_values_up_together(monkeypatch):
     assert len(calls) < 50 and sum(calls) < 20 * MANY
 
 
+@pytest.mark.filterwarnings("ignore:debug.private_seed")
 def test_a_release_of_a_mapping_keeps_the_pairs_of_what_follows(tmp_path):
     """The column that follows goes with a third one as it does without the rule, and the rule holds in each row.
 

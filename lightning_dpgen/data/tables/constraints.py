@@ -336,7 +336,7 @@ class Function(Constraint):
 
     @property
     def coarse(self) -> bool:
-        """True where it is better to learn the column as well: its values are few, and noise of many counts would hide it."""
+        """True where the column is learned as well: its values are few, and noise of many counts would hide them."""
         categories = isinstance(self.column, Category) and isinstance(self.of, Category)
         return categories and len(self.of.values) >= _COARSE * len({*self.places, self.missing})
 
