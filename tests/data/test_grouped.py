@@ -105,7 +105,7 @@ def test_pairs_that_no_row_can_have_are_those_of_the_choices():
 
 
 def _followed(count=120, states=3, **more):
-    """A table whose state follows from the city, with counts of cities in which few are common."""
+    """Return a table whose state follows from the city, of which few are common, and the mapping."""
     counts = [90.0, 80.0, *np.arange(count - 2.0, 0.0, -1.0) / count]
     state = column_of("state", {"type": "category", "values": [f"s{i}" for i in range(states)]})
     other = column_of("other", {"type": "category", "values": ["a", "b"]})

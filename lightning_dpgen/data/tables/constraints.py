@@ -364,7 +364,7 @@ class Function(Constraint):
 
     @cached_property
     def place_arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """What keys become (n,), 0 where that is missing, and where it is (n,)."""
+        """The places that keys become (n,), 0 for a missing one, and where it is missing (n,)."""
         absent = np.array([place is None for place in self.places])
         return np.array([0 if place is None else place for place in self.places]), absent
 

@@ -65,7 +65,7 @@ def impossible_pairs(
         }  # fmt: skip
         rules = Narrower(own, columns)
         values, changed = {name: all_values(columns[name]) for name in related}, None
-        # What holds of each row is worked out once.
+        # The values of every row are worked out once.
         with suppress(Impossible):
             values, changed = _narrowed(rules, values), ()
         for given in known:

@@ -95,7 +95,7 @@ class RowRules:
         for constraint in self._declared:
             found += constraint.kinds(rows)
             if isinstance(constraint, Function) and constraint.of.name in rows:
-                # What follows from a column may be followed by another one.
+                # Another column may follow from this one.
                 self._compute([constraint], rows, count)
         kinds = np.zeros(count, np.int64)
         for own in sorted(found, key=lambda one: len(np.unique(one))):
