@@ -10,7 +10,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.categories import Category
-from lightning_dpgen.data.tables.column import Column
+from lightning_dpgen.data.tables.column import Column, Modelled
 from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
@@ -111,10 +111,11 @@ def _label(classes: tuple) -> list[Described]:
 def _table(schema: TableSchema) -> tuple[str, list[Described]]:
     count = sum(column.arrow is not None for column in schema.columns)
     what = f"rows of {say_count(count, 'column')}"
-    return what, [_column(column, schema.label == column.name) for column in schema.columns]
+    learned = schema.rules.learned
+    return what, [_column(column, learned.get(column.name), schema.label == column.name) for column in schema.columns]
 
 
-def _column(column: Column, label: bool) -> Described:
+def _column(column: Column, learned: Modelled | None, label: bool) -> Described:
     name, note = printable(column.name, 60), printable(column.description, 200)
     if isinstance(column, Dropped):
         return Described(name, "left out", "not in the synthetic records", "", note)
@@ -128,7 +129,7 @@ def _column(column: Column, label: bool) -> Described:
         kind = "true or false" if column.kind is bool else "category"
         values = joined([listed(column.present_names), missing])
         choices = f"{column.choices:,} choices" if column.choices else "one value only"
-        choices = Grouped.of(column).in_words if column.counts else choices
+        choices = learned.in_words if isinstance(learned, Grouped) else choices
         return Described(name, kind, values, joined([choices, is_label]), note)
     if not isinstance(about, Numeric):
         return Described(name, type(column).__name__.lower(), missing, is_label, note)

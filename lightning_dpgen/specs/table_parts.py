@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.tables.grouped import CERTAIN, MOST_COMMON, Grouped
+from lightning_dpgen.data.tables.grouped import CERTAIN, MOST_COMMON
 from lightning_dpgen.data.tables.open_columns import BOUNDS, VALUES
 from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -50,12 +50,6 @@ def with_common(schema: TableSchema, parts: Mapping[str, Part], most: float) -> 
     return schema.filled(found)
 
 
-def _grouped(schema: TableSchema, name: str, found: Mapping[str, Any]) -> Grouped:
-    """Return a column of categories as it is learned with the counts that were found."""
-    column = next(column for column in schema.of_many_values if column.name == name)
-    return Grouped.of(column.with_counts(**found))
-
-
 def told(schema: Schema, found: Mapping[str, Any]) -> dict[str, str]:
     """Return in words what was found of each column; of other records than those of a table nothing is."""
     columns = {column.name: column for column in schema.open} if isinstance(schema, TableSchema) else {}
@@ -66,7 +60,7 @@ def told(schema: Schema, found: Mapping[str, Any]) -> dict[str, str]:
             fields = columns[name].filled(value)
             parts.append(f"from {fields['low']} to {fields['high']}" if "low" in fields else abbreviate(fields["values"]))
         if isinstance(value, dict) and "counts" in value:
-            parts.append(_grouped(schema, name, value).in_words)
+            parts.append(filled(schema, found).rules.learned[name].in_words)
         elif isinstance(value, dict):
             parts.append(f"how it is distributed, in {len(value['pieces']):,} pieces")
         said[name] = "; ".join(parts)

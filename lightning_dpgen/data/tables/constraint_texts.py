@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -23,8 +23,8 @@ from lightning_dpgen.data.tables.constraints import (
     Term,
 )
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.open_columns import Open
-from lightning_dpgen.data.tables.value_set import all_values, value_of, value_set
+from lightning_dpgen.data.tables.open_columns import BOUNDS, Open
+from lightning_dpgen.data.tables.value_set import all_values, value_set, values_of
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
 
@@ -34,10 +34,14 @@ _MOST_NAMES = 5_000_000
 # All constraints together, and more blanks in a row than a person writes.
 MOST_LETTERS, _BLANKS = 200_000, re.compile(r"\s{100}")
 _SIGN, _TERM = re.compile(r"\s*(<=|>=|==|=|<|>)\s*"), re.compile(r"\s*[+*/]\s*|\s+-\s+|^\s*-\s*")
+_WORD, _WITH_UNIT = re.compile(r"-?\s*(?:[^\W\d]\w*|`.+`)"), re.compile(r"(-?\d+(?:\.\d+)?)\s*(?:%|[^\W\d]+|[$€£¥])")
+# Signs that other languages, or other fonts, have for those of comparisons.
+_MISTAKEN = {"=<": "<=", "=>": ">=", "≤": "<=", "≥": ">="}
 _PLUS = re.compile(r"\s*([+-])?\s*")
 _NUMBER, _BARE_DATE = re.compile(r"\d+(?:\.\d+)?"), re.compile(r"\d+/\d+/\d+")
 # The signs of comparisons whose sides are exchanged.
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", EQUAL: EQUAL}
+_KEYS = ("column", "of", "mapping", "columns", "allowed")
 _IF, _IFF, _AND = " if ", " if and only if ", " and "
 _FORMS = (
     "expected text such as 'start <= end', 'total = 1.19 * net + tax' or 'pdays = -1 if and only if previous = 0', or one "
@@ -101,6 +105,9 @@ def _parsed(one: Any, columns: Mapping[str, Modelled], pattern: re.Pattern) -> C
             return _function(one, columns)
         if set(one) == {"columns", "allowed"}:
             return _allowed(one, columns)
+        for key in one:
+            if key not in _KEYS and (near := suggest(key, _KEYS, shortened=True)):
+                raise ValueError(f"{shortened(key)}: unknown here{near}")
     if not is_text(one) or not one.strip() or len(one) > _LONGEST or _BLANKS.search(one):
         raise ValueError(_FORMS)
     for word in (_IFF, _IF):
@@ -136,12 +143,22 @@ def _statement(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) 
 
 def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
     """Return what is wrong with a text that was meant as a comparison of sums; None where nothing tells."""
+    for sign, right in _MISTAKEN.items():
+        if cut_outside(text, sign)[0].strip() in columns and len(cut_outside(text, sign)) > 1:
+            return f"{sign} is no sign here: expected {right}"
     sides = _SIGN.split(text.strip())
+    numbers = [name for name, column in columns.items() if isinstance(column, Numeric | Open)]
+    if sides[0] in numbers and any(len(cut_outside(text, word)) > 1 for word in (_AND, " or ")):
+        return "expected one comparison: write each as a constraint of its own, and conditions after 'if', with 'and'"
     if len(sides) != 3:
         return None
-    for side in (sides[0], sides[2]):
+    for side, other in ((sides[0], sides[2]), (sides[2], sides[0])):
         if side in columns or _BARE_DATE.search(side):
+            if other in numbers and side in columns and side not in numbers:
+                return f"column {shortened(side)} holds no numbers, dates or times, and these alone are compared"
             continue
+        if other in numbers and (unit := _WITH_UNIT.fullmatch(side)):
+            return f"{side}: expected a number without its unit: {unit[1]}"
         terms = [term for term in _TERM.split(side) if term and not _NUMBER.fullmatch(term)]
         for term in terms:
             if term in columns:
@@ -152,8 +169,10 @@ def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
                 return f"{term}: expected the name of the column without quotes, or in backquotes: `{term[1:-1]}`"
             if near := suggest(term, columns):
                 return f"there is no column {shortened(term)}{near}"
-            if len(terms) > 1:
-                return f"{term}: expected a number, or one of {listed(columns)}"
+            if len(terms) > 1 or (other in numbers and _WORD.fullmatch(side)):
+                kind = getattr(columns.get(other), "type", "number")
+                what = kind if kind in ("date", "datetime", "time") else "number"
+                return f"there is no column {shortened(term)}: expected a {what}, or one of {listed(numbers)}"
     return None
 
 
@@ -270,7 +289,7 @@ def _function(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Fun
     mapping = fields["mapping"]
     if column is of or not isinstance(mapping, dict) or not mapping:
         raise ValueError("expected a mapping of the values of one column to those of another, as in {Bachelors: 13}")
-    pairs = {value_of(of, _text(key)): value_of(column, _text(value)) for key, value in mapping.items()}
+    pairs = dict(zip(_places(of, mapping), _places(column, mapping.values()), strict=True))
     said, missing = None in pairs, pairs.pop(None, None)
     if not said and of.missing and not column.missing:
         raise ValueError(f"says nothing about missing values of {of.name!r}: expected the key '' for them")
@@ -292,13 +311,12 @@ def _allowed(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Allo
     of = tuple(_known(name, columns) for name in names)
     if len({column.name for column in of}) < len(of) or len(combinations) * len(of) > _MOST_VALUES:
         raise ValueError(f"expected each column once, and at most {_MOST_VALUES:,} values")
-    found = []
     for combination in combinations:
         if not isinstance(combination, list) or len(combination) != len(of):
             raise ValueError(f"{shortened(combination)}: expected {len(of)} values, one for each column")
-        found.append(tuple(value_of(column, _text(value)) for column, value in zip(of, combination, strict=True)))
-    text = f"({', '.join(map(quoted_name, names))}) is one of {len(found):,} combinations"
-    return Allowed(text, of, tuple(found))
+    found = [_places(column, values) for column, values in zip(of, zip(*combinations, strict=True), strict=True)]
+    text = f"({', '.join(map(quoted_name, names))}) is one of {len(combinations):,} combinations"
+    return Allowed(text, of, tuple(zip(*found, strict=True)))
 
 
 def _known(name: Any, columns: Mapping[str, Modelled]) -> Any:
@@ -306,10 +324,11 @@ def _known(name: Any, columns: Mapping[str, Modelled]) -> Any:
         near = suggest(name, columns) if isinstance(name, str) else ""
         raise ValueError(f"column {shortened(name)}: expected one that is read: {listed(columns)}{near}")
     if isinstance(columns[name], Open):
-        raise ValueError(f"{name!r} is to be found privately: expected columns that are declared")
+        known = "bounds" if columns[name].find == BOUNDS else "values"
+        raise ValueError(f"{name!r} is to be found privately: declare its {known}, which a constraint takes for public")
     return columns[name]
 
 
-def _text(value: Any) -> Any:
-    """Return a value of YAML as a column reads it."""
-    return unquoted(value) if isinstance(value, str) else value
+def _places(column: Modelled, values: Iterable[Any]) -> list[int | float | None]:
+    """Return the places of values of YAML as a column reads them."""
+    return values_of(column, [unquoted(value) if isinstance(value, str) else value for value in values])

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from lightning_dpgen.data.conditions import EQUAL
+from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.value_set import ValueSet
 
 # Real numbers that differ by less than this part of the larger one count as equal.
 _CLOSE = 1e-9
+# A column is learned beside the one from which it follows where that has so many times as many values.
+_COARSE = 4
 
 # The values of columns by their names: places (n,) on the column's scale, and where they are missing (n,).
 Rows = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -41,6 +45,14 @@ class Constraint(ABC):
     def repair(self, rows: Rows, broken: np.ndarray) -> None:
         """Change rows that are marked as broken (n,), each of them alone, so that they keep it where that is possible."""
 
+    def kinds(self, rows: Rows) -> list[np.ndarray]:
+        """Return whole numbers (n,), in which places of single columns differ that the constraint does not treat alike.
+
+        Args:
+            rows: some of its columns, perhaps others.
+        """
+        return []
+
 
 @dataclass(frozen=True)
 class Membership(Constraint):
@@ -60,6 +72,9 @@ class Membership(Constraint):
     def repair(self, rows: Rows, broken: np.ndarray) -> None:
         numbers, absent = rows[self.column.name]
         numbers[broken], absent[broken] = self.values.nearest(numbers[broken], absent[broken])
+
+    def kinds(self, rows: Rows) -> list[np.ndarray]:
+        return [self.holds(rows)] if self.column.name in rows else []
 
 
 @dataclass(frozen=True)
@@ -292,6 +307,9 @@ class Implication(Constraint):
         for condition in self.conditions if self.both else ():
             condition.repair(rows, broken & ~given & ~condition.holds(rows))
 
+    def kinds(self, rows: Rows) -> list[np.ndarray]:
+        return [own for part in (self.conclusion, *self.conditions) for own in part.kinds(rows)]
+
     def _given(self, rows: Rows) -> np.ndarray:
         return np.all([condition.holds(rows) for condition in self.conditions], axis=0)
 
@@ -316,6 +334,12 @@ class Function(Constraint):
     def derives(self) -> str:
         return self.column.name
 
+    @property
+    def coarse(self) -> bool:
+        """True where the column is learned as well: its values are few, and noise of many counts would hide them."""
+        categories = isinstance(self.column, Category) and isinstance(self.of, Category)
+        return categories and len(self.of.values) >= _COARSE * len({*self.places, self.missing})
+
     def holds(self, rows: Rows) -> np.ndarray:
         numbers, absent = rows[self.column.name]
         wanted, lacks, known = self._wanted(rows)
@@ -327,14 +351,29 @@ class Function(Constraint):
         changed = broken & known
         numbers[changed], absent[changed] = wanted[changed], lacks[changed]
 
+    def kinds(self, rows: Rows) -> list[np.ndarray]:
+        if self.of.name not in rows:
+            return []
+        wanted, lacks, known = self._wanted(rows)
+        return [np.unique(np.stack([wanted, lacks, known]), axis=1, return_inverse=True)[1].ravel()]
+
+    @cached_property
+    def key_array(self) -> np.ndarray:
+        """The keys (n,)."""
+        return np.array(self.keys)
+
+    @cached_property
+    def place_arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """The places that keys become (n,), 0 for a missing one, and where it is missing (n,)."""
+        absent = np.array([place is None for place in self.places])
+        return np.array([0 if place is None else place for place in self.places]), absent
+
     def _wanted(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return places (n,), where they are missing (n,), and where the mapping says anything (n,)."""
         numbers, absent = rows[self.of.name]
-        keys = np.array(self.keys)
+        keys, (values, lacks) = self.key_array, self.place_arrays
         at = np.clip(np.searchsorted(keys, numbers), 0, len(keys) - 1)
         known = absent | (keys[at] == numbers)
-        values = np.array([0 if place is None else place for place in self.places])
-        lacks = np.array([place is None for place in self.places])
         wanted = np.where(absent, 0 if self.missing is None else self.missing, values[at])
         return wanted, np.where(absent, self.missing is None, lacks[at]), known
 
@@ -362,6 +401,20 @@ class Allowed(Constraint):
             values = np.array([combination[place] or 0 for combination in self.combinations])
             lacks = np.array([combination[place] is None for combination in self.combinations])
             numbers[broken], absent[broken] = values[chosen[broken]], lacks[chosen[broken]]
+
+    def kinds(self, rows: Rows) -> list[np.ndarray]:
+        found = []
+        for place, name in enumerate(self.columns):
+            if name not in rows:
+                continue
+            others: dict[int | float | None, set[tuple]] = defaultdict(set)
+            for combination in self.combinations:
+                others[combination[place]].add(combination[:place] + combination[place + 1 :])
+            same: dict[frozenset, int] = {}
+            of = {value: same.setdefault(frozenset(own), len(same)) for value, own in others.items()}
+            values = zip(*(part.tolist() for part in rows[name]), strict=True)
+            found.append(np.array([of.get(None if absent else value, -1) for value, absent in values]))
+        return found
 
     def _alike(self, rows: Rows) -> np.ndarray:
         """Count the columns of each row that have a combination's value: (combinations, n)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,8 @@ from lightning_dpgen.privacy.plain_text import say_count
 CERTAIN = 5.0
 # The most common values, so that it is known before they are counted how large tables may become; and groups of the others.
 MOST_COMMON, GROUPS = 1000, 16
+# The most kinds of values.
+MOST_KINDS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +29,11 @@ class Grouped(Modelled):
     """A column of categories whose noisy counts are known, with a choice for each common value and for groups of others.
 
     Groups hold about equally many values, in the order of their counts, so each has its own share. A value of a group is
-    drawn evenly: what noise hides is not told apart.
+    drawn evenly: what noise hides is not told apart. Values of different kinds are in different groups.
 
     Args:
         value: the column as it is read and written; its counts are public, such as those that were bought with noise.
+        kinds: (values,) whole numbers; public. None where all values are of one kind.
 
     Example:
         >>> city = Category(name="city", values=("a", "b", "c", "d"), counts=(2.0, 90.0, 1.0, -3.0), counts_noise=2.0)
@@ -39,11 +43,12 @@ class Grouped(Modelled):
     """
 
     value: Category
+    kinds: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, value: Category) -> Grouped:
+    def of(cls, value: Category, kinds: Sequence[int] | None = None) -> Grouped:
         about = {key: getattr(value, key) for key in ("name", "description", "missing", "missing_values", "outside")}
-        return cls(value=value, **about)
+        return cls(value=value, kinds=None if kinds is None else tuple(kinds), **about)
 
     @cached_property
     def _members(self) -> list[np.ndarray]:
@@ -52,7 +57,12 @@ class Grouped(Modelled):
         falling = np.argsort(-counts, kind="stable")
         sure = int((counts > CERTAIN * max(self.value.counts_noise, 1.0)).sum())
         common, rare = np.split(falling, [min(sure, MOST_COMMON)])
-        parts = np.array_split(rare, max(1, min(GROUPS, len(rare) // 2))) if len(rare) else []
+        of_kinds = [rare]
+        if self.kinds is not None:
+            kinds = np.array(self.kinds)[rare]
+            of_kinds = [rare[kinds == kind] for kind in np.unique(kinds)]
+        groups = max(GROUPS // len(of_kinds), 1)
+        parts = [part for own in of_kinds for part in np.array_split(own, max(1, min(groups, len(own) // 2))) if len(part)]
         return [*np.sort(common)[:, None], *parts]
 
     @cached_property
@@ -118,9 +128,19 @@ class Grouped(Modelled):
     @property
     def present_names(self) -> list[str]:
         names = self.value.present_names
-        groups = [places for places in self._members if len(places) > 1]
-        told = [f"rare values, group {place} of {len(groups)}" for place in range(1, len(groups) + 1)]
-        return [names[places[0]] for places in self._members if len(places) == 1] + told
+        groups = [len(places) > 1 for places in self._members]
+        numbers = np.cumsum(groups).tolist()
+        return [
+            f"rare values, group {number} of {numbers[-1]}" if group else names[places[0]]
+            for places, group, number in zip(self._members, groups, numbers, strict=True)
+        ]
+
+    def values_with(self, choices: slice) -> ValueSet:
+        """Return the values of some choices that are not missing."""
+        places = np.sort(np.concatenate(self._members[choices]))
+        firsts = np.flatnonzero(np.diff(places, prepend=-2) > 1)
+        lasts = np.append(firsts[1:], len(places)) - 1
+        return ValueSet(tuple(zip(places[firsts].tolist(), places[lasts].tolist(), strict=True)))
 
     def range_text(self, code: int) -> str:
         return self.present_names[code]
@@ -131,11 +151,6 @@ class Grouped(Modelled):
 
     def fields(self) -> dict[str, Any]:
         return self.value.fields()
-
-
-def learned(column: Modelled) -> Modelled:
-    """Return a column of a record as it is learned: one of categories with counts in groups, any other as it is."""
-    return Grouped.of(column) if isinstance(column, Category) and column.counts else column
 
 
 def choices_of(column: Modelled, values: ValueSet) -> tuple[set[int], set[int]]:

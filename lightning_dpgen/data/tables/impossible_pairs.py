@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,10 +12,11 @@ import numpy as np
 
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.constraints import Comparison, Constraint, Distance
-from lightning_dpgen.data.tables.grouped import Grouped, learned
-from lightning_dpgen.data.tables.narrowing import Impossible, Values, narrowed
+from lightning_dpgen.data.tables.grouped import Grouped
+from lightning_dpgen.data.tables.narrowing import Impossible, Narrower, Values
+from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
-from lightning_dpgen.data.tables.value_set import ValueSet, all_values
+from lightning_dpgen.data.tables.value_set import ValueSet, all_values, joined
 
 # A column of more choices is not gone through; columns of fewer choices tell of its choices.
 _MOST_CHOICES = 500
@@ -28,7 +30,7 @@ def impossible_pairs(
     constraints: Sequence[Constraint],
     columns: Mapping[str, Modelled],
     relatives: Mapping[str, Relative],
-    names: Sequence[str],
+    learned: Mapping[str, Modelled],
 ) -> dict[tuple[str, str], np.ndarray]:
     """Return by two columns the pairs (a, b) of their choices that no row can have, bool; only pairs that have some.
 
@@ -40,7 +42,7 @@ def impossible_pairs(
         constraints: those that rows keep, with those of distances.
         columns: all that are read, by name.
         relatives: those that are learned by their distance.
-        names: the columns with choices that are learned.
+        learned: the columns with choices that are learned, as they are learned, by name.
 
     Example:
         >>> from lightning_dpgen.data.tables.schema_file import parse_schema
@@ -51,16 +53,21 @@ def impossible_pairs(
                [1, 1, 1]])
     """
     found: dict[tuple[str, str], np.ndarray] = {}
-    looked_at = 0
+    order, looked_at = {name: place for place, name in enumerate(learned)}, 0
+    # Constraints of a column and the one that it is relative to hold of sums of the same number.
+    relative_to = {name: column.relative_to for name, column in relatives.items()}
     for related in _related(constraints):
-        known = [_Choices(columns[name], relatives.get(name)) for name in names if name in related]
+        known = [_Choices(columns[name], own, relatives.get(name)) for name, own in learned.items() if name in related]
         own = [constraint for constraint in constraints if related.issuperset(constraint.columns)]
-        values = {name: all_values(columns[name]) for name in related}
-        # Constraints of a column and the one that it is relative to hold of sums of the same number.
-        pairs = [{name, column.relative_to} for name, column in relatives.items()]
-        told_apart = [
-            pair for pair in pairs if any(pair <= set(one.columns) and not isinstance(one, Distance) for one in own)
-        ]
+        told_apart = {
+            frozenset((name, relative_to.get(name, name))) for one in own if not isinstance(one, Distance)
+            for name in one.columns if relative_to.get(name) in one.columns
+        }  # fmt: skip
+        rules = Narrower(own, columns)
+        values, changed = {name: all_values(columns[name]) for name in related}, None
+        # The values of every row are worked out once.
+        with suppress(Impossible):
+            values, changed = _narrowed(rules, values), ()
         for given in known:
             others = [other for other in known if other is not given]
             looked_at += given.count * len(others)
@@ -69,16 +76,16 @@ def impossible_pairs(
             left_out = {other.column.name: np.zeros((given.count, other.count), bool) for other in others}
             for choice in range(given.count):
                 try:
-                    limits, stated = given.held(slice(choice, choice + 1), values, own)
-                    limits = _narrowed(stated, columns, limits)
+                    limits, stated = given.held(slice(choice, choice + 1), values, rules)
+                    limits = _narrowed(stated, limits, None if changed is None else (given.column.name,))
                     for other in others:
-                        singly = any({given.column.name, other.column.name} <= both for both in told_apart)
-                        left_out[other.column.name][choice] = ~other.possible(limits, stated, columns, singly)
+                        singly = frozenset((given.column.name, other.column.name)) in told_apart
+                        left_out[other.column.name][choice] = ~other.possible(limits, stated, singly)
                 except Impossible:
                     for table in left_out.values():
                         table[choice] = True
             for name, table in left_out.items():
-                turned = names.index(name) < names.index(given.column.name)
+                turned = order[name] < order[given.column.name]
                 pair = (name, given.column.name) if turned else (given.column.name, name)
                 if table.any():
                     found[pair] = found.get(pair, False) | (table.T if turned else table)
@@ -86,15 +93,23 @@ def impossible_pairs(
     return found
 
 
-def _narrowed(constraints: Sequence[Constraint], columns: Mapping[str, Modelled], values: Values) -> Values:
-    """Return the values that are left; a sum that is computed is missing only where one of its parts is."""
-    values = dict(values)
-    for one in constraints:
-        if isinstance(one, Comparison) and one.derives is not None:
-            own, *parts = (values[name] for name in one.columns)
-            if not any(part.missing for part in parts):
-                values[one.derives] = ValueSet(own.intervals)
-    return narrowed(constraints, columns, values)
+def _narrowed(rules: Narrower, values: Values, changed: Collection[str] | None = None) -> Values:
+    """Return the values that are left; a sum that is computed is missing only where one of its parts is.
+
+    Args:
+        changed: as `Narrower.narrowed` takes it.
+    """
+    sums = [one for one in rules.constraints if isinstance(one, Comparison) and one.derives is not None]
+    while True:
+        sure = [
+            one.derives for one in sums
+            if values[one.derives].missing and not any(values[name].missing for name in one.columns if name != one.derives)
+        ]  # fmt: skip
+        if not sure and changed is not None and not changed:
+            return values
+        values = values | {name: ValueSet(values[name].intervals) for name in sure}
+        values = rules.narrowed(values, None if changed is None else {*changed, *sure})
+        changed = ()
 
 
 def _close(found: dict[tuple[str, str], np.ndarray], counts: Mapping[str, int]) -> None:
@@ -125,68 +140,94 @@ class _Choices:
 
     Args:
         column: as it is read.
+        learned: as it is learned.
         relative: the same, where it is learned by its distance.
     """
 
     column: Modelled
+    learned: Modelled
     relative: Relative | None
 
     @property
     def count(self) -> int:
-        return self._learned.choices
-
-    @cached_property
-    def _learned(self) -> Modelled:
-        return learned(self.column) if self.relative is None else self.relative.apart
+        return self.learned.choices
 
     @cached_property
     def _ranges(self) -> np.ndarray:
-        return np.array(self._learned.ranges)
+        return np.array(self.learned.ranges)
 
     @cached_property
     def _kinds(self) -> list[slice]:
         """Bins, special values and the missing one: one constraint may take away one kind and leave the others."""
-        ends = [self._learned.present - len(getattr(self._learned, "special", ())), self._learned.present, self.count]
+        ends = [self.learned.present - len(getattr(self.learned, "special", ())), self.learned.present, self.count]
         return [slice(first, last) for first, last in itertools.pairwise([0, *ends])]
 
-    def possible(
-        self, values: Values, constraints: Sequence[Constraint], columns: Mapping[str, Modelled], singly: bool
-    ) -> np.ndarray:
+    def possible(self, values: Values, rules: Narrower, singly: bool) -> np.ndarray:
         """Return the choices (choices,), bool, for which nothing shows that no row with these values has them.
 
         Args:
+            values: what the rules have left.
             singly: whether each is looked at by itself.
         """
-        found = np.zeros(self.count, bool)
+        found, name = np.zeros(self.count, bool), self.column.name
+        if (values[name], singly) in self._settled:
+            return self._settled[values[name], singly]
+        settled = self.relative is None
         single = [slice(choice, choice + 1) for choice in range(self.count)]
         for kind in single if singly else [kind for kind in self._kinds if kind.start < kind.stop]:
-            own, stated = self.held(kind, values, constraints)
+            own, stated = self.held(kind, values, rules)
+            if not own[name].intervals and not own[name].missing:
+                continue
             try:
-                found[kind] = self._met(kind, _narrowed(stated, columns, own))
+                same = stated is rules and own[name] == values[name]
+                settled = settled and same
+                found[kind] = self._met(kind, own if same else _narrowed(stated, own, (name,)))
             except Impossible:
                 continue
+        if settled:
+            self._settled[values[name], singly] = found
         return found
 
-    def held(self, kind: slice, values: Values, constraints: Sequence[Constraint]) -> tuple[Values, list[Constraint]]:
+    @cached_property
+    def _settled(self) -> dict[tuple[ValueSet, bool], np.ndarray]:
+        """The choices that are possible, by the values of the column, where these alone say so."""
+        return {}
+
+    def held(self, kind: slice, values: Values, rules: Narrower) -> tuple[Values, Narrower]:
         """Return values and constraints of rows with some choices of one kind, next to each other."""
+        name, bins = self.column.name, self._kinds[0]
+        if self.relative is not None and kind.start < bins.stop:
+            ends = self._ranges[kind]
+            near = {"column": self._bare, "low": ends[0, 0].item(), "high": ends[-1, 1].item()}
+            distances = [
+                place for place in rules.places.get(name, ())
+                if isinstance(one := rules.constraints[place], Distance) and one.column.name == name
+            ]  # fmt: skip
+            rules = rules.with_constraints({place: replace(rules.constraints[place], **near) for place in distances})
+        ends = kind.start, kind.stop
+        if ends not in self._sets:
+            self._sets[ends] = self._values_with(kind)
+        return {**values, name: self._sets[ends].common(values[name])}, rules
+
+    @cached_property
+    def _sets(self) -> dict[tuple[int, int], ValueSet]:
+        """Values of choices, by the first of them and the one after the last."""
+        return {}
+
+    def _values_with(self, kind: slice) -> ValueSet:
+        """Return the values of some choices of one kind; of distances all of the column."""
         _, special, _ = self._kinds
-        name, stated = self.column.name, list(constraints)
         if kind.start >= special.stop:
-            own = ValueSet((), missing=True)
-        elif self.relative is None:
-            ranges = self._ranges[kind]
-            if isinstance(self._learned, Grouped):
-                # Values of groups lie between others.
-                ranges = np.array([[ranges[:, 0].min(), ranges[:, 1].max()]])
-            own = ValueSet(tuple(map(tuple, ranges.tolist())))
-        elif kind.start >= special.start:
-            own = ValueSet(tuple(map(tuple, self._special(kind).tolist())))
-        else:
-            own, ends = ValueSet((self.column.limits,)), self._ranges[kind]
-            for place, one in enumerate(stated):
-                if isinstance(one, Distance) and one.column.name == name:
-                    stated[place] = replace(one, column=self._bare, low=ends[0, 0].item(), high=ends[-1, 1].item())
-        return {**values, name: own.common(values[name])}, stated
+            return ValueSet((), missing=True)
+        if isinstance(self.learned, Grouped):
+            return self.learned.values_with(kind)
+        if self.relative is None:
+            # Bins that touch are one interval, as in what rules leave.
+            whole = not isinstance(self.column, Numeric) or self.column.scale.whole
+            return ValueSet(tuple(joined(list(map(tuple, self._ranges[kind].tolist())), whole)))
+        if kind.start >= special.start:
+            return ValueSet(tuple(sorted(map(tuple, self._special(kind).tolist()))))
+        return ValueSet((self.column.limits,))
 
     @cached_property
     def _bare(self) -> Modelled:
@@ -201,8 +242,11 @@ class _Choices:
     def _met(self, kind: slice, values: Values) -> np.ndarray:
         """Return the choices of a kind that some of the values have, bool."""
         intervals, ranges = values[self.column.name].intervals, self._ranges[kind]
-        if kind.start >= self._learned.present:
+        if kind.start >= self.learned.present:
             return np.array([values[self.column.name].missing])
+        if isinstance(self.learned, Grouped):
+            may, _ = self.learned.choices_with(values[self.column.name])
+            return np.array([choice in may for choice in range(*kind.indices(self.count))])
         if self.relative is not None and kind.start < self._kinds[0].stop:
             starts = values[self.relative.relative_to].intervals
             if not starts or not intervals:

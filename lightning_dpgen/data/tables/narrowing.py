@@ -7,8 +7,10 @@ is a proof; sets that are left prove nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from lightning_dpgen.data.conditions import EQUAL
 from lightning_dpgen.data.tables.column import Modelled
@@ -67,16 +69,66 @@ def narrowed(constraints: Sequence[Constraint], columns: Mapping[str, Modelled],
         >>> [left[name].intervals for name in "abc"]
         [((0, 7),), ((1, 8),), ((2, 9),)]
     """
-    found = _Narrowing(columns, dict(values))
-    for _ in range(_ROUNDS):
-        before = dict(found.values)
-        for constraint in constraints:
-            found.apply(constraint)
-            if any(found.is_empty(name) for name in constraint.columns):
-                raise Impossible(constraint)
-        if before == found.values:
-            break
-    return found.values
+    return Narrower(constraints, columns).narrowed(values)
+
+
+class Narrower:
+    """Constraints by which values of columns are narrowed several times.
+
+    Args:
+        constraints: any of them.
+        columns: those that they are about, by name.
+        places: of the constraints on each column, where they are known already.
+    """
+
+    def __init__(
+        self,
+        constraints: Sequence[Constraint],
+        columns: Mapping[str, Modelled],
+        places: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        self.constraints, self.columns = constraints, columns
+        if places is None:
+            places = {name: [] for constraint in constraints for name in constraint.columns}
+            for place, constraint in enumerate(constraints):
+                for name in constraint.columns:
+                    places[name].append(place)
+        self.places = places
+
+    def with_constraints(self, changed: Mapping[int, Constraint]) -> Narrower:
+        """Return the same with other constraints on the same columns at some places."""
+        constraints = [changed.get(place, constraint) for place, constraint in enumerate(self.constraints)]
+        return Narrower(constraints, self.columns, self.places)
+
+    def narrowed(self, values: Mapping[str, ValueSet], changed: Collection[str] | None = None) -> Values:
+        """Return what `narrowed` does.
+
+        Args:
+            changed: the columns of which something was taken away, or constraints are other ones, since these values were
+                the outcome: only what has to do with them is looked at. None for all.
+
+        Raises:
+            Impossible: if no row keeps them all.
+        """
+        found, every = _Narrowing(self.columns, dict(values)), range(len(self.constraints))
+        waiting = set(every if changed is None else (place for name in changed for place in self.places.get(name, ())))
+        for _ in range(_ROUNDS):
+            if not waiting:
+                break
+            for place in every:
+                if place not in waiting:
+                    continue
+                waiting.remove(place)
+                constraint = self.constraints[place]
+                before = [(name, found.values[name]) for name in constraint.columns]
+                found.apply(constraint)
+                for name, own in before:
+                    if found.is_empty(name):
+                        raise Impossible(constraint)
+                    if found.values[name] != own:
+                        # Those that come before are looked at in the next round, as is this one.
+                        waiting.update(self.places[name])
+        return found.values
 
 
 class _Narrowing:
@@ -233,13 +285,11 @@ class _Narrowing:
 
     def _map(self, constraint: Function) -> None:
         of, own = self.values[constraint.of.name], self.values[constraint.column.name]
-        pairs = [
-            (key, place) for key, place in zip(constraint.keys, constraint.places, strict=True)
-            if of.covers(key, key) and (own.missing if place is None else own.covers(place, place))
-        ]  # fmt: skip
+        keys, (places, absent) = constraint.key_array, constraint.place_arrays
+        kept = of.holds(keys, np.zeros(len(keys), bool)) & own.holds(places, absent)
         lacks = of.missing and (own.missing if constraint.missing is None else own.covers(*[constraint.missing] * 2))
-        ends = [place for _, place in pairs] + [constraint.missing] * lacks
-        self.values[constraint.of.name] = _points([key for key, _ in pairs], lacks)
+        ends = [*places[kept & ~absent].tolist(), *[None] * int((kept & absent).any()), *[constraint.missing] * lacks]
+        self.values[constraint.of.name] = _points(keys[kept].tolist(), lacks)
         self.values[constraint.column.name] = _points([place for place in ends if place is not None], None in ends)
 
     def _combine(self, constraint: Allowed) -> None:

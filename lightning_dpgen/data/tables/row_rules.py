@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,11 @@ import pyarrow.compute as pc
 from lightning_dpgen.data.conditions import EQUAL
 from lightning_dpgen.data.reading import REFUSE
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit
+from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Modelled
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
-from lightning_dpgen.data.tables.constraints import Comparison, Constraint, Rows
+from lightning_dpgen.data.tables.constraints import Comparison, Constraint, Function, Rows
+from lightning_dpgen.data.tables.grouped import MOST_KINDS, Grouped
 from lightning_dpgen.data.tables.impossible_pairs import impossible_pairs
 from lightning_dpgen.data.tables.narrowing import Impossible, narrowed
 from lightning_dpgen.data.tables.numeric import Numeric
@@ -54,6 +57,7 @@ class RowRules:
 
     Attributes:
         derived: the names of the columns that others determine.
+        unlearned: those of them that are not learned beside the others.
         relatives: by name, in an order in which each follows the one that it is relative to.
 
     Raises:
@@ -66,11 +70,38 @@ class RowRules:
         self.columns = columns
         stated = parse_constraints(declared, columns, CONSTRAINTS)
         self.derived = frozenset(c.derives for c in stated if c.derives is not None)
+        self.unlearned = self.derived - {c.derives for c in stated if isinstance(c, Function) and c.coarse}
         self.relatives = {column.name: column for column in ordered(relatives, columns, self.derived)}
         distances = [column.constraint(columns[column.relative_to]) for column in self.relatives.values()]
         self._declared = [*stated, *distances]
         self._impossible: dict[tuple[str, str], np.ndarray] | None = None
         self._all = [*self._declared, *parse_constraints(found, columns, FOUND)]
+
+    @cached_property
+    def learned(self) -> dict[str, Modelled]:
+        """The columns that are learned in another form, by name: as distances, or rare values of categories together."""
+        counted = [column for column in self.columns.values() if isinstance(column, Category) and column.counts]
+        grouped = {column.name: Grouped.of(column, self._kinds(column)) for column in counted}
+        return grouped | {name: column.apart for name, column in self.relatives.items()}
+
+    def _kinds(self, column: Category) -> np.ndarray | None:
+        """Return for each value of a column a number, in which values differ that declared constraints do not treat alike.
+
+        Constraints with very many kinds of values are left out, since each kind is learned by itself.
+        """
+        count = column.present
+        rows = {column.name: (np.arange(count), np.zeros(count, bool))}
+        found = list[np.ndarray]()
+        for constraint in self._declared:
+            found += constraint.kinds(rows)
+            if isinstance(constraint, Function) and constraint.of.name in rows:
+                # Another column may follow from this one.
+                self._compute([constraint], rows, count)
+        kinds = np.zeros(count, np.int64)
+        for own in sorted(found, key=lambda one: len(np.unique(one))):
+            both = np.unique(np.stack([kinds, own]), axis=1, return_inverse=True)[1].ravel()
+            kinds = both if both.max() < MOST_KINDS else kinds
+        return kinds if kinds.any() else None
 
     @property
     def texts(self) -> tuple[list[str], list[str]]:
@@ -347,11 +378,11 @@ class RowRules:
     def impossible(self) -> dict[tuple[str, str], np.ndarray]:
         """Return the pairs of choices of two learned columns that no row can have by declared constraints: (a, b) bool."""
         if self._impossible is None:
-            apart = {name: column.apart for name, column in self.relatives.items()}
-            learned = [
-                name for name, column in self.columns.items()
-                if name not in self.derived and isinstance(column, Modelled) and apart.get(name, column).choices
-            ]  # fmt: skip
+            learned = {
+                name: self.learned.get(name, column) for name, column in self.columns.items()
+                if name not in self.unlearned and isinstance(column, Modelled)
+            }  # fmt: skip
+            learned = {name: column for name, column in learned.items() if column.choices}
             self._impossible = impossible_pairs(self._declared, self.columns, self.relatives, learned)
         return self._impossible
 

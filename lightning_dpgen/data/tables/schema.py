@@ -22,7 +22,7 @@ from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.column_types import holds, named_types
 from lightning_dpgen.data.tables.columns import column_of
-from lightning_dpgen.data.tables.grouped import choices_of, learned
+from lightning_dpgen.data.tables.grouped import choices_of
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.relative import RELATIVE_TO, Relative, ticks_of
@@ -173,15 +173,9 @@ class TableSchema:
 
     @property
     def modelled(self) -> list[Modelled]:
-        """The columns as they are learned: all that are recorded, but those that others determine; some as distances."""
-        apart, derived = self.rules.relatives, self.rules.derived
-        columns = [column for column in self.recorded if column.name not in derived]
-        return [apart[one.name].apart if one.name in apart else self._learned.get(one.name, one) for one in columns]
-
-    @cached_property
-    def _learned(self) -> dict[str, Modelled]:
-        """The columns of categories whose rare values are learned together, by name."""
-        return {column.name: learned(column) for column in self.recorded if learned(column) is not column}
+        """The columns as they are learned: all that are recorded, but for some that others determine; some as distances."""
+        rules = self.rules
+        return [rules.learned.get(column.name, column) for column in self.recorded if column.name not in rules.unlearned]
 
     @property
     def scaled(self) -> list[Numeric]:
@@ -401,7 +395,7 @@ class TableSchema:
 
         if said.column not in self._groups or relative:
             return Condition(None, frozenset(), frozenset(), holds)
-        may, sure = choices_of(self._learned.get(said.column, column), wanted)
+        may, sure = choices_of(self.rules.learned.get(said.column, column), wanted)
         shares = {}
         if may != sure and isinstance(column, Numeric) and not column.scaled:
             shares = {code: share for code, share in enumerate(column.shares(wanted.intervals)) if code in may - sure}
@@ -432,7 +426,7 @@ class TableSchema:
             >>> schema.condition_text("age", [0, 3])
             'age in (0..9, 30..39)'
         """
-        column = self._learned.get(name, self.rules.columns[name])
+        column = self.rules.learned.get(name, self.rules.columns[name])
         if choices[0] == column.present:
             return f"{quoted_name(name)} is missing"
         values = [quoted(column.range_text(code)) for code in choices]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
 
 Interval = tuple[int | float, int | float]
@@ -45,11 +47,17 @@ class ValueSet:
 
     def covers(self, first: int | float, last: int | float) -> bool:
         """Tell whether all places from one to another belong to it."""
-        return any(low <= first and last <= high for low, high in self.intervals)
+        at = self._begun_by(first)
+        return at >= 0 and last <= self.intervals[at][1]
 
     def meets(self, first: int | float, last: int | float) -> bool:
         """Tell whether any place from one to another belongs to it."""
-        return any(low <= last and first <= high for low, high in self.intervals)
+        at = self._begun_by(last)
+        return at >= 0 and first <= self.intervals[at][1]
+
+    def _begun_by(self, place: int | float) -> int:
+        """Return the last interval that begins at a place or before it; -1 where none does."""
+        return bisect.bisect_right(self.intervals, (place, math.inf)) - 1
 
     def common(self, other: ValueSet) -> ValueSet:
         """Return the values that belong to both.
@@ -100,7 +108,7 @@ def value_set(column: Modelled, said: Said) -> ValueSet:
         intervals = _others(taken, ordered, whole)
     elif said.operator != EQUAL:
         intervals = _ordered(column, said.operator, intervals[0][0], ordered, whole)
-    kept = _joined(_within(_joined(intervals, whole), ordered), whole)
+    kept = joined(_within(joined(intervals, whole), ordered), whole)
     if not kept and not missing:
         raise ValueError(f"column {column.name!r}: no value of its schema is {said.operator} {listed(said.values)}")
     return ValueSet(tuple(kept), missing)
@@ -131,7 +139,7 @@ def without_special(column: Modelled, values: ValueSet) -> ValueSet:
     ends = values.intervals[0][0], values.intervals[-1][1]
     rest = _others(special, [ends], whole)
     return ValueSet(
-        tuple(_joined([_common(one, other) for one in values.intervals for other in rest], whole)), values.missing
+        tuple(joined([_common(one, other) for one in values.intervals for other in rest], whole)), values.missing
     )
 
 
@@ -141,7 +149,7 @@ def without(column: Modelled, values: ValueSet, taken: ValueSet) -> ValueSet:
         return ValueSet(values.intervals, values.missing and not taken.missing)
     whole = not isinstance(column, Numeric) or column.scale.whole
     rest = _others(list(taken.intervals), [(values.intervals[0][0], values.intervals[-1][1])], whole)
-    kept = _joined(_within(_joined(rest, whole), values.intervals), whole)
+    kept = joined(_within(joined(rest, whole), values.intervals), whole)
     return ValueSet(tuple(kept), values.missing and not taken.missing)
 
 
@@ -160,28 +168,43 @@ def value_of(column: Modelled, value: Any) -> int | float | None:
     try:
         numbers, absent = column.numbers(pa.array([column.asked(value)]), False, Counter())
     except Misfit as misfit:
-        raise ValueError(f"column {column.name!r}: {misfit.problem}") from None
+        near = suggest(value, column.present_names) if isinstance(column, Category) else ""
+        raise ValueError(f"column {column.name!r}: {misfit.problem}{near}") from None
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         raise ValueError(f"column {column.name!r}: {shortened(value)}: expected a single value") from None
     return None if absent[0] else numbers[0].item()
 
 
+def values_of(column: Modelled, values: Sequence[Any]) -> list[int | float | None]:
+    """Return the places of values as `value_of` does: those of categories at once, since each look-up reads all of them.
+
+    Raises:
+        ValueError: for the first that the column cannot have.
+
+    Example:
+        >>> values_of(Category(name="city", values=("Oslo", "Rome"), missing=True), ["Rome", "", "Oslo"])
+        [1, None, 0]
+    """
+    missing = [_is_missing(column, value) for value in values]
+    if not isinstance(column, Numeric) and not all(missing):
+        asked = [column.asked(value) for value, lacks in zip(values, missing, strict=True) if not lacks]
+        # One by one it is told which of them the column cannot have.
+        with suppress(Misfit, pa.ArrowException, OverflowError, TypeError, ValueError):
+            numbers, absent = column.numbers(pa.array(asked), False, Counter())
+            found = iter(None if lacks else code for code, lacks in zip(numbers.tolist(), absent.tolist(), strict=True))
+            return [None if lacks else next(found) for lacks in missing]
+    return [value_of(column, value) for value in values]
+
+
 def _places(column: Modelled, said: Said) -> list[Interval | None]:
     """Return the interval of each value that was said."""
-    texts = list(said.values)
-    if not isinstance(column, Numeric) and len(texts) > 1 and all(isinstance(text, str) and text for text in texts):
-        # All at once, where there is nothing to complain of.
-        with suppress(Misfit, pa.ArrowException):
-            numbers, absent = column.numbers(pa.array(texts), False, Counter())
-            return [None if lacks else (code, code) for code, lacks in zip(numbers.tolist(), absent.tolist(), strict=True)]
-    return [_place(column, text, said.operator) for text in texts]
-
-
-def _place(column: Modelled, value: Any, operator: str) -> Interval | None:
-    """Return the interval of one value, or of a range of numbers; None where it is missing."""
     if not isinstance(column, Numeric):
-        place = value_of(column, value)
-        return None if place is None else (place, place)
+        return [None if place is None else (place, place) for place in values_of(column, said.values)]
+    return [_place(column, text, said.operator) for text in said.values]
+
+
+def _place(column: Numeric, value: Any, operator: str) -> Interval | None:
+    """Return the interval of one number, or of a range of them; None where it is missing."""
     if _is_missing(column, value):
         if operator not in (EQUAL, UNEQUAL):
             raise ValueError(f"column {column.name!r}: expected a value after {operator}")
@@ -235,7 +258,7 @@ def _ordered(
         compare = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}[operator]
         value = column.values[int(number)]
         codes = np.flatnonzero(compare(np.array(column.values, object), value)).tolist()
-        return _joined([(code, code) for code in codes], True)
+        return joined([(code, code) for code in codes], True)
     step = _next(number, whole, operator in (">", ">="))
     bound = step if operator in ("<", ">") else number
     return [(known[0][0], bound)] if operator in ("<", "<=") else [(bound, known[-1][1])]
@@ -271,7 +294,7 @@ def _within(intervals: Sequence[Interval], known: Sequence[Interval]) -> list[In
     return found
 
 
-def _joined(intervals: list[Interval], whole: bool) -> list[Interval]:
+def joined(intervals: list[Interval], whole: bool) -> list[Interval]:
     """Return intervals in their order, those that touch as one, without empty ones."""
     found: list[Interval] = []
     for low, high in sorted(interval for interval in intervals if interval[0] <= interval[1]):
