@@ -20,10 +20,11 @@ from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.pair_tables import NoisyTables
 
-# A rule is found where more records than so many deviations of the noise would break it by chance,
-_EXPECTED = 10.0
-# and fewer are measured than so many deviations, and than this part of those expected.
-_MEASURED, _PART = 2.0, 0.05
+# A rule is found where more records than so many deviations of the noise would break it by chance, of which this part is
+# measured at most,
+_EXPECTED, _PART = 10.0, 0.05
+# and where so many deviations more than are measured are at most this part of the records that it is about.
+_CERTAIN, _EXCEPTIONS = 3.0, 0.02
 
 
 class FoundRule(NamedTuple):
@@ -41,8 +42,9 @@ class FoundRule(NamedTuple):
 def find_rules(layout: Layout, tables: NoisyTables) -> list[FoundRule]:
     """Return the rules between groups that tables of two groups show, other than the label. Post-processing.
 
-    A rule that hardly any record breaks counts as one. If the columns had nothing to do with each other, many records
-    would break it: with so many expected and none there, a false one would need noise of eight deviations.
+    A rule that hardly any record breaks counts as one: at most 2 % of those with the choice that it is about, beyond noise,
+    which hides a rule with more exceptions once in 740. If the columns had nothing to do with each other, many records would
+    break it.
     """
     tables = tables.of_all
     shares = {group: np.maximum(counts / tables.total, 0.0) for group, (counts,) in tables.singles.items()}
@@ -54,7 +56,8 @@ def find_rules(layout: Layout, tables: NoisyTables) -> list[FoundRule]:
             deviation = tables.deviation_of(*pair) * math.sqrt(crossed.shape[1] - 1)
             others = crossed.sum(axis=1, keepdims=True) - crossed
             expected = tables.total * np.outer(shares[given], 1.0 - shares[then])
-            rare = (others <= _MEASURED * deviation) & (others < _PART * expected)
+            about = tables.total * shares[given][:, None]
+            rare = (others + _CERTAIN * deviation <= _EXCEPTIONS * about) & (others < _PART * expected)
             plain = (expected > _EXPECTED * deviation) & rare
             found += [FoundRule((given, a), (then, b)) for a, b in np.argwhere(plain).tolist()]
     return found

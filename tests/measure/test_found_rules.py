@@ -52,35 +52,36 @@ def rules_of(encoded, deviation, seed):
 
 
 def test_rules_that_hold_are_found():
-    """False alarm in 1 of 10,000: a measured rule is missed where two deviations of noise are exceeded, once in 44, and
-    of 40 seeds and two rules at most 8 misses are left to chance."""
+    """With this noise 2 % are 8 deviations, of which 3 are left: both rules are missed by 5 deviations alone."""
     true = {((0, 0), (1, 5)), ((0, 4), (2 + 1, 2))}
     # Without noise all are found, also those the other way round.
     exact = rules_of(records(0, True), 0.0, 0)
     assert true <= exact
-    missed = sum(len(true - rules_of(records(seed, True), 8.0, seed)) for seed in range(40))
-    assert missed <= 8
+    assert all(true <= rules_of(records(seed, True), 2.0, seed) for seed in range(40))
     # Noise that hides them finds nothing.
     assert not rules_of(records(0, True), 2_000.0, 0)
 
 
 @pytest.mark.parametrize("deviation", [0.0, 5.0, 50.0, 500.0])
 def test_columns_that_have_nothing_to_do_with_each_other_have_none(deviation):
-    """A false one would need noise of eight deviations: never in these draws."""
+    """A false one would need noise of ten deviations: never in these draws."""
     assert not any(rules_of(records(seed, False), deviation, seed) for seed in range(10))
 
 
-def test_a_rule_that_records_break_is_none():
+@pytest.mark.parametrize("deviation", [0.0, 3.0, 8.0, 20.0])
+def test_a_rule_that_records_break_is_none(deviation):
+    """Of 4,000 records with a = none 3 % are others: noise would have to hide them by three deviations, once in 740."""
     encoded = records(1, True)
-    encoded.codes[: N // 10, 1] = 0  # a tenth of all records
-    assert ((0, 0), (1, 5)) not in rules_of(encoded, 1.0, 1)
+    about = np.flatnonzero(encoded.codes[:, 0] == 0)
+    encoded.codes[about[: int(0.03 * len(about))], 1] = 0
+    assert all(((0, 0), (1, 5)) not in rules_of(encoded, deviation, seed) for seed in range(10))
 
 
 def test_rows_keep_what_was_found_and_columns_stay_as_they_are(fits_of):
     """Shares of choices of the release are those of the records, but for chance: 5 deviations, 1 false alarm in 10^5."""
     fits_of(400)
     encoded = records(2, True)
-    recipe, found = measured(encoded, 8.0, 2)
+    recipe, found = measured(encoded, 3.0, 2)
     mixture = recipe.fitted({"tables": [found]})
     schema = mixture.network.schema
     assert "b = -1 if a = none" in schema.found_constraints and "c = r if a is missing" in schema.found_constraints
@@ -90,7 +91,7 @@ def test_rows_keep_what_was_found_and_columns_stay_as_they_are(fits_of):
     for group, size in enumerate(SCHEMA.layout.groups):
         shares = [np.bincount(part.codes[:, group], minlength=size) / N for part in (drawn, encoded)]
         # The noise of a share beside that of drawing.
-        assert np.abs(shares[0] - shares[1]).max() < 5 * np.sqrt(0.25 / N) + 5 * 8.0 * np.sqrt(2) / N
+        assert np.abs(shares[0] - shares[1]).max() < 5 * np.sqrt(0.25 / N) + 5 * 3.0 * np.sqrt(2) / N
     # Before rows are drawn anew, few break a rule: the fit holds them down.
     raw = mixture.sample(N, torch.Generator().manual_seed(1))
     kept = schema.rules.kept(schema.values(raw, np.random.default_rng(0)))
