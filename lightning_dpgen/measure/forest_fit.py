@@ -25,8 +25,9 @@ from lightning_dpgen.measure.pair_tables import (
 from lightning_dpgen.models.forests import forest_order
 from lightning_dpgen.privacy import pace
 
-# Groups hang together in a tree where both have so much mutual information, in nats.
-_STRONG = 0.1
+# Groups hang together in a tree where both have so much mutual information, in nats: any two, and two whose choices are in
+# an order, such as bins of numbers, of which components show little.
+_STRONG, _STRONG_IN_ORDER = 0.1, 0.02
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, MOST_CELLS = 14, 300_000
 # Impossible pairs of choices make two groups an edge, too: the share of records that would have one, were the groups
@@ -101,7 +102,9 @@ class Forest:
         strength = {pair: own.information for pair, own in estimates.items()}
         for pair, (_, more) in ruled.items():
             strength[pair] += more
-        strong = sorted((pair for pair, own in strength.items() if own > _STRONG), key=lambda pair: (-strength[pair], pair))
+        ordered = {group for group, count in enumerate(layout.ordered) if count}
+        least = {pair: _STRONG_IN_ORDER if ordered.issuperset(pair) else _STRONG for pair in strength}
+        strong = sorted((pair for pair in least if strength[pair] > least[pair]), key=lambda pair: (-strength[pair], pair))
         return cls(layout, shares, estimates, strong, leaf, broken)
 
     @cached_property
@@ -515,9 +518,9 @@ class _Fit:
         for number, (first, second) in enumerate(pairs):
             if math.isinf(forest.estimates[first, second].sure):
                 continue
-            (counts,), (others,) = (tables.pairs[first, second] for tables in (seen, held_out))
-            about = (forest.shares[first], forest.shares[second], seen.total, np.random.default_rng((self.seed, number)))
-            own = seen.total * estimate_pair(counts, seen.deviation_of(first, second), *about).shares
+            (others,) = held_out.pairs[first, second]
+            about, ranked = seen.about(first, second, forest.shares)
+            own = seen.total * estimate_pair(*about, np.random.default_rng((self.seed, number)), ranked).shares
             made = seen.total * ((every[:, self.spans[first]].T * fit.weights) @ every[:, self.spans[second]]).numpy()
             if np.square(made - others).sum() < np.square(own - others).sum():
                 better.add((first, second))
