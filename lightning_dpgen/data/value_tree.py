@@ -25,7 +25,7 @@ MOST_PIECES = 5_000
 CERTAIN = 4.0
 # By the rank of a level: a half of siblings is empty where its count is below so many deviations of the noise.
 _THERE = 3.5, 3.5, 2.0
-# What is left beside counts of more than `_ALONE` is nothing below so many deviations of its noise.
+# The rest beside counts of more than `_ALONE` is nothing below so many deviations of its noise.
 _LEFT = 1.5
 # Siblings differ beyond noise where the sum of the squares of their differences, in units of its variance, is this many
 # deviations of a chi-square distribution above its mean, or where one of them, or the first of them together, is so many
@@ -75,9 +75,9 @@ def find_values_in(
 ) -> dict[str, Any]:
     """Find how a column of numbers is distributed, from one noisy histogram for each level of a tree.
 
-    Nodes of more than 4 deviations of the noise are divided among their children, whose noisy counts are moved as little as
-    makes them positive with the sum of their parent; all others are spread evenly over their numbers. So is a node whose
-    children differ by no more than noise. Wide nodes that noise explains beside others are empty (`_likely`).
+    Nodes of more than 4 deviations of the noise are divided among their children, by halves whose noisy counts are moved to
+    the sum of their parent; all others are spread evenly over their numbers. So is a node whose children differ by no more
+    than noise. Halves that noise explains beside others are empty (`_likely`).
 
     Args:
         access, column: as for `mechanisms.gaussian`; the access lists the noise `values_of` the column at each level.
@@ -110,14 +110,13 @@ def find_values_in(
         name, width = values_of(column, level), width // grid.branching
         counts = _children(access, name, count, [first for first, _, _ in found], width, grid.branching)
         sigma = access.access.multipliers.get(name, 0.0) * most
-        widths = np.array([_widths(end - first, width, grid.branching) for first, end, _ in found]).reshape(
-            -1, grid.branching
-        )
+        rooms = [_widths(end - first, width, grid.branching) for first, end, _ in found]
+        widths = np.array(rooms).reshape(-1, grid.branching)
         masses = _likely(counts, np.array([mass for _, _, mass in found]), sigma, rank, widths)
         nodes = [
             (first + place * width, first + place * width + int(room), float(count))
-            for (first, _, _), row, rooms in zip(found, masses, widths, strict=True)
-            for place, (count, room) in enumerate(zip(row, rooms, strict=True))
+            for (first, _, _), row, own in zip(found, masses, rooms, strict=True)
+            for place, (count, room) in enumerate(zip(row, own, strict=True))
             if room
         ]
         close = sorted((node for node in nodes if node[2] > CERTAIN * sigma), key=lambda node: -node[2])
@@ -170,7 +169,7 @@ def _likely(counts: np.ndarray, totals: np.ndarray, sigma: float, rank: int, wid
     halved = _halved(counts, totals, widths, sigma, certain, np.where(unknown, np.inf, number))
     if not sigma:
         return halved
-    # What is left beside large counts, by the parent's count and by the others' own.
+    # The rest beside large counts, by the parent's count and by the counts of the others.
     large = np.where(counts > _ALONE * sigma, counts, 0.0)
     many = (large > 0.0).sum(axis=1)
     variances = np.where(unknown, np.inf, 1.0 + many), np.maximum(number - many, 1e-9)
@@ -210,7 +209,7 @@ def _halved(
         [part[:, side].sum(axis=1) for side in sides] for part in (counts, widths, widths > 0)
     )
     parted = left + (totals - left - right) * one / np.maximum(one + other, 1)
-    # What is known of the sum tells of halves, but for the noise of others if it is that of all counts together.
+    # A sum that is known tells of halves; one that is that of all counts would bring in the noise of others.
     told = np.where(np.isinf(siblings), [left, right], [parted, totals - parted])
     less = told[0] < told[1]
     alone = [counts[:, side].max(axis=1) > _ALONE * sigma for side in sides]

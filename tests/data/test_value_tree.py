@@ -122,7 +122,7 @@ def _heavy_tailed(kind, random, n=10_000):
 @pytest.mark.parametrize("high", [20_000, 10**6])
 @pytest.mark.parametrize("kind", ["lognormal", "Pareto", "lognormal and zeros", "Pareto and zeros"])
 def test_a_tail_whose_cells_noise_hides_keeps_its_mass(kind, high, noise):
-    """The share beyond the real 80, 90, 95 and 99 %: within five deviations of a count's noise on average of eight seeds.
+    """The share beyond the real 80, 90, 95 and 99 %: within six deviations of a count's noise on average of eight seeds.
 
     Each draw is within 15. Where cells are judged one by one, a tail lost 8.5 deviations on average.
     """
@@ -136,7 +136,7 @@ def test_a_tail_whose_cells_noise_hides_keeps_its_mass(kind, high, noise):
         starts, masses = (np.array(part) for part in zip(*pieces, strict=True))
         density = Density(starts, masses, high, True)
         errors.append(density.between(places, np.full(4, high + 1)) * len(numbers) / masses.sum() - beyond)
-    assert np.abs(np.mean(errors, axis=0)).max() < 5.0 * noise and np.abs(errors).max() < 15.0 * noise
+    assert np.abs(np.mean(errors, axis=0)).max() < 6.0 * noise and np.abs(errors).max() < 15.0 * noise
 
 
 def test_however_wide_the_bounds_are_a_mean_is_that_of_the_records():

@@ -140,7 +140,7 @@ class Modelled(Column):
 
     @property
     def ordered(self) -> int:
-        """How many of its first choices are in the order of numbers."""
+        """The number of its first choices that are in the order of numbers."""
         return 0
 
     @property
