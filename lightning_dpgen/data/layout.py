@@ -27,6 +27,7 @@ class Layout:
         norm: the L2 bound of a record's numbers within which most records lie: the default bound of clipping.
         most: the largest number of units of a record that are 1, where all others are 0; None where they are not few.
         sizes: where they are few, the last group holds their number: from each of these to the next, or to `most`.
+        ordered: for each group, how many of its first choices are in an order, such as bins of numbers; empty for none.
 
     Example:
         >>> layout = Layout(units=2, levels=1, groups=(3, 2), label=1)
@@ -41,6 +42,7 @@ class Layout:
     norm: float | None = None
     most: int | None = None
     sizes: tuple[int, ...] = ()
+    ordered: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:

@@ -23,11 +23,13 @@ _MOST_CHILDREN, _FEW = 2**14, 8
 MOST_PIECES = 5_000
 # A node is looked at more closely if it holds more than this many deviations of the noise.
 CERTAIN = 4.0
-# By the rank of a level: from how many deviations of the noise a count is beyond doubt, and from how many of the noise of
-# all others together these are.
-_SURE = (3.5, 4.0), (3.0, 1.75), (4.0, 1.0)
+# By the rank of a level: a half of siblings is empty where its count is below so many deviations of the noise.
+_THERE = 3.5, 3.5, 2.0
+# The rest beside counts of more than `_ALONE` is nothing below so many deviations of its noise.
+_LEFT = 1.5
 # Siblings differ beyond noise where the sum of the squares of their differences, in units of its variance, is this many
-# deviations of a chi-square distribution above its mean, or where one of them is so many deviations above.
+# deviations of a chi-square distribution above its mean, or where one of them, or the first of them together, is so many
+# deviations from an even spread.
 _APART, _ALONE = 3.0, 4.0
 
 # A function of the first leaves of nodes, the width of their children and how many each has: (nodes, children) int64.
@@ -73,9 +75,9 @@ def find_values_in(
 ) -> dict[str, Any]:
     """Find how a column of numbers is distributed, from one noisy histogram for each level of a tree.
 
-    Nodes of more than 4 deviations of the noise are divided among their children, whose noisy counts are moved as little as
-    makes them positive with the sum of their parent; all others are spread evenly over their numbers. So is a node whose
-    children differ by no more than noise. Wide nodes that noise explains beside others are empty (`_likely`).
+    Nodes of more than 4 deviations of the noise are divided among their children, by halves whose noisy counts are moved to
+    the sum of their parent; all others are spread evenly over their numbers. So is a node whose children differ by no more
+    than noise. Halves that noise explains beside others are empty (`_likely`).
 
     Args:
         access, column: as for `mechanisms.gaussian`; the access lists the noise `values_of` the column at each level.
@@ -108,12 +110,14 @@ def find_values_in(
         name, width = values_of(column, level), width // grid.branching
         counts = _children(access, name, count, [first for first, _, _ in found], width, grid.branching)
         sigma = access.access.multipliers.get(name, 0.0) * most
+        rooms = [_widths(end - first, width, grid.branching) for first, end, _ in found]
+        widths = np.array(rooms).reshape(-1, grid.branching)
+        masses = _likely(counts, np.array([mass for _, _, mass in found]), sigma, rank, widths)
         nodes = [
-            (first + place * width, min(first + (place + 1) * width, grid.span), float(count))
-            for (first, end, mass), row in zip(found, counts, strict=True)
-            for place, count in enumerate(
-                _likely(row[: -(-(end - first) // width)], mass, sigma, rank, _widths(end - first, width))
-            )
+            (first + place * width, first + place * width + int(room), float(count))
+            for (first, _, _), row, own in zip(found, masses, rooms, strict=True)
+            for place, (count, room) in enumerate(zip(row, own, strict=True))
+            if room
         ]
         close = sorted((node for node in nodes if node[2] > CERTAIN * sigma), key=lambda node: -node[2])
         chosen = set(close[: max(_MOST_CHILDREN // grid.branching, _FEW)]) if level < grid.levels else set()
@@ -134,60 +138,89 @@ def _children(
     return noisy.reshape(-1, branching)[: len(firsts)]
 
 
-def _widths(whole: int, width: int) -> np.ndarray:
-    """Return how many leaves each child has of a node of so many, the last of which may have fewer.
+def _widths(whole: int, width: int, branching: int) -> np.ndarray:
+    """Return how many leaves each child has of a node of so many, the last of which may have fewer or none.
 
     Example:
-        >>> _widths(70, 32).tolist()
-        [32, 32, 6]
+        >>> _widths(70, 32, 4).tolist()
+        [32, 32, 6, 0]
     """
-    widths = np.full(-(-whole // width), width)
-    widths[-1] = whole - width * (len(widths) - 1)
-    return widths
+    return np.clip(whole - width * np.arange(branching), 0, width)
 
 
-def _likely(counts: np.ndarray, total: float, sigma: float, rank: int, widths: np.ndarray) -> np.ndarray:
-    """Return counts of siblings from 0, with the sum of their parent, or their own where that is infinite.
+def _likely(counts: np.ndarray, totals: np.ndarray, sigma: float, rank: int, widths: np.ndarray) -> np.ndarray:
+    """Return counts (nodes, children) from 0, with the sums of their parents, or their own where these are infinite.
 
-    Far from all records noise makes a few of the many empty nodes positive, and one of them moves the mean of a column
-    with wide bounds by more than all records do. So counts that noise explains become 0 beside others that it does not,
-    unless they are too many together. Where nodes are wide beside the records, a count is beyond doubt sooner.
-
-    The largest count of siblings without a record stands out, too. It would gather the records of their parent at a value
-    that none has. So a parent is spread evenly over its leaves where siblings differ from that by no more than noise, all
-    together and each by itself.
+    A few large counts have all beside siblings that are no more than noise together. The largest count of siblings without
+    a record stands out, too, and would gather the records of their parent at a value that none has. So a parent is spread
+    evenly over its leaves where siblings differ from that by no more than noise, all together, each by itself, and the
+    first of them together. All others are halved again and again (`_halved`).
 
     Args:
+        totals: (nodes,).
         rank: 0 for the first level, 1 for the next ones as long as one node holds all that stands out, and 2, 3, ... for
             those after it.
-        widths: how many leaves each has.
+        widths: (nodes, children) how many leaves each has; those after the last child have none.
     """
-    first = math.isinf(total)
-    total = max(float(counts.sum()), 0.0) if first else total
-    if sigma:
-        above, together = _SURE[min(rank, len(_SURE) - 1)]
-        sure = counts > above * sigma
-        others = int((~sure).sum())
-        if others < len(counts) and total - float(counts[sure].sum()) < together * sigma * math.sqrt(others):
-            kept = np.where(sure, counts, 0.0)
-            return kept * (total / kept.sum())
-    if sigma and not first and len(counts) > 1:
-        even = total * (widths / widths.sum())
-        apart = (counts - even) / sigma
-        if apart.max() < _ALONE and float(apart @ apart) < len(counts) + _APART * math.sqrt(2 * len(counts)):
-            return even
-    return _with_sum(counts, total)
+    there, unknown = widths > 0, np.isinf(totals)
+    counts, number = np.where(there, counts, 0.0), there.sum(axis=1)
+    totals = np.where(unknown, np.maximum(counts.sum(axis=1), 0.0), totals)
+    certain = _THERE[min(rank, len(_THERE) - 1)]
+    halved = _halved(counts, totals, widths, sigma, certain, np.where(unknown, np.inf, number))
+    if not sigma:
+        return halved
+    # The rest beside large counts, by the parent's count and by the counts of the others.
+    large = np.where(counts > _ALONE * sigma, counts, 0.0)
+    many = (large > 0.0).sum(axis=1)
+    variances = np.where(unknown, np.inf, 1.0 + many), np.maximum(number - many, 1e-9)
+    left = (totals - large.sum(axis=1)) / variances[0] + (counts - large).sum(axis=1) / variances[1]
+    trust = 1.0 / variances[0] + 1.0 / variances[1]
+    some = (many > 0) & (left < _LEFT * sigma * np.sqrt(trust))
+    found = np.where(some[:, None], large * (totals / np.maximum(large.sum(axis=1), sigma))[:, None], halved)
+    even = totals[:, None] * widths / widths.sum(axis=1, keepdims=True)
+    apart = np.where(there, counts - even, 0.0) / sigma
+    # Those of all siblings together are what their parent's noise is.
+    first = (apart - there * (apart.sum(axis=1) / number)[:, None]).cumsum(axis=1)
+    before = there.cumsum(axis=1)
+    deviation = np.sqrt(np.maximum(before * (1.0 - before / number[:, None]), 0.5))
+    flat = (apart.max(axis=1) < _ALONE) & ((np.abs(first) / deviation).max(axis=1) < _ALONE) & ~unknown
+    flat &= np.square(apart).sum(axis=1) < number + _APART * np.sqrt(2.0 * number)
+    return np.where(flat[:, None], even, found)
 
 
-def _with_sum(counts: np.ndarray, total: float) -> np.ndarray:
-    """Return the nearest counts from 0 with this sum."""
-    if total <= 0.0:
-        return np.zeros(len(counts))
-    falling = np.sort(counts)[::-1]
-    above = (falling.cumsum() - total) / np.arange(1, len(falling) + 1)
-    # A sum that rounding loses beside the largest count still leaves one.
-    last = int(np.flatnonzero(falling > above).max(initial=0))
-    return np.maximum(counts - above[last], 0.0)
+def _halved(
+    counts: np.ndarray, totals: np.ndarray, widths: np.ndarray, sigma: float, certain: float, siblings: np.ndarray
+) -> np.ndarray:
+    """Share totals (nodes,) out among neighbours, from their noisy counts (nodes, neighbours), by halves.
+
+    Each half gets what least squares say, so that what is certain of it stays in it, whatever noise hides of its children.
+    Far from all records noise makes a few of the many empty nodes positive, and one of them moves the mean of a column with
+    wide bounds by more than all records do. So a half that noise explains beside the other one is empty.
+
+    Args:
+        sigma, certain: the noise of a count, and from how many deviations it is one.
+        siblings: (nodes,) how many share the total of their parent, infinite where their own counts are all that is known.
+    """
+    half = counts.shape[1] // 2
+    if not half:
+        return totals[:, None]
+    sides = slice(half), slice(half, None)
+    (left, right), (leaves, others), (one, other) = (
+        [part[:, side].sum(axis=1) for side in sides] for part in (counts, widths, widths > 0)
+    )
+    parted = left + (totals - left - right) * one / np.maximum(one + other, 1)
+    # A sum that is known tells of halves; one that is that of all counts would bring in the noise of others.
+    told = np.where(np.isinf(siblings), [left, right], [parted, totals - parted])
+    less = told[0] < told[1]
+    alone = [counts[:, side].max(axis=1) > _ALONE * sigma for side in sides]
+    fewer = np.where(less, one, other)
+    noise = sigma * np.sqrt(fewer * (1.0 - fewer / siblings))
+    both = (told.min(axis=0) > certain * noise) | np.where(less, *alone)
+    even = totals * leaves / np.maximum(leaves + others, 1)
+    apart = ((np.abs(told[0] - even) > noise) | ((alone[0] | alone[1]) & (told.min(axis=0) < noise))) & (others > 0)
+    left = np.where(both, np.clip(parted, 0.0, totals), np.where(apart, np.where(less, 0.0, totals), even))
+    parts = [(counts[:, side], mass, widths[:, side]) for side, mass in zip(sides, (left, totals - left), strict=True)]
+    return np.concatenate([_halved(*part, sigma, certain, siblings) for part in parts], axis=1)
 
 
 def _merged(nodes: list[tuple[int, int, float]], sigma: float) -> list[tuple[int, int, float]]:

@@ -155,9 +155,9 @@ def _needless(
     for number, (first, second) in enumerate(forest.strong):
         if math.isinf(forest.estimates[first, second].sure):
             continue
-        (counts,), (others,) = (tables.pairs[first, second] for tables in (seen, held_out))
-        about = (forest.shares[first], forest.shares[second], seen.total, np.random.default_rng((seed, number)))
-        own = seen.total * estimate_pair(counts, seen.deviation_of(first, second), *about).shares
+        (others,) = held_out.pairs[first, second]
+        about, ranked = seen.about(first, second, forest.shares)
+        own = seen.total * estimate_pair(*about, np.random.default_rng((seed, number)), ranked).shares
         one, other = (every[:, spans[group]] / every[:, spans[group]].sum(dim=1, keepdim=True) for group in (first, second))
         made = seen.total * ((one.T * alone.weights) @ other).numpy()
         if np.square(made - others).sum() < np.square(own - others).sum():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from scipy.special import softmax
@@ -20,8 +20,13 @@ _SPLITS = 4
 # Two groups have to do with each other where counts are so many deviations of all noise farther from those of independent
 # groups, and where an estimate is better than independent groups by so many.
 _CERTAIN, _SURE = 4.0, 1.0
+# Numbers are known to go together by polynomials of such a degree, from so many deviations of the noise on, and estimated
+# by those of a higher one; each coefficient is held back by so many variances.
+_TREND, _PLAIN, _DEGREE, _HELD_BACK = 2, 4.2, 5, 2.0
 # The most rounds of iterative proportional fitting, which ends where sums are so near to what they should be.
 _ROUNDS, _NEAR = 30, 1e-9
+# The least share of a choice whose rank counts.
+_SEEN = 1e-5
 # Shares that are at most so large are none.
 _LEAST = 1e-30
 
@@ -40,6 +45,7 @@ class NoisyTables:
         total: the number of records, as it is estimated.
         label: the group by whose choices counts are told apart; None where there is one table of each, of all records.
         deviations: standard deviations of tables that other counts have made more exact, by their groups (`sharpened`).
+        ordered: for each group, how many of its first choices are in an order (`Layout.ordered`); empty for none.
     """
 
     singles: Mapping[int, np.ndarray]
@@ -49,6 +55,7 @@ class NoisyTables:
     total: float
     label: int | None = None
     deviations: Mapping[tuple[int, ...], float] = field(default_factory=dict)
+    ordered: Sequence[int] = ()
 
     @property
     def labels(self) -> int:
@@ -68,13 +75,22 @@ class NoisyTables:
         pairs = {pair: counts.sum(axis=0)[None] for pair, counts in self.pairs.items()}
         root = math.sqrt(self.labels)
         finer = {groups: root * own for groups, own in self.deviations.items()}
-        return NoisyTables(
-            singles, pairs, root * self.single_deviation, root * self.pair_deviation, self.total, deviations=finer
-        )
+        deviation, of_pairs = root * self.single_deviation, root * self.pair_deviation
+        return NoisyTables(singles, pairs, deviation, of_pairs, self.total, deviations=finer, ordered=self.ordered)
 
     def deviation_of(self, *groups: int) -> float:
         """Return the standard deviation of the noise of a number in the table of one group, or of two."""
         return self.deviations.get(groups, self.single_deviation if len(groups) == 1 else self.pair_deviation)
+
+    def about(
+        self, first: int, second: int, shares: Sequence[np.ndarray]
+    ) -> tuple[tuple, tuple[np.ndarray, np.ndarray] | None]:
+        """Return what `evidence` and `estimate_pair` ask for of two groups, whose table is one of all records."""
+        known = (self.pairs[first, second][0], self.deviation_of(first, second), shares[first], shares[second], self.total)
+        counts = [self.ordered[group] if self.ordered else 0 for group in (first, second)]
+        if min(counts) < 3:
+            return known, None
+        return known, (polynomials(shares[first], counts[0]), polynomials(shares[second], counts[1]))
 
     def sharpened(self, groups: tuple[int, ...], counts: np.ndarray, deviation: float) -> NoisyTables:
         """Return the tables with what other counts of the same records say, which have noise of their own.
@@ -184,8 +200,35 @@ def fitted_to(shares: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.n
     return shares / max(float(shares.sum()), _LEAST)
 
 
+def polynomials(shares: np.ndarray, ordered: int) -> np.ndarray:
+    """Return polynomials (choices, degree) of the ranks of choices that are in an order, 0 for all others.
+
+    They are orthogonal to each other and to a constant, by the shares of choices, and the mean of a square is 1.
+
+    Args:
+        shares: (choices,).
+        ordered: how many of the first are in an order, 3 at least.
+
+    Example:
+        >>> polynomials(np.array([0.25, 0.25, 0.25, 0.25]), 4).round(1)[:, :2].tolist()
+        [[-1.3, 1.0], [-0.4, -1.0], [0.4, -1.0], [1.3, 1.0]]
+    """
+    inside = np.maximum(shares[:ordered], _SEEN)
+    ranks = 2.0 * (inside.cumsum() - inside / 2.0) / inside.sum() - 1.0
+    powers = np.vander(ranks, min(_DEGREE + 1, ordered), increasing=True)
+    factors, signs = np.linalg.qr(np.sqrt(inside)[:, None] * powers)
+    factors = factors * np.sign(np.diag(signs)) / np.sqrt(inside)[:, None]
+    return np.concatenate([factors[:, 1:], np.zeros((len(shares) - ordered, factors.shape[1] - 1))])
+
+
 def estimate_pair(
-    counts: np.ndarray, deviation: float, rows: np.ndarray, columns: np.ndarray, total: float, random: np.random.Generator
+    counts: np.ndarray,
+    deviation: float,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    total: float,
+    random: np.random.Generator,
+    ranked: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> PairShares:
     """Estimate the shares of two groups by the estimator that fits best.
 
@@ -199,14 +242,16 @@ def estimate_pair(
         rows, columns: shares of the choices of each group.
         total: the number of records.
         random: public.
+        ranked: the `polynomials` of the choices of each group; None where there is no order.
     """
     noise = max(deviation, 1.0)
-    gains, far = dict.fromkeys(_ESTIMATES, 0.0), dict.fromkeys(_ESTIMATES, 0.0)
+    estimates = _ESTIMATES if ranked is None else (*_ESTIMATES, partial(_of_ranks, ranked))
+    gains, far = dict.fromkeys(estimates, 0.0), dict.fromkeys(estimates, 0.0)
     for _ in range(_SPLITS):
         drawn = noise * random.standard_normal(counts.shape)
         seen, held_out = counts + _PART * drawn, counts - drawn / _PART
         alone = total * np.outer(rows, columns)
-        for own in _ESTIMATES:
+        for own in estimates:
             made = total * own(seen, noise * math.hypot(1.0, _PART), rows, columns, total)
             gains[own] += float((np.square(alone - held_out) - np.square(made - held_out)).sum()) / _SPLITS
             far[own] += float(np.linalg.norm(made - alone)) / _SPLITS
@@ -225,16 +270,16 @@ def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> 
         seed: public.
     """
     found = {}
-    pairs = [*enumerate(tables.of_all.pairs.items())]
+    pairs = [*enumerate(tables.of_all.pairs)]
     # Matrices are small: threads would wait for each other most of the time.
     with threadpool_limits(1, "blas"):
-        for number, ((first, second), (counts,)) in pace.counted("estimating pairs", pairs):
-            deviation = tables.of_all.deviation_of(first, second)
-            about = (counts, deviation, shares[first], shares[second], tables.total)
-            if evidence(*about) > _CERTAIN:
-                own = estimate_pair(*about, np.random.default_rng((seed, number)))
-                if own.sure > _SURE:
-                    found[first, second] = own
+        for number, pair in pace.counted("estimating pairs", pairs):
+            about, ranked = tables.of_all.about(*pair, shares)
+            plain = ranked is not None and trend(*about, ranked) > _PLAIN
+            if plain or evidence(*about) > _CERTAIN:
+                own = estimate_pair(*about, np.random.default_rng((seed, number)), ranked)
+                if own.sure > (0.0 if plain else _SURE):
+                    found[pair] = own
     return found
 
 
@@ -246,6 +291,32 @@ def evidence(counts: np.ndarray, deviation: float, rows: np.ndarray, columns: np
     expected = total * np.outer(rows, columns)
     variances = deviation**2 + expected
     return float((np.square(counts - expected) - variances).sum() / math.sqrt(2.0 * np.square(variances).sum() + 1e-9))
+
+
+def trend(
+    counts: np.ndarray,
+    deviation: float,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    total: float,
+    ranked: tuple[np.ndarray, np.ndarray],
+) -> float:
+    """Return by how many deviations of noise and chance the largest of four trends is off that of independent groups.
+
+    Trends are straight lines and parabolas of the ranks of numbers. They are seen where `evidence`, which has all cells
+    alike, sees nothing: a correlation of the ranks moves each cell by little.
+    """
+    moved, variances = _coefficients(counts, deviation, rows, columns, total, [own[:, :_TREND] for own in ranked])
+    return float((np.abs(moved) / np.sqrt(variances + 1e-9)).max())
+
+
+def _coefficients(
+    counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float, ranked: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how much counts have of each polynomial of rows times one of columns, beyond independence, and variances."""
+    first, second = ranked
+    of_noise = noise**2 * np.outer(np.square(first).sum(axis=0), np.square(second).sum(axis=0))
+    return first.T @ (counts - total * np.outer(rows, columns)) @ second, of_noise + total
 
 
 def records_to_show(choices: tuple[int, int], deviation: float, total: float) -> float:
@@ -324,6 +395,22 @@ def _of_one_each(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np
 def _of_one_each_way(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float) -> np.ndarray:
     """Do the same by columns."""
     return _of_one_each(counts.T, noise, columns, rows, total).T
+
+
+def _of_ranks(
+    ranked: tuple[np.ndarray, np.ndarray],
+    counts: np.ndarray,
+    noise: float,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    total: float,
+) -> np.ndarray:
+    """Smooth what is not independent, by polynomials of the ranks of both groups, each held back by its noise."""
+    moved, variances = _coefficients(counts, noise, rows, columns, total, ranked)
+    moved *= np.maximum(1.0 - _HELD_BACK * variances / np.maximum(np.square(moved), 1e-9), 0.0)
+    alone = np.outer(rows, columns)
+    ratio = 1.0 + ranked[0] @ moved @ ranked[1].T / total
+    return fitted_to(alone * np.maximum(ratio, 1e-3), rows, columns)
 
 
 _ESTIMATES: tuple[Estimate, ...] = (

@@ -291,6 +291,7 @@ class TableRecipe(Recipe):
             pair_deviation=measured.get("pairs", measured["singles"]).deviation,
             total=total_of(tables, measured),
             label=self.schema.layout.label if by_label else None,
+            ordered=self.schema.layout.ordered,
         )
         if self.asked:
             own = measured[ASKED]

@@ -139,6 +139,11 @@ class Modelled(Column):
         return False
 
     @property
+    def ordered(self) -> int:
+        """The number of its first choices that are in the order of numbers."""
+        return 0
+
+    @property
     def choices(self) -> int:
         """The number of choices of its group; 0 where there is nothing to choose, and no group."""
         count = self.present + self.missing

@@ -214,6 +214,10 @@ class Numeric(Modelled):
         ranges = [f"{self._shown(a)} to {self._shown(b)}" if a < b else self._shown(a) for a, b in self._bins.ranges]
         return ranges + [self._shown(tick) for tick in self._special.tolist()]
 
+    @property
+    def ordered(self) -> int:
+        return 0 if self.scaled else len(self._bins.starts)
+
     def value_at(self, share: float) -> str:
         """Return the value at a share of the way from `low` to `high`, in words.
 

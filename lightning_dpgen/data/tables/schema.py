@@ -189,12 +189,15 @@ class TableSchema:
         Raises:
             BadSchema: if a column is undecided (see `completed`), or none has two values.
         """
-        groups = tuple(column.choices for column in self.modelled if column.choices)
+        chosen = [column for column in self.modelled if column.choices]
+        groups = tuple(column.choices for column in chosen)
         units = sum(column.scaled for column in self.modelled)
         if not groups and not units:
             raise BadSchema("every modelled column has one value only: expected something to learn", key="columns")
         label = None if self.label is None else self._groups.index(self.label)
-        return Layout(units, None, groups, label, math.sqrt(len(groups) + units))
+        ordered = tuple(column.ordered for column in chosen)
+        norm = math.sqrt(len(groups) + units)
+        return Layout(units, None, groups, label, norm, ordered=ordered if any(ordered) else ())
 
     @property
     def arrow(self) -> pa.Schema:
