@@ -88,6 +88,11 @@ class Forest:
         return _rooted(edges, len(sizes), self.leaf)
 
     @cached_property
+    def edges(self) -> set[tuple[int, int]]:
+        """Each group and its parent, the lower one first."""
+        return {(min(edge), max(edge)) for edge in enumerate(self.parents) if edge[1] >= 0}
+
+    @cached_property
     def order(self) -> list[int]:
         """All groups, each after its parent."""
         return forest_order(self.parents, len(self.parents))

@@ -16,7 +16,7 @@ from lightning_dpgen.measure.pair_tables import NoisyTables
 # Two groups of a tree that are no neighbours are left to it where they have more cells: noise outweighs most of these, and
 # each component has all of them.
 _MOST_FAR = 5_000
-# Rows of a matrix of all tables that are computed at a time, or those of one group.
+# Rows of a matrix of all tables that are computed at a time.
 _ROWS = 128
 # The weight of the share of records that have a pair of choices that there is not, in records and deviations of the noise.
 # At ten times as much nothing else would be fitted, at a tenth other columns would move when they are left out.
@@ -275,7 +275,7 @@ class _Rows:
     """Some rows of a symmetric matrix (width, width), from their first column on: few, so that they stay in the cache.
 
     Args:
-        rows: the places of whole groups.
+        rows: their places.
         rest: the columns from the first of these places on.
         without: tables of two groups that are left out, by their places among these rows and columns.
         target: (labels, rows, columns) what is aimed at.
@@ -299,21 +299,20 @@ class _Rows:
         weights: Tensor | float,
         fines: Tensor | None,
     ) -> list[_Rows]:
-        """Cut matrices into rows of whole groups, from the pairs of which some are left out (both ways)."""
-        parts, start = [], 0
-        for after in range(1, len(spans) + 1):
-            first = spans[start].start
-            if after < len(spans) and spans[after].stop - first <= _ROWS:
-                continue
-            places = [slice(span.start - first, span.stop - first) for span in spans]
-            pairs = itertools.product(range(start, after), range(start, len(spans)))
-            left_out = [(places[own], places[other]) for own, other in pairs if (own, other) in without]
-            rows, rest = slice(first, spans[after - 1].stop), slice(first, spans[-1].stop)
+        """Cut matrices into rows, of which the tables of some pairs of groups are left out (both ways)."""
+        parts, width = [], spans[-1].stop
+        for first in range(0, width, _ROWS):
+            rows, rest = slice(first, min(first + _ROWS, width)), slice(first, width)
+            inside = [slice(max(span.start, first) - first, span.stop - first) for span in spans]
+            above = [slice(own.start, min(own.stop, _ROWS)) for own in inside]
+            left_out = [
+                (above[own], inside[other]) for own, other in without
+                if above[own].start < above[own].stop and inside[other].start < inside[other].stop
+            ]  # fmt: skip
             cut = [
                 own[..., rows, rest].contiguous() if isinstance(own, Tensor) else own for own in (target, weights, fines)
             ]
             parts.append(cls(rows, rest, left_out, *cut))
-            start = after
         return parts
 
 

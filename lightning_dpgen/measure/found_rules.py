@@ -42,9 +42,8 @@ class FoundRule(NamedTuple):
 def find_rules(layout: Layout, tables: NoisyTables) -> list[FoundRule]:
     """Return the rules between groups that tables of two groups show, other than the label. Post-processing.
 
-    A rule that hardly any record breaks counts as one: at most 2 % of those with the choice that it is about, beyond noise,
-    which hides a rule with more exceptions once in 740. If the columns had nothing to do with each other, many records would
-    break it.
+    A rule that hardly any record breaks counts as one: at most 2 % of those with the choice that it is about, and noise
+    hides more exceptions once in 740. If the columns had nothing to do with each other, many records would break it.
     """
     tables = tables.of_all
     shares = {group: np.maximum(counts / tables.total, 0.0) for group, (counts,) in tables.singles.items()}

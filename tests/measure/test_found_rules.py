@@ -70,7 +70,7 @@ def test_columns_that_have_nothing_to_do_with_each_other_have_none(deviation):
 
 @pytest.mark.parametrize("deviation", [0.0, 3.0, 8.0, 20.0])
 def test_a_rule_that_records_break_is_none(deviation):
-    """Of 4,000 records with a = none 3 % are others: noise would have to hide them by three deviations, once in 740."""
+    """3 % of 4,000 records with a = none are others: noise would have to hide them by three deviations, once in 740."""
     encoded = records(1, True)
     about = np.flatnonzero(encoded.codes[:, 0] == 0)
     encoded.codes[about[: int(0.03 * len(about))], 1] = 0
