@@ -14,9 +14,8 @@ from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimate_pairs, fitted_to, strongest_tree
 from lightning_dpgen.models.forests import forest_order
 
-# Groups hang together in a tree where both have so much mutual information, in nats: any two, and two whose choices are in
-# an order, such as bins of numbers, of which components show little.
-_STRONG, _STRONG_IN_ORDER = 0.1, 0.02
+# Groups hang together in a tree where both have so much mutual information, in nats.
+_STRONG = 0.1
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, MOST_CELLS = 14, 300_000
 # Impossible pairs of choices make two groups an edge, too: the share of records that would have one, were the groups
@@ -71,9 +70,7 @@ class Forest:
         strength = {pair: own.information for pair, own in estimates.items()}
         for pair, (_, more) in ruled.items():
             strength[pair] += more
-        ordered = {group for group, count in enumerate(layout.ordered) if count}
-        least = {pair: _STRONG_IN_ORDER if ordered.issuperset(pair) else _STRONG for pair in strength}
-        strong = sorted((pair for pair in least if strength[pair] > least[pair]), key=lambda pair: (-strength[pair], pair))
+        strong = sorted((pair for pair, own in strength.items() if own > _STRONG), key=lambda pair: (-strength[pair], pair))
         return cls(layout, shares, estimates, strong, leaf, broken)
 
     @cached_property
