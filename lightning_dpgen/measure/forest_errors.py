@@ -32,13 +32,13 @@ class MixtureErrors:
         forest: the edges, and pairs of choices that no record has.
         tables: the noisy ones.
         free: groups whose components may differ at will.
-        fines: whether records with impossible pairs of choices count as errors.
+        penalties: whether records with impossible pairs of choices add to the error.
 
     Attributes:
         children: groups that follow from another one.
     """
 
-    def __init__(self, forest: Forest, tables: NoisyTables, free: Collection[int] = (), *, fines: bool = True) -> None:
+    def __init__(self, forest: Forest, tables: NoisyTables, free: Collection[int] = (), *, penalties: bool = True) -> None:
         layout, total = forest.layout, tables.total
         width, spans = layout.width, layout.spans
         self.forest, self.spans, self.free, self.label = forest, spans, free, tables.label
@@ -47,9 +47,9 @@ class MixtureErrors:
         self.groups = torch.zeros(width, len(spans))
         for group, span in enumerate(spans):
             self.groups[span, group] = 1.0
-        related = torch.tensor([float(group not in free) for group in range(len(spans))])
-        self.related, self.related_roots = self.groups @ related, related.clone()
-        self.related_roots[self.children] = 0.0
+        regularized = torch.tensor([float(group not in free) for group in range(len(spans))])
+        self.regularized, self.regularized_roots = self.groups @ regularized, regularized.clone()
+        self.regularized_roots[self.children] = 0.0
         self._aim_at(tables)
 
         # Tables that are no matter of components alone: those within a tree, and what was not measured.
@@ -60,12 +60,12 @@ class MixtureErrors:
             for one, other in itertools.product(range(len(spans)), repeat=2)
             if tree[one] == tree[other] or (min(one, other), max(one, other)) not in self.measured
         }
-        self.fines = across = None
-        if fines and forest.broken is not None:
+        self.penalties = across = None
+        if penalties and forest.broken is not None:
             broken = torch.from_numpy(forest.broken).float()
-            self.fines = (broken + broken.T) * (_IMPOSSIBLE * total / max(tables.pair_deviation, 1.0) / 4.0)
+            self.penalties = (broken + broken.T) * (_IMPOSSIBLE * total / max(tables.pair_deviation, 1.0) / 4.0)
             # Within a tree components alone do not say which pairs there are.
-            across = self.fines.clone()
+            across = self.penalties.clone()
             for one, other in apart:
                 across[spans[one], spans[other]] = 0.0
         # Where tables are by label, that is no group of theirs.
@@ -128,7 +128,7 @@ class MixtureErrors:
         """
         factors = tilts.exp()
         every, sums = self.normed(roots * factors)
-        divergence = -(sums.log() @ self.related_roots).sum()
+        divergence = -(sums.log() @ self.regularized_roots).sum()
         error = torch.zeros(())
         by_label = weights[:, None]
         if self.label is not None:
@@ -150,10 +150,10 @@ class MixtureErrors:
                         places = (self.spans[pair[0]], self.spans[pair[1]])
                         errors = (table - self.target[:, *places]).square().sum()
                         error = error + often * self.finer.get(pair, self.weight_of_pairs) * errors
-                        if self.fines is not None:
-                            error = error + often * (table * self.fines[places]).sum()
+                        if self.penalties is not None:
+                            error = error + often * (table * self.penalties[places]).sum()
             every = torch.cat([shares[group] for group in range(len(self.spans))], dim=1)
-        divergence = divergence + ((every * tilts).sum(dim=0) * self.related).sum()
+        divergence = divergence + ((every * tilts).sum(dim=0) * self.regularized).sum()
         single_errors = (by_label.T @ every - self.singles) * self.known
         error = error + (self.single_weights * single_errors.square()).sum()
         return error + _Across.apply(every, by_label, self.parts), divergence
@@ -280,7 +280,7 @@ class _Rows:
         without: tables of two groups that are left out, by their places among these rows and columns.
         target: (labels, rows, columns) what is aimed at.
         weights: of squared errors, (rows, columns), or the one that all have.
-        fines: (rows, columns) what shares cost; None for nothing.
+        penalties: (rows, columns) by which shares add to the error; None for nothing.
     """
 
     rows: slice
@@ -288,7 +288,7 @@ class _Rows:
     without: Sequence[tuple[slice, slice]]
     target: Tensor
     weights: Tensor | float
-    fines: Tensor | None
+    penalties: Tensor | None
 
     @classmethod
     def of(
@@ -297,7 +297,7 @@ class _Rows:
         without: Collection[tuple[int, int]],
         target: Tensor,
         weights: Tensor | float,
-        fines: Tensor | None,
+        penalties: Tensor | None,
     ) -> list[_Rows]:
         """Cut matrices into rows, of which the tables of some pairs of groups are left out (both ways)."""
         parts, width = [], spans[-1].stop
@@ -310,7 +310,8 @@ class _Rows:
                 if above[own].start < above[own].stop and inside[other].start < inside[other].stop
             ]  # fmt: skip
             cut = [
-                own[..., rows, rest].contiguous() if isinstance(own, Tensor) else own for own in (target, weights, fines)
+                own[..., rows, rest].contiguous() if isinstance(own, Tensor) else own
+                for own in (target, weights, penalties)
             ]
             parts.append(cls(rows, rest, left_out, *cut))
         return parts
@@ -328,16 +329,16 @@ class _Across(torch.autograd.Function):
             for part in parts:
                 count = part.rows.stop - part.rows.start
                 made = weighted[:, part.rows].T @ shares[:, part.rest]
-                if part.fines is not None:
-                    error += _both_sides(made, part.fines, count)
+                if part.penalties is not None:
+                    error += _both_sides(made, part.penalties, count)
                 made -= part.target[label]
                 for places in part.without:
                     made[places] = 0.0
                 gradient = made * part.weights
                 # Each table is there twice, once on each side.
                 error += 0.5 * _both_sides(made, gradient, count)
-                if part.fines is not None:
-                    gradient += part.fines
+                if part.penalties is not None:
+                    gradient += part.penalties
                 moved[:, part.rows] += shares[:, part.rest] @ gradient.T
                 moved[:, part.rows.stop :] += shares[:, part.rows] @ gradient[:, count:]
             of_labels[:, label] = (moved * shares).sum(dim=1)

@@ -82,7 +82,7 @@ def fit_forest(
 
     def distances(seen: NoisyTables, held_out: NoisyTables) -> Callable[[float], float]:
         """Return how far fits to one part of the tables are from the other, by the weight of components."""
-        errors, others = MixtureErrors(forest, seen, free), MixtureErrors(forest, held_out, free, fines=False)
+        errors, others = MixtureErrors(forest, seen, free), MixtureErrors(forest, held_out, free, penalties=False)
 
         @functools.cache
         def distance(together: float) -> float:
@@ -116,7 +116,9 @@ def fit_forest(
             if len(forests) > 1:
                 forest = min(
                     forests,
-                    key=lambda own: _distance(MixtureErrors(own, held_out, free, fines=False), first_fits[own].fit(own)),
+                    key=lambda own: _distance(
+                        MixtureErrors(own, held_out, free, penalties=False), first_fits[own].fit(own)
+                    ),
                 )
             # All trials begin at the same place, or those that come later would win.
             begin = first_fits[forest]

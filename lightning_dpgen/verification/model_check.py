@@ -45,8 +45,10 @@ def _no_shares(weights: Tensor, network: Any) -> Iterator[str]:
     tables: list[tuple[str, Tensor]] = []
     if isinstance(network, StackedForests):
         tables = [(f"table_{group}", table) for group, table in enumerate(network.tables)]
-        if not (network.tilts > 0.0).all():
-            yield f"{WEIGHTS}: tilts: expected factors above 0"
+        spans = network.schema.layout.spans
+        # A factor may be too small for a float32, but not those of all choices of a group.
+        if (network.tilts < 0.0).any() or any((network.tilts[:, span].amax(dim=1) <= 0.0).any() for span in spans):
+            yield f"{WEIGHTS}: tilts: expected factors of 0 or more, some of each group above 0"
     elif isinstance(network, StackedProducts):
         tables = [("means", network.means[:, span]) for span in network.schema.layout.spans]
     for name, table in tables:
