@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,12 +34,22 @@ class MixtureErrors:
         tables: the noisy ones.
         free: groups whose components may differ at will.
         penalties: whether records with impossible pairs of choices add to the error.
+        aims: shares of the choices of two groups that are aimed at and not those that were measured, by the groups, where
+            tables are not by label.
 
     Attributes:
         children: groups that follow from another one.
     """
 
-    def __init__(self, forest: Forest, tables: NoisyTables, free: Collection[int] = (), *, penalties: bool = True) -> None:
+    def __init__(
+        self,
+        forest: Forest,
+        tables: NoisyTables,
+        free: Collection[int] = (),
+        *,
+        penalties: bool = True,
+        aims: Mapping[tuple[int, int], np.ndarray] | None = None,
+    ) -> None:
         layout, total = forest.layout, tables.total
         width, spans = layout.width, layout.spans
         self.forest, self.spans, self.free, self.label = forest, spans, free, tables.label
@@ -50,7 +61,7 @@ class MixtureErrors:
         regularized = torch.tensor([float(group not in free) for group in range(len(spans))])
         self.regularized, self.regularized_roots = self.groups @ regularized, regularized.clone()
         self.regularized_roots[self.children] = 0.0
-        self._aim_at(tables)
+        self._aim_at(tables, aims or {})
 
         # Tables that are no matter of components alone: those within a tree, and what was not measured.
         self.measured = set(tables.pairs)
@@ -77,7 +88,7 @@ class MixtureErrors:
         # By whether tables of many cells are left out, and by tree.
         self.paths = [[_Path.of(forest, tree, most) for tree in forest.trees] for most in (math.inf, _MOST_FAR)]
 
-    def _aim_at(self, tables: NoisyTables) -> None:
+    def _aim_at(self, tables: NoisyTables, aims: Mapping[tuple[int, int], np.ndarray]) -> None:
         """Take the targets from the tables, and weights of their squared errors from the deviations of noise."""
         spans, width, total = self.spans, self.forest.layout.width, tables.total
 
@@ -87,7 +98,7 @@ class MixtureErrors:
 
         self.singles, self.target = torch.zeros(tables.labels, width), torch.zeros(tables.labels, width, width)
         for (first, second), counts in tables.pairs.items():
-            shares = torch.from_numpy(counts / total).float()
+            shares = torch.from_numpy(aims[first, second][None] if (first, second) in aims else counts / total).float()
             self.target[:, spans[first], spans[second]] = shares
             self.target[:, spans[second], spans[first]] = shares.transpose(1, 2)
         for group, counts in tables.singles.items():

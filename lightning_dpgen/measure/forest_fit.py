@@ -129,7 +129,10 @@ def fit_forest(
                 together = _lowest(distances(*split(False)), _TOGETHER[_TOGETHER.index(_USUAL) :])
             begin, count, rate = reached[together], last, _LR_AGAIN
         progress.total = progress.done + count
-        return _descend(MixtureErrors(forest, tables, free), begin, together, count, rate, progress).fit(forest)
+        # The table of an edge has a parameter a cell, and would follow the noise of each: its estimate is nearer.
+        aims = {pair: forest.estimates[pair].shares for pair in forest.edges} if tables.labels == 1 else {}
+        errors = MixtureErrors(forest, tables, free, aims=aims)
+        return _descend(errors, begin, together, count, rate, progress).fit(forest)
 
 
 def _has_more(forest: Forest, tables: NoisyTables) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +12,14 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg
 import scipy.sparse
+import scipy.special
 import torch
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from lightning_dpgen.clustering.fixed_point import product, unit_of, whole_product
 from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.measure.kept_parts import KeptParts
 from lightning_dpgen.measure.statistics import Statistic, check_radius
 from lightning_dpgen.measure.whole_shares import SHARE_BITS, whole_shares
 from lightning_dpgen.measure.workload import Measured, Workload
@@ -54,6 +57,9 @@ _AT_ONCE = 1 << 20
 _FEW_AT_ONCE = 1 << 14
 # Records without units that are added up together: rows are multiplied once for all of them.
 _MANY_AT_ONCE = 1 << 17
+
+# Bytes of shares of labels that are kept from one statistic of an access to the other.
+_MOST_KEPT = 1 << 28
 
 # Gives the shares (B, labels), each `LEAST` or more, of the labels of records, of each by itself.
 Shares = Callable[[Encoded], Tensor]
@@ -93,36 +99,42 @@ class Gradient(Statistic):
         # The logits of a record are a sum of public numbers, and no product that rounds rows by how many there are.
         self._logits = features @ weights
         self.shape, self.bound, self.unit = tuple(weights.shape), bound, gradient_unit(bound)
+        self._shares = KeptParts(_MOST_KEPT)
         if not self.layout.units:
-            self._choices = choices or ChoiceFeatures(crossed.wide, features, length)
+            self._choices = choices or ChoiceFeatures(crossed, features, length)
             self.at_once = _MANY_AT_ONCE
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        wide, layout = self._crossed(records), self._crossed.wide
-        logits = added_up(wide, layout, self._logits)
-        shares, labels = whole_shares(logits, self._before and self._before(records)), labels_of(records, self.layout)
-        if not layout.units:
-            return self._choices.summed(wide, shares, labels, self.bound)
-        u = whole_features(added_up(wide, layout, self._features), self._length)
+        shares, labels = self.shares(records), labels_of(records, self.layout)
+        if not self.layout.units:
+            return self._choices.summed(records, shares, labels, self.bound)
+        u = whole_features(added_up(self._crossed(records), self._crossed.wide, self._features), self._length)
         return summed_gradients(u, shares, labels, self.bound, self._length)
+
+    def shares(self, records: Encoded) -> Tensor:
+        """Return what weights give to the labels (B, labels) of records (`whole_shares`): asked for again, what was kept."""
+
+        def computed() -> Tensor:
+            logits = added_up(self._crossed(records), self._crossed.wide, self._logits)
+            return whole_shares(logits, self._before and self._before(records))
+
+        return self._shares.get(records, computed)
 
 
 class Agreement(Statistic):
     """Sums of the shares that weights give to the records' own labels: a share is at most 1, so the bound is 1.
 
     Args:
-        crossed, features, weights, before: see `Gradient`.
+        gradient: that at the same weights, which computes the shares, too.
     """
 
     shape, bound, unit = (1,), 1.0, 2.0**-SHARE_BITS
 
-    def __init__(self, crossed: Crossed, features: Tensor, weights: Tensor, before: Shares | None = None) -> None:
-        self.layout, self._crossed, self._before, self._logits = crossed.layout, crossed, before, features @ weights
+    def __init__(self, gradient: Gradient) -> None:
+        self.layout, self.at_once, self._gradient = gradient.layout, gradient.at_once, gradient
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        logits = added_up(self._crossed(records), self._crossed.wide, self._logits)
-        shares = whole_shares(logits, self._before and self._before(records))
-        return shares.gather(1, labels_of(records, self.layout)[:, None]).sum(dim=0)
+        return self._gradient.shares(records).gather(1, labels_of(records, self.layout)[:, None]).sum(dim=0)
 
 
 def check_sharpness(name: str, sharpness: object) -> None:
@@ -255,33 +267,45 @@ class ChoiceFeatures:
     rows once. Integers that wrap around are right in the end: the sum is below 2^63, as it is of gradients that are short.
 
     Args:
-        layout: without units.
+        crossed: the records' layout, without units, and the cells that are features besides its choices.
         features: (features, d) the rows.
         length: as for `summed_gradients`.
     """
 
-    def __init__(self, layout: Layout, features: Tensor, length: float) -> None:
-        self._layout, self._length = layout, length
+    def __init__(self, crossed: Crossed, features: Tensor, length: float) -> None:
+        self._crossed, self._length, layout = crossed, length, crossed.wide
         self._spans = [(g, span) for g, span in enumerate(feature_spans(layout)) if g != layout.label]
         self._rows = whole_features(features, length, max(len(self._spans), 1)).to(torch.int64)
-        self._products = whole_product(self._rows, self._rows.T)
+        products = whole_product(self._rows, self._rows.T).numpy()
+        self._lengths = np.diagonal(products).copy()
+        # What two choices add to the squared length, by their groups: a small table of each two.
+        self._products = {
+            (one, other): 2 * products[first, second].ravel()
+            for (one, first), (other, second) in itertools.combinations(self._spans, 2)
+        }
 
     def summed(self, records: Encoded, shares: Tensor, labels: Tensor, bound: float) -> Tensor:
         """Sum the gradients (d, labels) of records, as `summed_gradients` does with their features."""
+        wide = self._crossed(records)
+        errors = _whole_errors(shares, labels, self._squared_lengths(wide)[:, None], bound, self._length)
         by_choice = torch.zeros(len(self._rows), shares.shape[1], dtype=torch.int64)
-        for start in range(0, len(records), _FEW_AT_ONCE):
-            part = slice(start, start + _FEW_AT_ONCE)
-            codes = torch.from_numpy(records.codes[part].astype(np.int64))
-            places = [codes[:, group] + span.start for group, span in self._spans]
-            squares = torch.zeros(len(codes), dtype=torch.int64)
-            for i, place in enumerate(places):
-                squares += self._products[place, place]
-                for other in places[:i]:
-                    squares += 2 * self._products[place, other]
-            errors = _whole_errors(shares[part], labels[part], squares[:, None], bound, self._length)
-            for place in places:
-                by_choice.index_add_(0, place, errors)
+        for group, span in self._spans:
+            by_choice[span].index_add_(0, torch.from_numpy(wide.codes[:, group].astype(np.int64)), errors)
         return whole_product(self._rows.T, by_choice)
+
+    def _squared_lengths(self, wide: Encoded) -> Tensor:
+        """Return those of the features of records with their cells, (B,)."""
+        squares = np.zeros(len(wide), np.int64)
+        for start in range(0, len(wide), _FEW_AT_ONCE):
+            codes = np.ascontiguousarray(wide.codes[start : start + _FEW_AT_ONCE].T, np.intp)
+            own, place, found = squares[start : start + _FEW_AT_ONCE], np.empty_like(codes[0]), np.empty_like(codes[0])
+            for group, span in self._spans:
+                own += self._lengths[span][codes[group]]
+            for (one, other), table in self._products.items():
+                np.multiply(codes[one], self._crossed.wide.groups[other], out=place)
+                place += codes[other]
+                own += np.take(table, place, out=found, mode="clip")
+        return torch.from_numpy(squares)
 
 
 def _whole_errors(shares: Tensor, labels: Tensor, squares: Tensor, bound: float, length: float) -> Tensor:
@@ -353,7 +377,7 @@ class LabelRegression:
 
     @cached_property
     def _choices(self) -> ChoiceFeatures | None:
-        return None if self._crossed.wide.units else ChoiceFeatures(self._crossed.wide, self._features, self._length)
+        return None if self._crossed.wide.units else ChoiceFeatures(self._crossed, self._features, self._length)
 
     @property
     def shares(self) -> Tensor:
@@ -368,7 +392,7 @@ class LabelRegression:
         gradient = Gradient(self._crossed, self._features, weights, self._bound, self._length, before, self._choices)
         found: dict[str, Statistic] = {"gradient": gradient}
         if self._made.own is not None:
-            found["agreement"] = Agreement(self._crossed, self._features, weights, before)
+            found["agreement"] = Agreement(gradient)
         return found
 
     def labelled(self, mixture: Mixture, rounds: Sequence[Mapping[str, Measured]], sharpness: float = 1.0) -> Mixture:
@@ -470,17 +494,17 @@ def fit_softmax(x: np.ndarray | scipy.sparse.csr_array, shares: Tensor, ridge: f
     Args:
         x: (N, d) features, float64.
     """
-    weights = torch.zeros(x.shape[1], shares.shape[1], dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights], max_iter=200, history_size=20, line_search_fn="strong_wolfe")
-    across = x.T.tocsr() if scipy.sparse.issparse(x) else x.T
+    wanted, across = shares.numpy(), x.T.tocsr() if scipy.sparse.issparse(x) else x.T
+    labels = wanted.sum(axis=1, keepdims=True)
 
-    @torch.no_grad()
-    def loss() -> Tensor:
-        logs = torch.log_softmax(torch.from_numpy(x @ weights.numpy()), dim=1)
-        errors = (logs.exp() * shares.sum(dim=1, keepdim=True) - shares) / len(shares)
-        weights.grad = torch.from_numpy(across @ errors.numpy()) + ridge * weights
-        return -(shares * logs).sum(dim=1).mean() + ridge / 2 * weights.square().sum()
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weights = flat.reshape(x.shape[1], -1)
+        logs = scipy.special.log_softmax(x @ weights, axis=1)
+        gradient = across @ ((np.exp(logs) * labels - wanted) / len(wanted)) + ridge * weights
+        return float(-(wanted * logs).sum() / len(wanted) + ridge / 2 * np.square(weights).sum()), gradient.ravel()
 
     with pace.stage("fitting the label to made-up records"):
-        optimizer.step(loss)
-    return weights.detach()
+        # Torch's own L-BFGS would import its compiler.
+        options = {"maxcor": 20, "maxiter": 200, "gtol": 1e-7, "ftol": 1e-12}
+        found = minimize(loss, np.zeros(x.shape[1] * shares.shape[1]), method="L-BFGS-B", jac=True, options=options)
+    return torch.from_numpy(found.x.reshape(x.shape[1], -1))

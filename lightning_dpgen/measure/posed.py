@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.measure.kept_parts import KeptParts
 from lightning_dpgen.measure.shrinkage import likely_counts
 from lightning_dpgen.measure.statistics import SQUARE_LENGTH, Counts, Means, Statistic, check_radius
 from lightning_dpgen.measure.workload import Measured
@@ -23,8 +23,8 @@ TRIAL = {"counts": 0.05, "plain": 0.45, "posed": 0.45, "lengths": 0.05}
 _STEPS = 2.0**12
 # Coordinates of a slant of 1, and of a move by a whole side, as parts of the radius: about what they change in a picture.
 _SLANT, _SIDE = 0.24, 1.5
-# Bytes of values and coordinates that are kept between accesses.
-_MOST_KEPT = 1 << 30
+# Bytes of values, and of coordinates, that are kept between accesses.
+_MOST_KEPT = 1 << 29
 # The part of the variance within labels by which means have to gain, and by how many deviations of the noise more.
 _WORTH, _CERTAIN = 0.1, 1.5
 
@@ -55,9 +55,7 @@ class Posed(Basis):
         self._axes, self.waves, self.size, self.steps = axes, waves.size, waves.size + POSE, STEPS
         self._most = torch.tensor(longest_pose(*axes[:2]), dtype=torch.float64)
         side = max(axes[:2])
-        # Private: multiples and coordinates of the parts of records, which go with them.
-        self._multiples: weakref.WeakKeyDictionary[Encoded, Tensor] = weakref.WeakKeyDictionary()
-        self._coordinates: weakref.WeakKeyDictionary[Encoded, Tensor] = weakref.WeakKeyDictionary()
+        self._multiples, self._coordinates = KeptParts(_MOST_KEPT), KeptParts(_MOST_KEPT)
         self.weights = radius * torch.tensor([_SLANT, _SIDE / side, _SIDE / side], dtype=torch.float64)
 
     @property
@@ -70,19 +68,12 @@ class Posed(Basis):
 
     def coordinates(self, records: Encoded) -> Tensor:
         """Return the coordinates (B, size) of records: asked for again, those that were kept."""
-        kept = self._coordinates.get(records)
-        return self._keep(self._coordinates, records, super().coordinates(records)) if kept is None else kept
+        return self._coordinates.get(records, lambda: Basis.coordinates(self, records))
 
     def multiples(self, records: Encoded) -> Tensor:
         """Return the multiples (B, units) of the picture without its pose, and of the pose (B, 3): asked for again, those
         that were kept."""
-        kept = self._multiples.get(records)
-        return (self._keep(self._multiples, records, self._found(records)) if kept is None else kept).double()
-
-    def _keep(self, kept: weakref.WeakKeyDictionary[Encoded, Tensor], records: Encoded, found: Tensor) -> Tensor:
-        if sum(own.nbytes for of_all in (self._multiples, self._coordinates) for own in of_all.values()) <= _MOST_KEPT:
-            kept[records] = found
-        return found
+        return self._multiples.get(records, lambda: self._found(records)).double()
 
     def _found(self, records: Encoded) -> Tensor:
         """Return the multiples in float32, which holds whole numbers so small."""

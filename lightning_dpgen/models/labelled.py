@@ -180,7 +180,7 @@ def added_up(records: Encoded, layout: Layout, rows: Tensor) -> Tensor:
             total += (1.0 - part[:, None]) * rows[first] + part[:, None] * rows[first + 1]
     for group, span in enumerate(feature_spans(layout)):
         if group != layout.label:
-            total += rows[span.start + torch.from_numpy(records.codes[:, group].astype(np.int64))]
+            total += rows[span].index_select(0, torch.from_numpy(records.codes[:, group].astype(np.int64)))
     return total
 
 

@@ -220,7 +220,7 @@ def _statistics(schema, k=2):
         rows = torch.randn(feature_count(layout), 3, generator=generator).double()
         weights = torch.randn(3, layout.groups[layout.label], generator=generator).double()
         found["gradient"] = Gradient(Crossed(layout), rows, weights, 0.7, 1.0)
-        found["agreement"] = Agreement(Crossed(layout), rows, weights)
+        found["agreement"] = Agreement(found["gradient"])
     if layout.sizes:
         bins = len(layout.sizes)
         found["items"] = ItemsBySize(layout, [0] * bins)

@@ -131,3 +131,24 @@ def test_components_of_columns_that_are_independent_are_all_alike():
     for span, own in zip(layout.spans, shares, strict=True):
         made = every[:, span] / every[:, span].sum(dim=1, keepdim=True)
         assert np.abs(made.numpy() - own).max() < 0.02
+
+
+def test_the_table_of_an_edge_follows_its_estimate_and_not_the_noise_of_each_cell():
+    torch.set_num_threads(1)
+    places, random = np.arange(16), np.random.default_rng(0)
+    smooth = np.exp(-np.square(places[:, None] - places) / 8.0)
+    layout, tables = tables_of(smooth / smooth.sum())
+    shares, noise = tables.pairs[0, 1] / tables.total, 30.0
+    counts = tables.pairs[0, 1] + noise * random.standard_normal((1, 16, 16))
+    tables = dataclasses.replace(tables, pairs={(0, 1): counts}, single_deviation=noise, pair_deviation=noise)
+    told = forest_edges.Forest.of(layout, tables, 0)
+
+    def distance_of(estimate):
+        forest = dataclasses.replace(told, estimates={(0, 1): dataclasses.replace(told.estimates[0, 1], shares=estimate)})
+        fit = forest_fit.fit_forest(forest, tables, lambda _: (tables, tables), 4, 0, steps=150)
+        (child,) = (group for group, parent in enumerate(fit.parents) if parent >= 0)
+        # Components are alike.
+        made = fit.tables[1 - child][0][:, None] * fit.tables[child]
+        return 0.5 * np.abs((made if child else made.T).numpy() - shares[0]).sum()
+
+    assert distance_of(shares[0]) < 0.05 < 0.15 < distance_of(counts[0] / tables.total)

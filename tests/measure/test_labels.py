@@ -112,7 +112,7 @@ def test_no_record_moves_a_sum_by_more_than_its_bound(scale, layout, begins):
 
     for statistic in (
         Gradient(Crossed(layout), features, weights, 0.7, 4.0, before),
-        Agreement(Crossed(layout), features, weights, before),
+        Agreement(Gradient(Crossed(layout), features, weights, 1.0, 4.0, before)),
     ):
         longest = max(lengths(statistic))
         assert longest <= statistic.bound and (scale != 1e3 or longest > 0.99 * statistic.bound)
@@ -155,7 +155,7 @@ def test_a_record_adds_the_same_beside_any_others():
     codes = some_codes(60)
     for statistic in (
         Gradient(Crossed(LAYOUT), features, weights, 1.0, 4.0, before),
-        Agreement(Crossed(LAYOUT), features, weights, before),
+        Agreement(Gradient(Crossed(LAYOUT), features, weights, 1.0, 4.0, before)),
     ):
         alone = sum(sums(statistic, codes[i : i + 1]) for i in range(60))
         assert torch.equal(sums(statistic, codes), alone)
