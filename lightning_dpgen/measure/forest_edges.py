@@ -15,7 +15,7 @@ from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimat
 from lightning_dpgen.models.forests import forest_order
 
 # Groups hang together in a tree where both have so much mutual information, in nats.
-_STRONG = 0.1
+_STRONG = 0.05
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, MOST_CELLS = 14, 300_000
 # Impossible pairs of choices make two groups an edge, too: the share of records that would have one, were the groups

@@ -7,12 +7,11 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_dpgen.measure.forest_edges import Forest
-from lightning_dpgen.measure.pair_tables import NoisyTables
+from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares
 
 # Two groups of a tree that are no neighbours are left to it where they have more cells: noise outweighs most of these, and
 # each component has all of them.
@@ -34,8 +33,7 @@ class MixtureErrors:
         tables: the noisy ones.
         free: groups whose components may differ at will.
         penalties: whether records with impossible pairs of choices add to the error.
-        aims: shares of the choices of two groups that are aimed at and not those that were measured, by the groups, where
-            tables are not by label.
+        aims: estimates that are aimed at, and not what was measured, by the two groups.
 
     Attributes:
         children: groups that follow from another one.
@@ -48,7 +46,7 @@ class MixtureErrors:
         free: Collection[int] = (),
         *,
         penalties: bool = True,
-        aims: Mapping[tuple[int, int], np.ndarray] | None = None,
+        aims: Mapping[tuple[int, int], PairShares] | None = None,
     ) -> None:
         layout, total = forest.layout, tables.total
         width, spans = layout.width, layout.spans
@@ -88,7 +86,7 @@ class MixtureErrors:
         # By whether tables of many cells are left out, and by tree.
         self.paths = [[_Path.of(forest, tree, most) for tree in forest.trees] for most in (math.inf, _MOST_FAR)]
 
-    def _aim_at(self, tables: NoisyTables, aims: Mapping[tuple[int, int], np.ndarray]) -> None:
+    def _aim_at(self, tables: NoisyTables, aims: Mapping[tuple[int, int], PairShares]) -> None:
         """Take the targets from the tables, and weights of their squared errors from the deviations of noise."""
         spans, width, total = self.spans, self.forest.layout.width, tables.total
 
@@ -98,13 +96,18 @@ class MixtureErrors:
 
         self.singles, self.target = torch.zeros(tables.labels, width), torch.zeros(tables.labels, width, width)
         for (first, second), counts in tables.pairs.items():
-            shares = torch.from_numpy(aims[first, second][None] if (first, second) in aims else counts / total).float()
+            own = counts / total
+            if (first, second) in aims:
+                # Tables by label add up to the estimate.
+                own = own + (aims[first, second].shares - own.sum(axis=0)) / len(own)
+            shares = torch.from_numpy(own).float()
             self.target[:, spans[first], spans[second]] = shares
             self.target[:, spans[second], spans[first]] = shares.transpose(1, 2)
         for group, counts in tables.singles.items():
             self.singles[:, spans[group]] = torch.from_numpy(counts / total).float()
-        # Tables that other counts have made more exact weigh more.
+        # Tables that other counts have made more exact, and estimates, weigh more.
         finer = {groups: weight_of(deviation) for groups, deviation in tables.deviations.items()}
+        finer |= {pair: aim.exact * weight_of(tables.deviation_of(*pair)) for pair, aim in aims.items() if aim.exact > 1.0}
         self.weight_of_pairs = weight_of(tables.pair_deviation)
         self.finer = {groups: weight for groups, weight in finer.items() if groups in tables.pairs}
         self.pair_weights: float | Tensor = self.weight_of_pairs

@@ -15,7 +15,7 @@ from torch.optim.adam import adam
 
 from lightning_dpgen.measure.forest_edges import LEAST_SHARE, Forest
 from lightning_dpgen.measure.forest_errors import MixtureErrors
-from lightning_dpgen.measure.pair_tables import NoisyTables, estimate_pair
+from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimate_pair
 from lightning_dpgen.privacy import pace
 
 # Steps in units of which fits are made, the largest step, that of a fit that begins where another one ended, the part of
@@ -25,6 +25,8 @@ STEPS, _LR, _LR_AGAIN, _SMALLEST, _BETAS = 300, 0.2, 0.03, 0.02, (0.9, 0.9)
 # The logarithm of the factor by which a component prefers a row that it begins with, and its deviation by chance; and of
 # the factor of all that does not go with a choice that has a component of its own.
 _BEGIN, _SPREAD, _FORCED = 2.0, 0.1, -5.0
+# The mutual information of two groups, in nats, from which on they are an edge, and not tried as one.
+_CLEAR = 0.1
 # Weights of the relative entropy that holds components to what all have in common, beside squared errors in deviations of
 # the noise; and the one to begin with.
 _TOGETHER, _USUAL = (3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0), 10.0
@@ -98,7 +100,10 @@ def fit_forest(
             return _descend(MixtureErrors(own, seen, free), _Logarithms.near(own, k, seed), _USUAL, first, _LR, progress)
 
         seen, held_out = split(True)
-        forests = [forest]
+        # Weaker edges help where noise leaves components little to tell of, and cost them where it leaves them much.
+        clear = replace(forest, strong=[pair for pair in forest.strong if _is_clear(forest.estimates[pair])])
+        forests = [clear] if clear.edges == forest.edges else [clear, forest]
+        forest = clear
         edges = [pair for pair in forest.strong if pair in forest.edges and math.isfinite(forest.estimates[pair].sure)]
         if edges:
             alone = replace(forest, strong=())
@@ -129,10 +134,19 @@ def fit_forest(
                 together = _lowest(distances(*split(False)), _TOGETHER[_TOGETHER.index(_USUAL) :])
             begin, count, rate = reached[together], last, _LR_AGAIN
         progress.total = progress.done + count
-        # The table of an edge has a parameter a cell, and would follow the noise of each: its estimate is nearer.
-        aims = {pair: forest.estimates[pair].shares for pair in forest.edges} if tables.labels == 1 else {}
+        # Estimates of few numbers are nearer than counts. The table of an edge has a parameter a cell, and would follow the
+        # noise of each.
+        aims = {
+            pair: own for pair, own in forest.estimates.items()
+            if tables.label not in pair and (own.exact > 1.0 or (tables.labels == 1 and pair in forest.edges))
+        }  # fmt: skip
         errors = MixtureErrors(forest, tables, free, aims=aims)
         return _descend(errors, begin, together, count, rate, progress).fit(forest)
+
+
+def _is_clear(estimate: PairShares) -> bool:
+    """Return whether two groups are an edge wherever the forest has room: they surely go together, or a rule binds them."""
+    return estimate.information > _CLEAR or math.isinf(estimate.sure)
 
 
 def _has_more(forest: Forest, tables: NoisyTables) -> bool:
@@ -171,8 +185,8 @@ def _needless(
         if math.isinf(forest.estimates[first, second].sure):
             continue
         (others,) = held_out.pairs[first, second]
-        about, ranked = seen.about(first, second, forest.shares)
-        own = seen.total * estimate_pair(*about, np.random.default_rng((seed, first, second)), ranked).shares
+        about, by = seen.about(first, second, forest.shares)
+        own = seen.total * estimate_pair(*about, np.random.default_rng((seed, first, second)), by).shares
         one, other = (every[:, spans[group]] / every[:, spans[group]].sum(dim=1, keepdim=True) for group in (first, second))
         made = seen.total * ((one.T * alone.weights) @ other).numpy()
         if np.square(made - others).sum() < np.square(own - others).sum():

@@ -278,7 +278,7 @@ class ChoiceFeatures:
         self._rows = whole_features(features, length, max(len(self._spans), 1)).to(torch.int64)
         products = whole_product(self._rows, self._rows.T).numpy()
         self._lengths = np.diagonal(products).copy()
-        # What two choices add to the squared length, by their groups: a small table of each two.
+        # A small table of each two groups: by how much two choices lengthen the square.
         self._products = {
             (one, other): 2 * products[first, second].ravel()
             for (one, first), (other, second) in itertools.combinations(self._spans, 2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import ndtr, softmax
 from threadpoolctl import threadpool_limits
 
 from lightning_dpgen.privacy import pace
@@ -18,11 +18,16 @@ _PART = 0.7
 # It is split so often, since a single draw is a matter of luck.
 _SPLITS = 4
 # Two groups have to do with each other where counts are so many deviations of all noise farther from those of independent
-# groups, and where an estimate is better than independent groups by so many.
-_CERTAIN, _SURE = 4.0, 1.0
-# Numbers are known to go together by polynomials of such a degree, from so many deviations of the noise on, and estimated
-# by those of a higher one; each coefficient is held back by so many variances.
-_TREND, _PLAIN, _DEGREE, _HELD_BACK = 2, 4.2, 5, 2.0
+# groups, and where an estimate is better than independent groups by so many: by any, where counts are plainly farther.
+_CERTAIN, _SURE, _PLAIN = 4.0, 1.0, 6.0
+# Groups are known to go together, too, by polynomials of such a degree and by each of few choices, if noise and chance
+# alone take any so far with no more than such a chance. They are estimated by polynomials of a higher degree; each
+# coefficient is held back by so many variances.
+_TREND, _BY_CHANCE, _DEGREE, _HELD_BACK = 2, 1e-4, 5, 2.0
+# The most that an estimate weighs beside noisy counts: what it cannot say is only roughly known.
+_MOST_EXACT = 3.0
+# The fewest choices that have an order, and the most that are told apart without one.
+_SHORTEST, _FEW = 3, 5
 # The most rounds of iterative proportional fitting, which ends where sums are so near to what they should be.
 _ROUNDS, _NEAR = 30, 1e-9
 # The least share of a choice whose rank counts.
@@ -84,13 +89,11 @@ class NoisyTables:
 
     def about(
         self, first: int, second: int, shares: Sequence[np.ndarray]
-    ) -> tuple[tuple, tuple[np.ndarray, np.ndarray] | None]:
+    ) -> tuple[tuple, tuple[Contrasts, Contrasts] | None]:
         """Return what `evidence` and `estimate_pair` ask for of two groups, whose table is one of all records."""
         known = (self.pairs[first, second][0], self.deviation_of(first, second), shares[first], shares[second], self.total)
-        counts = [self.ordered[group] if self.ordered else 0 for group in (first, second)]
-        if min(counts) < 3:
-            return known, None
-        return known, (polynomials(shares[first], counts[0]), polynomials(shares[second], counts[1]))
+        own, other = (contrasts(shares[group], self.ordered[group] if self.ordered else 0) for group in (first, second))
+        return known, None if own is None or other is None else (own, other)
 
     def sharpened(self, groups: tuple[int, ...], counts: np.ndarray, deviation: float) -> NoisyTables:
         """Return the tables with what other counts of the same records say, which have noise of their own.
@@ -150,10 +153,12 @@ class PairShares:
     Args:
         shares: (choices, choices).
         sure: by how many deviations of the noise this is better than that the groups have nothing to do with each other.
+        exact: about by how much the variance of a cell is less than that of its noisy count, where few numbers say it all.
     """
 
     shares: np.ndarray
     sure: float
+    exact: float = 1.0
 
     @property
     def information(self) -> float:
@@ -200,25 +205,58 @@ def fitted_to(shares: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.n
     return shares / max(float(shares.sum()), _LEAST)
 
 
-def polynomials(shares: np.ndarray, ordered: int) -> np.ndarray:
-    """Return polynomials (choices, degree) of the ranks of choices that are in an order, 0 for all others.
+@dataclass(frozen=True)
+class Contrasts:
+    """Functions of the choices of a group, by which few numbers say how two groups go together.
 
-    They are orthogonal to each other and to a constant, by the shares of choices, and the mean of a square is 1.
+    They are orthogonal to each other and to a constant by the shares of choices, and the mean of a square is 1.
+
+    Args:
+        values: (choices, functions).
+        plain: so many of the first are tested each by itself (`trend`).
+    """
+
+    values: np.ndarray
+    plain: int
+
+
+TwoContrasts = tuple[Contrasts, Contrasts]
+
+
+def contrasts(shares: np.ndarray, ordered: int) -> Contrasts | None:
+    """Return polynomials of the ranks of choices in an order, and functions that tell few others apart; None for none.
 
     Args:
         shares: (choices,).
-        ordered: how many of the first are in an order, 3 at least.
+        ordered: how many of the first are in an order.
 
     Example:
-        >>> polynomials(np.array([0.25, 0.25, 0.25, 0.25]), 4).round(1)[:, :2].tolist()
+        >>> contrasts(np.array([0.25, 0.25, 0.25, 0.25]), 4).values.round(1)[:, :2].tolist()
         [[-1.3, 1.0], [-0.4, -1.0], [0.4, -1.0], [1.3, 1.0]]
+        >>> np.abs(contrasts(np.array([0.8, 0.2]), 0).values).tolist()
+        [[0.5], [2.0]]
     """
-    inside = np.maximum(shares[:ordered], _SEEN)
-    ranks = 2.0 * (inside.cumsum() - inside / 2.0) / inside.sum() - 1.0
-    powers = np.vander(ranks, min(_DEGREE + 1, ordered), increasing=True)
-    factors, signs = np.linalg.qr(np.sqrt(inside)[:, None] * powers)
-    factors = factors * np.sign(np.diag(signs)) / np.sqrt(inside)[:, None]
-    return np.concatenate([factors[:, 1:], np.zeros((len(shares) - ordered, factors.shape[1] - 1))])
+    shares = np.maximum(shares, _SEEN)
+    ordered = ordered if ordered >= _SHORTEST else 0
+    others = len(shares) - ordered
+    told = min(others, len(shares) - 1) if others <= _FEW else 0
+    found = np.zeros((len(shares), 0))
+    if ordered:
+        inside = shares[:ordered]
+        ranks = 2.0 * (inside.cumsum() - inside / 2.0) / inside.sum() - 1.0
+        of_ranks = _orthogonal(np.vander(ranks, min(_DEGREE + 1, ordered), increasing=True)[:, 1:], inside)
+        found = np.concatenate([of_ranks, np.zeros((others, of_ranks.shape[1]))])
+    if told:
+        of_others = _orthogonal(np.eye(len(shares))[:, len(shares) - told :], shares)
+        found = np.concatenate([found[:, :_TREND], of_others, found[:, _TREND:]], axis=1)
+    return Contrasts(found, min(_TREND, ordered) + told) if found.shape[1] else None
+
+
+def _orthogonal(functions: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Return functions (choices, d) made orthogonal to a constant and, in turn, to each other, by shares."""
+    roots = np.sqrt(shares)[:, None]
+    factors, signs = np.linalg.qr(roots * np.concatenate([np.ones_like(roots), functions], axis=1))
+    return (factors * np.sign(np.diag(signs)) / roots)[:, 1:]
 
 
 def estimate_pair(
@@ -228,7 +266,7 @@ def estimate_pair(
     columns: np.ndarray,
     total: float,
     random: np.random.Generator,
-    ranked: tuple[np.ndarray, np.ndarray] | None = None,
+    by: TwoContrasts | None = None,
 ) -> PairShares:
     """Estimate the shares of two groups by the estimator that fits best.
 
@@ -242,24 +280,35 @@ def estimate_pair(
         rows, columns: shares of the choices of each group.
         total: the number of records.
         random: public.
-        ranked: the `polynomials` of the choices of each group; None where there is no order.
+        by: the `contrasts` of each group; None where one has none.
     """
     noise = max(deviation, 1.0)
-    estimates = _ESTIMATES if ranked is None else (*_ESTIMATES, partial(_of_ranks, ranked))
-    gains, far = dict.fromkeys(estimates, 0.0), dict.fromkeys(estimates, 0.0)
+    estimates, smooth = _ESTIMATES, None
+    if by is not None:
+        smooth = partial(_by_contrasts, by)
+        estimates = (*_ESTIMATES, smooth, partial(_by_contrasts_and_directions, by))
+    gains, far, errors = (dict.fromkeys(estimates, 0.0) for _ in range(3))
     for _ in range(_SPLITS):
         drawn = noise * random.standard_normal(counts.shape)
         seen, held_out = counts + _PART * drawn, counts - drawn / _PART
         alone = total * np.outer(rows, columns)
         for own in estimates:
             made = total * own(seen, noise * math.hypot(1.0, _PART), rows, columns, total)
-            gains[own] += float((np.square(alone - held_out) - np.square(made - held_out)).sum()) / _SPLITS
+            error = float(np.square(made - held_out).sum())
+            gains[own] += (float(np.square(alone - held_out).sum()) - error) / _SPLITS
+            errors[own] += error / _SPLITS
             far[own] += float(np.linalg.norm(made - alone)) / _SPLITS
     best = max(gains, key=gains.__getitem__)
     # The noise of a gain has twice the deviation of what is held out on average, times how far both estimates are apart.
     deviation = noise * math.sqrt(1.0 + 1.0 / (_PART**2 * _SPLITS))
     sure = gains[best] / max(2.0 * far[best] * deviation, 1e-9)
-    return PairShares(best(counts, noise, rows, columns, total), sure)
+    exact = 1.0
+    if by is not None and best is smooth:
+        # In units of the variance of noise, summed over cells: that of the coefficients, and what they cannot say.
+        varies = by[0].values.shape[1] * by[1].values.shape[1]
+        beyond = errors[best] / noise**2 - (1.0 + _PART**-2) * counts.size - (1.0 + _PART**2) * varies
+        exact = min(max(1.0, counts.size / (varies + max(beyond, 0.0))), _MOST_EXACT)
+    return PairShares(best(counts, noise, rows, columns, total), sure, exact)
 
 
 def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> dict[tuple[int, int], PairShares]:
@@ -274,10 +323,11 @@ def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> 
     # Matrices are small: threads would wait for each other most of the time.
     with threadpool_limits(1, "blas"):
         for number, pair in pace.counted("estimating pairs", pairs):
-            about, ranked = tables.of_all.about(*pair, shares)
-            plain = ranked is not None and trend(*about, ranked) > _PLAIN
-            if plain or evidence(*about) > _CERTAIN:
-                own = estimate_pair(*about, np.random.default_rng((seed, number)), ranked)
+            about, by = tables.of_all.about(*pair, shares)
+            seen = evidence(*about)
+            plain = seen > _PLAIN or (by is not None and trend(*about, by) < _BY_CHANCE)
+            if plain or seen > _CERTAIN:
+                own = estimate_pair(*about, np.random.default_rng((seed, number)), by)
                 if own.sure > (0.0 if plain else _SURE):
                     found[pair] = own
     return found
@@ -299,22 +349,23 @@ def trend(
     rows: np.ndarray,
     columns: np.ndarray,
     total: float,
-    ranked: tuple[np.ndarray, np.ndarray],
+    by: TwoContrasts,
 ) -> float:
-    """Return by how many deviations of noise and chance the largest of four trends is off that of independent groups.
+    """Return the chance that noise, and that of a sample, take any plain contrast as far from that of independent groups.
 
-    Trends are straight lines and parabolas of the ranks of numbers. They are seen where `evidence`, which has all cells
-    alike, sees nothing: a correlation of the ranks moves each cell by little.
+    Plain are straight lines and parabolas of the ranks of numbers, and each of few choices beside all others. They are seen
+    where `evidence`, which has all cells alike, sees nothing: a correlation of the ranks moves each cell by little.
     """
-    moved, variances = _coefficients(counts, deviation, rows, columns, total, [own[:, :_TREND] for own in ranked])
-    return float((np.abs(moved) / np.sqrt(variances + 1e-9)).max())
+    moved, variances = _coefficients(counts, deviation, rows, columns, total, [own.values[:, : own.plain] for own in by])
+    # A bound for all of them together, by Bonferroni.
+    return float(min(1.0, moved.size * 2.0 * ndtr(-(np.abs(moved) / np.sqrt(variances + 1e-9)).max())))
 
 
 def _coefficients(
-    counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float, ranked: Sequence[np.ndarray]
+    counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float, by: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how much counts have of each polynomial of rows times one of columns, beyond independence, and variances."""
-    first, second = ranked
+    """Return how much counts have of each function of rows times one of columns, beyond independence, and variances."""
+    first, second = by
     of_noise = noise**2 * np.outer(np.square(first).sum(axis=0), np.square(second).sum(axis=0))
     return first.T @ (counts - total * np.outer(rows, columns)) @ second, of_noise + total
 
@@ -346,8 +397,15 @@ def _independent(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np
 
 
 def _of_few_directions(counts: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float) -> np.ndarray:
-    """Shrink the singular values of what is not independent (Gavish and Donoho 2017, for the Frobenius norm)."""
+    """Shrink the singular values of what is not independent."""
     expected = total * np.outer(rows, columns)
+    return _shrunk(counts, expected, noise, rows, columns, total)
+
+
+def _shrunk(
+    counts: np.ndarray, expected: np.ndarray, noise: float, rows: np.ndarray, columns: np.ndarray, total: float
+) -> np.ndarray:
+    """Shrink the singular values of what is not expected (Gavish and Donoho 2017, for the Frobenius norm)."""
     differences = counts - expected
     if differences.shape[0] > differences.shape[1]:
         differences = differences.T
@@ -397,20 +455,33 @@ def _of_one_each_way(counts: np.ndarray, noise: float, rows: np.ndarray, columns
     return _of_one_each(counts.T, noise, columns, rows, total).T
 
 
-def _of_ranks(
-    ranked: tuple[np.ndarray, np.ndarray],
+def _by_contrasts(
+    by: TwoContrasts,
     counts: np.ndarray,
     noise: float,
     rows: np.ndarray,
     columns: np.ndarray,
     total: float,
 ) -> np.ndarray:
-    """Smooth what is not independent, by polynomials of the ranks of both groups, each held back by its noise."""
-    moved, variances = _coefficients(counts, noise, rows, columns, total, ranked)
+    """Smooth what is not independent, by the contrasts of both groups, each coefficient held back by its noise."""
+    moved, variances = _coefficients(counts, noise, rows, columns, total, [own.values for own in by])
     moved *= np.maximum(1.0 - _HELD_BACK * variances / np.maximum(np.square(moved), 1e-9), 0.0)
     alone = np.outer(rows, columns)
-    ratio = 1.0 + ranked[0] @ moved @ ranked[1].T / total
+    ratio = 1.0 + by[0].values @ moved @ by[1].values.T / total
     return fitted_to(alone * np.maximum(ratio, 1e-3), rows, columns)
+
+
+def _by_contrasts_and_directions(
+    by: TwoContrasts,
+    counts: np.ndarray,
+    noise: float,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    total: float,
+) -> np.ndarray:
+    """Smooth by contrasts, and shrink the singular values of what they do not say, such as a tail of both groups."""
+    smooth = _by_contrasts(by, counts, noise, rows, columns, total)
+    return _shrunk(counts, total * smooth, noise, rows, columns, total)
 
 
 _ESTIMATES: tuple[Estimate, ...] = (

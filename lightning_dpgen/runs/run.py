@@ -155,7 +155,8 @@ class _Run:
         _LOG.debug("planning: solving for the noise of each stage")
         with pace.stage("planning the noise"):
             plan = settings.plan(promise)
-        for text in plan_warnings(settings, plan):
+            warnings = [*plan_warnings(settings, plan)]
+        for text in warnings:
             self.reporter.warn(text)
         self.reporter.say(settings.chosen)
         self.reporter.say(None if settings.initial is None else settings.initial.line)

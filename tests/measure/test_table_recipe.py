@@ -11,7 +11,7 @@ from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure import forest_fit
+from lightning_dpgen.measure import forest_edges, forest_fit
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
@@ -97,9 +97,10 @@ def test_without_noise_the_tables_come_back(label, fits_of):
     assert distance(mixture, drawn, (0, 3)) < 0.02
 
 
-def test_independent_columns_would_be_noticed(fits_of):
-    """One component has no way to say what goes together."""
+def test_independent_columns_would_be_noticed(monkeypatch, fits_of):
+    """One component has no way to say what goes together without edges."""
     fits_of(400)
+    monkeypatch.setattr(forest_edges, "_STRONG", 9.0)
     records = some_records(20_000)
     _, alone, _ = measured(records, math.inf, k=1)
     assert max(distance(alone, records, pair) for pair in itertools.combinations(range(4), 2)) > 0.1
