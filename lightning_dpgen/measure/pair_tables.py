@@ -23,7 +23,7 @@ _CERTAIN, _SURE, _PLAIN = 4.0, 1.0, 6.0
 # Groups are known to go together, too, by polynomials of such a degree and by each of few choices, if noise and chance
 # alone take any so far with no more than such a chance. They are estimated by polynomials of a higher degree; each
 # coefficient is held back by so many variances.
-_TREND, _BY_CHANCE, _DEGREE, _HELD_BACK = 2, 1e-4, 5, 2.0
+_TREND, _BY_CHANCE, _DEGREE, _HELD_BACK = 2, 1e-4, 8, 3.0
 # The most that an estimate weighs beside noisy counts: what it cannot say is only roughly known.
 _MOST_EXACT = 3.0
 # The fewest choices that have an order, and the most that are told apart without one.

@@ -57,7 +57,7 @@ def _smooth_pair(random, shape, n=20_000):
 
 @pytest.mark.parametrize(
     ("ordered", "others", "plain", "functions"),
-    [(3, 0, 2, 2), (7, 0, 2, 5), (20, 3, 5, 8), (20, 6, 2, 5), (0, 2, 1, 1), (0, 5, 4, 4), (2, 3, 4, 4)],
+    [(3, 0, 2, 2), (7, 0, 2, 6), (20, 3, 5, 11), (20, 6, 2, 8), (0, 2, 1, 1), (0, 5, 4, 4), (2, 3, 4, 4)],
 )
 def test_contrasts_are_orthonormal_by_the_shares(ordered, others, plain, functions):
     """Polynomials of ranks, and each of few other choices; those of many others are told apart by nothing."""
@@ -154,7 +154,7 @@ def test_a_narrow_band_is_estimated_by_contrasts_and_directions():
     """Two numbers that are nearly the same, as delays of a flight: polynomials alone are too smooth for it."""
     shape, n, deviation = (40, 50), 200_000, 60.0
     ranks = [(np.arange(bins) + 0.5) / bins for bins in shape]
-    truth = np.exp(-100.0 * np.square(ranks[0][:, None] - ranks[1])) + 0.05
+    truth = np.exp(-200.0 * np.square(ranks[0][:, None] - ranks[1])) + 0.05
     truth /= truth.sum()
     rows, columns = truth.sum(axis=1), truth.sum(axis=0)
     counts = n * truth + deviation * np.random.default_rng(0).standard_normal(shape)
@@ -164,7 +164,7 @@ def test_a_narrow_band_is_estimated_by_contrasts_and_directions():
         return np.abs(shares - truth).sum() / 2
 
     both = off(estimate_pair(*known, np.random.default_rng(0), by).shares)
-    assert both == off(_by_contrasts_and_directions(by, *known))
+    assert both == pytest.approx(off(_by_contrasts_and_directions(by, *known)), rel=1e-6)
     assert both < 0.9 * min(off(_by_contrasts(by, *known)), off(_of_few_directions(*known)))
 
 
