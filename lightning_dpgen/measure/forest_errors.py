@@ -33,7 +33,7 @@ class MixtureErrors:
         tables: the noisy ones.
         free: groups whose components may differ at will.
         penalties: whether records with impossible pairs of choices add to the error.
-        aims: estimates that are aimed at, and not what was measured, by the two groups.
+        aims: by two groups, the estimate that replaces their measured table as a target.
 
     Attributes:
         children: groups that follow from another one.
@@ -107,7 +107,9 @@ class MixtureErrors:
             self.singles[:, spans[group]] = torch.from_numpy(counts / total).float()
         # Tables that other counts have made more exact, and estimates, weigh more.
         finer = {groups: weight_of(deviation) for groups, deviation in tables.deviations.items()}
-        finer |= {pair: aim.exact * weight_of(tables.deviation_of(*pair)) for pair, aim in aims.items() if aim.exact > 1.0}
+        finer |= {
+            pair: aim.precision * weight_of(tables.deviation_of(*pair)) for pair, aim in aims.items() if aim.precision > 1.0
+        }
         self.weight_of_pairs = weight_of(tables.pair_deviation)
         self.finer = {groups: weight for groups, weight in finer.items() if groups in tables.pairs}
         self.pair_weights: float | Tensor = self.weight_of_pairs

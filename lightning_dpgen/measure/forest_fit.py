@@ -138,7 +138,7 @@ def fit_forest(
         # noise of each.
         aims = {
             pair: own for pair, own in forest.estimates.items()
-            if tables.label not in pair and (own.exact > 1.0 or (tables.labels == 1 and pair in forest.edges))
+            if tables.label not in pair and (own.precision > 1.0 or (tables.labels == 1 and pair in forest.edges))
         }  # fmt: skip
         errors = MixtureErrors(forest, tables, free, aims=aims)
         return _descend(errors, begin, together, count, rate, progress).fit(forest)

@@ -112,7 +112,10 @@ class Gradient(Statistic):
         return summed_gradients(u, shares, labels, self.bound, self._length)
 
     def shares(self, records: Encoded) -> Tensor:
-        """Return what weights give to the labels of records (`whole_shares`), (B, labels): asked again, what was kept."""
+        """Return what weights give to the labels of records, (B, labels), as whole multiples (`whole_shares`).
+
+        Those of records that are asked for again are kept.
+        """
 
         def computed() -> Tensor:
             logits = added_up(self._crossed(records), self._crossed.wide, self._logits)

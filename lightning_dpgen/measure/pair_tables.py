@@ -20,12 +20,11 @@ _SPLITS = 4
 # Two groups have to do with each other where counts are so many deviations of all noise farther from those of independent
 # groups, and where an estimate is better than independent groups by so many: by any, where counts are plainly farther.
 _CERTAIN, _SURE, _PLAIN = 4.0, 1.0, 6.0
-# Groups are known to go together, too, by polynomials of such a degree and by each of few choices, if noise and chance
-# alone take any so far with no more than such a chance. They are estimated by polynomials of a higher degree; each
-# coefficient is held back by so many variances.
-_TREND, _BY_CHANCE, _DEGREE, _HELD_BACK = 2, 1e-4, 8, 3.0
-# The most that an estimate weighs beside noisy counts: what it cannot say is only roughly known.
-_MOST_EXACT = 3.0
+# Groups are known to go together, too, by polynomials of such a degree and by each of few choices, below such a p-value.
+# They are estimated by polynomials of a higher degree; each coefficient is held back by so many variances.
+_TREND, _LARGEST_P, _DEGREE, _HELD_BACK = 2, 1e-4, 8, 3.0
+# The largest precision of an estimate, in units of that of noisy counts: its bias is only roughly known.
+_MOST_PRECISE = 3.0
 # The fewest choices that have an order, and the most that are told apart without one.
 _SHORTEST, _FEW = 3, 5
 # The most rounds of iterative proportional fitting, which ends where sums are so near to what they should be.
@@ -87,9 +86,7 @@ class NoisyTables:
         """Return the standard deviation of the noise of a number in the table of one group, or of two."""
         return self.deviations.get(groups, self.single_deviation if len(groups) == 1 else self.pair_deviation)
 
-    def about(
-        self, first: int, second: int, shares: Sequence[np.ndarray]
-    ) -> tuple[tuple, tuple[Contrasts, Contrasts] | None]:
+    def about(self, first: int, second: int, shares: Sequence[np.ndarray]) -> tuple[tuple, TwoContrasts | None]:
         """Return what `evidence` and `estimate_pair` ask for of two groups, whose table is one of all records."""
         known = (self.pairs[first, second][0], self.deviation_of(first, second), shares[first], shares[second], self.total)
         own, other = (contrasts(shares[group], self.ordered[group] if self.ordered else 0) for group in (first, second))
@@ -153,12 +150,13 @@ class PairShares:
     Args:
         shares: (choices, choices).
         sure: by how many deviations of the noise this is better than that the groups have nothing to do with each other.
-        exact: about by how much the variance of a cell is less than that of its noisy count, where few numbers say it all.
+        precision: the inverse variance of a cell, in units of that of its noisy count; above 1 where few numbers estimate
+            all cells.
     """
 
     shares: np.ndarray
     sure: float
-    exact: float = 1.0
+    precision: float = 1.0
 
     @property
     def information(self) -> float:
@@ -213,11 +211,11 @@ class Contrasts:
 
     Args:
         values: (choices, functions).
-        plain: so many of the first are tested each by itself (`trend`).
+        tested: how many of the first `trend` tests, each by itself.
     """
 
     values: np.ndarray
-    plain: int
+    tested: int
 
 
 TwoContrasts = tuple[Contrasts, Contrasts]
@@ -302,13 +300,13 @@ def estimate_pair(
     # The noise of a gain has twice the deviation of what is held out on average, times how far both estimates are apart.
     deviation = noise * math.sqrt(1.0 + 1.0 / (_PART**2 * _SPLITS))
     sure = gains[best] / max(2.0 * far[best] * deviation, 1e-9)
-    exact = 1.0
+    precision = 1.0
     if by is not None and best is smooth:
-        # In units of the variance of noise, summed over cells: that of the coefficients, and what they cannot say.
-        varies = by[0].values.shape[1] * by[1].values.shape[1]
-        beyond = errors[best] / noise**2 - (1.0 + _PART**-2) * counts.size - (1.0 + _PART**2) * varies
-        exact = min(max(1.0, counts.size / (varies + max(beyond, 0.0))), _MOST_EXACT)
-    return PairShares(best(counts, noise, rows, columns, total), sure, exact)
+        # In units of the variance of noise, summed over cells: the variance of the coefficients, and the squared bias.
+        variance = by[0].values.shape[1] * by[1].values.shape[1]
+        bias = errors[best] / noise**2 - (1.0 + _PART**-2) * counts.size - (1.0 + _PART**2) * variance
+        precision = min(max(1.0, counts.size / (variance + max(bias, 0.0))), _MOST_PRECISE)
+    return PairShares(best(counts, noise, rows, columns, total), sure, precision)
 
 
 def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> dict[tuple[int, int], PairShares]:
@@ -325,7 +323,7 @@ def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> 
         for number, pair in pace.counted("estimating pairs", pairs):
             about, by = tables.of_all.about(*pair, shares)
             seen = evidence(*about)
-            plain = seen > _PLAIN or (by is not None and trend(*about, by) < _BY_CHANCE)
+            plain = seen > _PLAIN or (by is not None and trend(*about, by) < _LARGEST_P)
             if plain or seen > _CERTAIN:
                 own = estimate_pair(*about, np.random.default_rng((seed, number)), by)
                 if own.sure > (0.0 if plain else _SURE):
@@ -351,12 +349,12 @@ def trend(
     total: float,
     by: TwoContrasts,
 ) -> float:
-    """Return the chance that noise, and that of a sample, take any plain contrast as far from that of independent groups.
+    """Return the p-value of the largest tested contrast of two groups, were they independent.
 
-    Plain are straight lines and parabolas of the ranks of numbers, and each of few choices beside all others. They are seen
-    where `evidence`, which has all cells alike, sees nothing: a correlation of the ranks moves each cell by little.
+    Straight lines and parabolas of the ranks of numbers are tested, and each of few choices beside all others. They are
+    seen where `evidence`, which has all cells alike, sees nothing: a correlation of the ranks moves each cell by little.
     """
-    moved, variances = _coefficients(counts, deviation, rows, columns, total, [own.values[:, : own.plain] for own in by])
+    moved, variances = _coefficients(counts, deviation, rows, columns, total, [own.values[:, : own.tested] for own in by])
     # A bound for all of them together, by Bonferroni.
     return float(min(1.0, moved.size * 2.0 * ndtr(-(np.abs(moved) / np.sqrt(variances + 1e-9)).max())))
 

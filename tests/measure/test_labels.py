@@ -130,6 +130,18 @@ def test_a_gradient_that_is_too_long_nevertheless_becomes_zero(monkeypatch):
     assert 0 in squares and max(squares) <= Fraction(statistic.bound / statistic.unit) ** 2
 
 
+def test_shares_that_the_gradient_has_computed_are_those_of_the_agreement_alone():
+    """Bit for bit, for parts of records that are asked for again, and for others of as many records."""
+    features, weights = public_numbers()
+    both, nowhere = Gradient(Crossed(LAYOUT), features, weights, 1.0, 4.0), torch.zeros(40).long()
+    agreement = Agreement(both)
+    for part in (some_codes(80)[:40], some_codes(80)[40:]):
+        records = Encoded(np.zeros((40, 0), np.float32), part)
+        both.sums(records, nowhere)
+        alone = Agreement(Gradient(Crossed(LAYOUT), features, weights, 1.0, 4.0))
+        assert torch.equal(agreement.sums(records, nowhere), alone.sums(records, nowhere))
+
+
 @pytest.mark.parametrize("scale", [0.1, 30.0, 1e9, 1e308])
 def test_sums_by_choices_are_those_of_features(scale):
     """Bit for bit: errors that are added up by choices first give what each record's own product gives."""

@@ -6,8 +6,8 @@ import pytest
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.pair_tables import (
-    _BY_CHANCE,
     _CERTAIN,
+    _LARGEST_P,
     NoisyTables,
     _by_contrasts,
     _by_contrasts_and_directions,
@@ -56,20 +56,20 @@ def _smooth_pair(random, shape, n=20_000):
 
 
 @pytest.mark.parametrize(
-    ("ordered", "others", "plain", "functions"),
+    ("ordered", "others", "tested", "functions"),
     [(3, 0, 2, 2), (7, 0, 2, 6), (20, 3, 5, 11), (20, 6, 2, 8), (0, 2, 1, 1), (0, 5, 4, 4), (2, 3, 4, 4)],
 )
-def test_contrasts_are_orthonormal_by_the_shares(ordered, others, plain, functions):
+def test_contrasts_are_orthonormal_by_the_shares(ordered, others, tested, functions):
     """Polynomials of ranks, and each of few other choices; those of many others are told apart by nothing."""
     shares = np.random.default_rng(ordered).dirichlet(np.ones(ordered + others))
     found = contrasts(shares, ordered)
     values = found.values
     np.testing.assert_allclose((values * shares[:, None]).T @ values, np.eye(functions), atol=1e-6)
     np.testing.assert_allclose(shares @ values, 0.0, atol=1e-6)
-    assert found.plain == plain
+    assert found.tested == tested
     if ordered > 2:
         assert (np.diff(values[:ordered, 0]) > 0.0).all() and not values[ordered:, :2].any()
-        assert not values[ordered:, plain:].any()
+        assert not values[ordered:, tested:].any()
 
 
 def test_many_choices_without_an_order_have_no_contrasts():
@@ -91,7 +91,7 @@ def test_trends_of_independent_groups_are_as_rare_as_chance(shape, deviation, ot
         counts = random.poisson(expected) + deviation * random.standard_normal(shape)
         found.append(trend(counts, deviation, rows, columns, 5_000.0, by))
     # A bound by Bonferroni is near the truth where trends are independent and chances are small.
-    assert np.count_nonzero(np.array(found) < _BY_CHANCE) <= 1 and np.mean(np.array(found) < 0.1) == pytest.approx(
+    assert np.count_nonzero(np.array(found) < _LARGEST_P) <= 1 and np.mean(np.array(found) < 0.1) == pytest.approx(
         0.1, abs=0.03
     )
 
@@ -178,4 +178,4 @@ def test_an_estimate_of_contrasts_weighs_more_only_where_it_is_near(rough, expec
     rows, columns = truth.sum(axis=1), truth.sum(axis=0)
     counts = n * truth + deviation * np.random.default_rng(0).standard_normal(shape)
     by = (contrasts(rows, 40), contrasts(columns, 40))
-    assert estimate_pair(counts, deviation, rows, columns, float(n), np.random.default_rng(0), by).exact == expected
+    assert estimate_pair(counts, deviation, rows, columns, float(n), np.random.default_rng(0), by).precision == expected
