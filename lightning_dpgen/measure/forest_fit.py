@@ -99,6 +99,9 @@ def fit_forest(
         def fitted_first(own: Forest) -> _Logarithms:
             return _descend(MixtureErrors(own, seen, free), _Logarithms.near(own, k, seed), _USUAL, first, _LR, progress)
 
+        def far(own: Forest) -> float:
+            return _distance(MixtureErrors(own, held_out, free, penalties=False), first_fits[own].fit(own))
+
         seen, held_out = split(True)
         # Weaker edges help where noise leaves components little to tell of, and cost them where it leaves them much.
         clear = replace(forest, strong=[pair for pair in forest.strong if _is_clear(forest.estimates[pair])])
@@ -119,12 +122,7 @@ def fit_forest(
         else:
             first_fits = {own: fitted_first(own) for own in forests}
             if len(forests) > 1:
-                forest = min(
-                    forests,
-                    key=lambda own: _distance(
-                        MixtureErrors(own, held_out, free, penalties=False), first_fits[own].fit(own)
-                    ),
-                )
+                forest = min(forests, key=lambda own: far(own) - _doubt(own, clear, tables.labels))
             # All trials begin at the same place, or those that come later would win.
             begin = first_fits[forest]
             # Columns that follow from each other share their chance, which is split in each cell alone: where components
@@ -147,6 +145,15 @@ def fit_forest(
 def _is_clear(estimate: PairShares) -> bool:
     """Return whether two groups are an edge wherever the forest has room: they surely go together, or a rule binds them."""
     return estimate.information > _CLEAR or math.isinf(estimate.sure)
+
+
+def _doubt(forest: Forest, clear: Forest, labels: int) -> float:
+    """Return how much farther a forest may be than one of clear edges by chance alone, since its edges surely are there.
+
+    Tables of edges follow the noise that they are fitted to, and distances vary by the root of twice the cells or more.
+    """
+    sizes = [len(shares) for shares in forest.shares]
+    return 2.0 * math.sqrt(labels * sum(sizes[one] * sizes[other] for one, other in set(forest.edges) - set(clear.edges)))
 
 
 def _has_more(forest: Forest, tables: NoisyTables) -> bool:
