@@ -120,6 +120,25 @@ def test_records_of_hidden_kinds_need_no_edges_and_columns_that_follow_from_othe
     assert len(needless) > len(forest.strong) / 2 and not (copied and (0, 7) in needless)
 
 
+@pytest.mark.parametrize("farther, kept", [(0.9, True), (1.1, False)])
+def test_weak_edges_are_left_out_where_fits_without_them_are_nearer_by_more_than_chance(farther, kept, monkeypatch):
+    """Two pairs go together: 0.28 nats are an edge anyway, 0.06 are tried; their table has six cells."""
+    joint = np.einsum("ab,cd->abcd", [[0.22, 0.16, 0.12], [0.08, 0.14, 0.28]], [[0.45, 0.05], [0.1, 0.4]])
+    layout, tables = tables_of(joint)
+    tables = dataclasses.replace(tables, single_deviation=50.0, pair_deviation=50.0)
+    forest = forest_edges.Forest.of(layout, tables, 0)
+    weak, strong = (forest.estimates[pair].information for pair in ((0, 1), (2, 3)))
+    assert forest_edges._STRONG < weak < forest_fit._CLEAR < strong and len(forest.edges) == 2
+
+    def distance(errors, fit):
+        return 1_000.0 + farther * 2.0 * np.sqrt(6.0) * (sum(parent >= 0 for parent in fit.parents) - 1)
+
+    monkeypatch.setattr(forest_fit, "_distance", distance)
+    monkeypatch.setattr(forest_fit, "_needless", lambda *_: set())
+    fit = forest_fit.fit_forest(forest, tables, lambda _: (tables, tables), 4, 0, steps=5)
+    assert (sum(parent >= 0 for parent in fit.parents) == 2) == kept
+
+
 def test_components_of_columns_that_are_independent_are_all_alike():
     """Nothing is tried then: what components told would be noise, and would tie columns by threes and fours."""
     shares = [np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.4]), np.array([0.1, 0.9])]
