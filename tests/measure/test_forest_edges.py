@@ -122,7 +122,7 @@ def test_records_of_hidden_kinds_need_no_edges_and_columns_that_follow_from_othe
 
 @pytest.mark.parametrize("farther, kept", [(0.9, True), (1.1, False)])
 def test_weak_edges_are_left_out_where_fits_without_them_are_nearer_by_more_than_chance(farther, kept, monkeypatch):
-    """Two pairs go together: 0.28 nats are an edge anyway, 0.06 are tried; their table has six cells."""
+    """Two pairs go together: 0.28 nats are an edge anyway, 0.07 are tried; their table has six cells."""
     joint = np.einsum("ab,cd->abcd", [[0.22, 0.16, 0.12], [0.08, 0.14, 0.28]], [[0.45, 0.05], [0.1, 0.4]])
     layout, tables = tables_of(joint)
     tables = dataclasses.replace(tables, single_deviation=50.0, pair_deviation=50.0)
