@@ -14,7 +14,8 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.measure.pair_tables import nearest_shares, records_to_show
+from lightning_dpgen.measure.pair_estimates import records_to_show
+from lightning_dpgen.measure.pair_tables import nearest_shares
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.series_statistics import SecondMoments
 from lightning_dpgen.measure.shrinkage import beyond_noise

@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimate_pairs, fitted_to, strongest_tree
+from lightning_dpgen.measure.pair_estimates import estimate_pairs
+from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, fitted_to, strongest_tree
 from lightning_dpgen.models.forests import forest_order
 
 # Groups hang together in a tree where both have so much mutual information, in nats.

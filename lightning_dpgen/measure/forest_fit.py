@@ -15,7 +15,8 @@ from torch.optim.adam import adam
 
 from lightning_dpgen.measure.forest_edges import LEAST_SHARE, Forest
 from lightning_dpgen.measure.forest_errors import MixtureErrors
-from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, estimate_pair
+from lightning_dpgen.measure.pair_estimates import NoisyPair
+from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares
 from lightning_dpgen.privacy import pace
 
 # Steps in units of which fits are made, the largest step, that of a fit that begins where another one ended, the part of
@@ -192,8 +193,8 @@ def _needless(
         if math.isinf(forest.estimates[first, second].sure):
             continue
         (others,) = held_out.pairs[first, second]
-        about, by = seen.about(first, second, forest.shares)
-        own = seen.total * estimate_pair(*about, np.random.default_rng((seed, first, second)), by).shares
+        pair = NoisyPair.of(seen, first, second, forest.shares)
+        own = seen.total * pair.estimate(np.random.default_rng((seed, first, second))).shares
         one, other = (every[:, spans[group]] / every[:, spans[group]].sum(dim=1, keepdim=True) for group in (first, second))
         made = seen.total * ((one.T * alone.weights) @ other).numpy()
         if np.square(made - others).sum() < np.square(own - others).sum():

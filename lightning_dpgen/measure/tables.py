@@ -32,7 +32,8 @@ from lightning_dpgen.measure.forest_edges import MOST_CELLS, Forest
 from lightning_dpgen.measure.forest_fit import fit_forest
 from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
-from lightning_dpgen.measure.pair_tables import NoisyTables, records_to_show
+from lightning_dpgen.measure.pair_estimates import records_to_show
+from lightning_dpgen.measure.pair_tables import NoisyTables
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.splitting import split_noise
 from lightning_dpgen.measure.statistics import Marginals, Statistic

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.measure.pair_tables import NoisyTables, estimate_pairs
+from lightning_dpgen.measure.pair_estimates import estimate_pairs
+from lightning_dpgen.measure.pair_tables import NoisyTables
 from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.metrics.evaluation import evaluate_encoded
 from lightning_dpgen.passes.reduce import reduce

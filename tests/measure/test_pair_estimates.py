@@ -1,24 +1,24 @@
 """Pairs of columns that noise hides: what is said beforehand is what noisy tables show."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from lightning_dpgen.data.tables.columns import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.measure.pair_tables import (
+from lightning_dpgen.measure.pair_estimates import (
     _CERTAIN,
     _LARGEST_P,
-    NoisyTables,
+    NoisyPair,
     _by_contrasts,
     _by_contrasts_and_directions,
     _of_few_directions,
     contrasts,
-    estimate_pair,
     estimate_pairs,
-    evidence,
     records_to_show,
-    trend,
 )
+from lightning_dpgen.measure.pair_tables import NoisyTables
 
 
 @pytest.mark.parametrize("choices", [(2, 2), (5, 5), (2, 40), (40, 7)], ids=str)
@@ -36,7 +36,7 @@ def test_a_column_that_follows_from_another_is_shown_by_so_many_records(choices,
         exact[np.arange(high) % low, np.arange(high)] = total / high
         rows, columns = exact.sum(axis=1) / total, exact.sum(axis=0) / total
         drawn = (exact + deviation * random.standard_normal(groups) for _ in range(40))
-        return np.mean([evidence(noisy, deviation, rows, columns, total) > _CERTAIN for noisy in drawn])
+        return np.mean([NoisyPair(noisy, deviation, rows, columns, total).evidence > _CERTAIN for noisy in drawn])
 
     assert shown(needed / 2) < 0.25 and shown(2 * needed) > 0.9
 
@@ -89,7 +89,7 @@ def test_trends_of_independent_groups_are_as_rare_as_chance(shape, deviation, ot
     found = []
     for _ in range(2_500):
         counts = random.poisson(expected) + deviation * random.standard_normal(shape)
-        found.append(trend(counts, deviation, rows, columns, 5_000.0, by))
+        found.append(NoisyPair(counts, deviation, rows, columns, 5_000.0, by).trend)
     # A bound by Bonferroni is near the truth where trends are independent and chances are small.
     assert np.count_nonzero(np.array(found) < _LARGEST_P) <= 1 and np.mean(np.array(found) < 0.1) == pytest.approx(
         0.1, abs=0.03
@@ -108,9 +108,9 @@ def test_a_number_and_few_choices_that_go_together_are_found_and_estimated_where
         {0: n * rows[None], 1: n * columns[None]}, {(0, 1): counts[None]}, deviation, deviation, float(n),
         ordered=(shape[0], 0),
     )  # fmt: skip
-    about, by = tables.about(0, 1, [rows, columns])
-    assert trend(*about, by) < 1e-6
-    alone, plain = (estimate_pair(*about, np.random.default_rng(0), own).shares for own in (None, by))
+    pair = NoisyPair.of(tables, 0, 1, [rows, columns])
+    assert pair.trend < 1e-6
+    alone, plain = (replace(pair, by=by).estimate(np.random.default_rng(0)).shares for by in (None, pair.by))
 
     def off(shares):
         return np.abs(shares - truth).sum() / 2
@@ -127,16 +127,14 @@ def test_a_correlation_of_numbers_is_found_and_estimated_where_each_cell_is_nois
     truth = exact / exact.sum()
     rows, columns = truth.sum(axis=1), truth.sum(axis=0)
     noisy = exact + deviation * random.standard_normal(shape)
-    about, by = (
-        (noisy, deviation, rows, columns, 20_000.0),
-        (contrasts(rows, shape[0]), contrasts(columns, shape[1])),
-    )
-    assert trend(*about, by) < 1e-15 and (evidence(*about) < _CERTAIN) == (shape == (60, 41))
+    by = (contrasts(rows, shape[0]), contrasts(columns, shape[1]))
+    pair = NoisyPair(noisy, deviation, rows, columns, 20_000.0, by)
+    assert pair.trend < 1e-15 and (pair.evidence < _CERTAIN) == (shape == (60, 41))
 
     def off(shares):
         return np.abs(shares - _smooth_pair(np.random.default_rng(3), shape, 2_000_000) / 2e6).sum() / 2
 
-    alone, plain = (estimate_pair(*about, np.random.default_rng(0), own).shares for own in (None, by))
+    alone, plain = (replace(pair, by=own).estimate(np.random.default_rng(0)).shares for own in (None, by))
     assert off(plain) < 0.5 * off(alone) and off(plain) < 0.5 * off(np.outer(rows, columns))
     singles = {0: 20_000 * rows[None], 1: 20_000 * columns[None]}
     tables = NoisyTables(singles, {(0, 1): noisy[None]}, 5.0, deviation, 20_000.0, ordered=shape)
@@ -158,14 +156,15 @@ def test_a_narrow_band_is_estimated_by_contrasts_and_directions():
     truth /= truth.sum()
     rows, columns = truth.sum(axis=1), truth.sum(axis=0)
     counts = n * truth + deviation * np.random.default_rng(0).standard_normal(shape)
-    known, by = (counts, deviation, rows, columns, float(n)), (contrasts(rows, shape[0]), contrasts(columns, shape[1]))
+    by = (contrasts(rows, shape[0]), contrasts(columns, shape[1]))
+    pair = NoisyPair(counts, deviation, rows, columns, float(n), by)
 
     def off(shares):
         return np.abs(shares - truth).sum() / 2
 
-    both = off(estimate_pair(*known, np.random.default_rng(0), by).shares)
-    assert both == pytest.approx(off(_by_contrasts_and_directions(by, *known)), rel=1e-6)
-    assert both < 0.9 * min(off(_by_contrasts(by, *known)), off(_of_few_directions(*known)))
+    both = off(pair.estimate(np.random.default_rng(0)).shares)
+    assert both == pytest.approx(off(_by_contrasts_and_directions(pair)), rel=1e-6)
+    assert both < 0.9 * min(off(_by_contrasts(pair)), off(_of_few_directions(pair)))
 
 
 @pytest.mark.parametrize(("rough", "expected"), [(0.0, 3.0), (1.0, 1.0)])
@@ -177,5 +176,5 @@ def test_an_estimate_of_contrasts_weighs_more_only_where_it_is_near(rough, expec
     truth /= truth.sum()
     rows, columns = truth.sum(axis=1), truth.sum(axis=0)
     counts = n * truth + deviation * np.random.default_rng(0).standard_normal(shape)
-    by = (contrasts(rows, 40), contrasts(columns, 40))
-    assert estimate_pair(counts, deviation, rows, columns, float(n), np.random.default_rng(0), by).precision == expected
+    pair = NoisyPair(counts, deviation, rows, columns, float(n), (contrasts(rows, 40), contrasts(columns, 40)))
+    assert pair.estimate(np.random.default_rng(0)).precision == expected
