@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +18,8 @@ from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares
 # Two groups of a tree that are no neighbours are left to it where they have more cells: noise outweighs most of these, and
 # each component has all of them.
 _MOST_FAR = 5_000
+# Tables of three groups or more are left out where they have more cells.
+MOST_IN_SET = 20_000
 # Rows of a matrix of all tables that are computed at a time.
 _ROWS = 128
 # The weight of the share of records that have a pair of choices that there is not, in records and deviations of the noise.
@@ -83,16 +87,16 @@ class MixtureErrors:
             apart |= {pair for group in range(len(spans)) for pair in ((self.label, group), (group, self.label))}
             self.known[spans[self.label]] = 0.0
         self.parts = _Rows.of(spans, apart, self.target, self.pair_weights, across)
+        self.sets = [
+            made for groups, counts in tables.sets.items()
+            if (made := _Set.of(forest, groups, counts / total, _weight_of(tables.set_deviation, total)))
+        ]  # fmt: skip
         # By whether tables of many cells are left out, and by tree.
         self.paths = [[_Path.of(forest, tree, most) for tree in forest.trees] for most in (math.inf, _MOST_FAR)]
 
     def _aim_at(self, tables: NoisyTables, aims: Mapping[tuple[int, int], PairShares]) -> None:
         """Take the targets from the tables, and weights of their squared errors from the deviations of noise."""
         spans, width, total = self.spans, self.forest.layout.width, tables.total
-
-        def weight_of(deviation: float) -> float:
-            # Without noise all tables weigh alike.
-            return (total / max(deviation, 1.0)) ** 2
 
         self.singles, self.target = torch.zeros(tables.labels, width), torch.zeros(tables.labels, width, width)
         for (first, second), counts in tables.pairs.items():
@@ -106,11 +110,13 @@ class MixtureErrors:
         for group, counts in tables.singles.items():
             self.singles[:, spans[group]] = torch.from_numpy(counts / total).float()
         # Tables that other counts have made more exact, and estimates, weigh more.
-        finer = {groups: weight_of(deviation) for groups, deviation in tables.deviations.items()}
+        finer = {groups: _weight_of(deviation, total) for groups, deviation in tables.deviations.items()}
         finer |= {
-            pair: aim.precision * weight_of(tables.deviation_of(*pair)) for pair, aim in aims.items() if aim.precision > 1.0
+            pair: aim.precision * _weight_of(tables.deviation_of(*pair), total)
+            for pair, aim in aims.items()
+            if aim.precision > 1.0
         }
-        self.weight_of_pairs = weight_of(tables.pair_deviation)
+        self.weight_of_pairs = _weight_of(tables.pair_deviation, total)
         self.finer = {groups: weight for groups, weight in finer.items() if groups in tables.pairs}
         self.pair_weights: float | Tensor = self.weight_of_pairs
         if self.finer:
@@ -118,7 +124,7 @@ class MixtureErrors:
             for (first, second), weight in self.finer.items():
                 self.pair_weights[spans[first], spans[second]] = weight
                 self.pair_weights[spans[second], spans[first]] = weight
-        self.single_weights = torch.full((width,), weight_of(tables.single_deviation))
+        self.single_weights = torch.full((width,), _weight_of(tables.single_deviation, total))
         for (group,) in (groups for groups in finer if len(groups) == 1):
             self.single_weights[spans[group]] = finer[group,]
 
@@ -146,6 +152,7 @@ class MixtureErrors:
         every, sums = self.normed(roots * factors)
         divergence = -(sums.log() @ self.regularized_roots).sum()
         error = torch.zeros(())
+        walks: dict[int, _Walk] = {}
         by_label = weights[:, None]
         if self.label is not None:
             by_label = by_label * every[:, self.spans[self.label]]
@@ -155,6 +162,7 @@ class MixtureErrors:
                 if len(tree) == 1:
                     continue
                 walk = _Walk(self, tree, shared, factors, shares)
+                walks[number] = walk
                 divergence = divergence - walk.log_sums
                 paths, weight = self.paths[step is not None][number], 1.0
                 if step is not None and paths:
@@ -172,7 +180,16 @@ class MixtureErrors:
         divergence = divergence + ((every * tilts).sum(dim=0) * self.regularized).sum()
         single_errors = (by_label.T @ every - self.singles) * self.known
         error = error + (self.single_weights * single_errors.square()).sum()
+        for own in self.sets:
+            errors = own.made(weights, every, self.spans, walks) - own.target
+            error = error + own.weight * errors.square().sum()
         return error + _Across.apply(every, by_label, self.parts), divergence
+
+
+def _weight_of(deviation: float, total: float) -> float:
+    """Return the weight of squared errors of shares whose counts have noise of a deviation."""
+    # Without noise all tables weigh alike.
+    return (total / max(deviation, 1.0)) ** 2
 
 
 class _Walk:
@@ -229,6 +246,10 @@ class _Walk:
                 made, pair = torch.tensordot(by_label.T, tables[group], dims=1), (path.source, group)
                 yield (pair, made, weight) if pair[0] < pair[1] else (pair[::-1], made.transpose(1, 2), weight)
 
+    def pair(self, parent: int, group: int) -> Tensor:
+        """Return the tables (k, choices of the parent, choices) of a group and its parent."""
+        return self._step(None, parent, group)
+
     def _step(self, table: Tensor | None, before: int, group: int) -> Tensor:
         """Return the tables (k, choices of the source, choices) of a group from those of its neighbour.
 
@@ -284,6 +305,51 @@ class _Path:
             if steps := [(group, before[group], group in ends) for group in order[1:] if group in through]:
                 paths.append(cls(source, steps))
         return paths
+
+
+@dataclass(frozen=True)
+class _Set:
+    """A table of three groups or more, of trees in which components are independent.
+
+    Args:
+        parts: for each tree with any of them its number, and a group of it, or a parent and a child.
+        target: (choices of the first part, those of all others together).
+        weight: of squared errors.
+    """
+
+    parts: Sequence[tuple[int, tuple[int, ...]]]
+    target: Tensor
+    weight: float
+
+    @classmethod
+    def of(cls, forest: Forest, groups: Sequence[int], shares: np.ndarray, weight: float) -> _Set | None:
+        """Return the table of some groups; None for one of many cells, or where a tree has others of them."""
+        parts = []
+        for number, tree in enumerate(forest.trees):
+            inside = tuple(group for group in tree if group in groups)
+            if len(inside) > 2 or (len(inside) == 2 and forest.parents[inside[1]] != inside[0]):
+                return None
+            if inside:
+                parts.append((number, inside))
+        if shares.size > MOST_IN_SET:
+            return None
+        axes = [groups.index(group) for _, inside in parts for group in inside]
+        rows = math.prod(forest.layout.groups[group] for group in parts[0][1])
+        return cls(parts, torch.from_numpy(shares.transpose(axes).reshape(rows, -1)).float(), weight)
+
+    def made(self, weights: Tensor, every: Tensor, spans: Sequence[slice], walks: Mapping[int, _Walk]) -> Tensor:
+        """Return the table of all components, of the shape of the target.
+
+        Args:
+            weights: (k,) of the components.
+            every: (k, width) their shares of choices.
+        """
+        first, *others = (
+            every[:, spans[inside[0]]] if len(inside) == 1 else walks[number].pair(*inside).flatten(1)
+            for number, inside in self.parts
+        )
+        rest = functools.reduce(lambda one, other: (one[:, :, None] * other[:, None]).flatten(1), others)
+        return (weights[:, None] * first).T @ rest
 
 
 @dataclass(frozen=True)

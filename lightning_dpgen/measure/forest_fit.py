@@ -159,7 +159,8 @@ def _doubt(forest: Forest, clear: Forest, labels: int) -> float:
 
 def _has_more(forest: Forest, tables: NoisyTables) -> bool:
     """Return whether components have anything to tell: groups that surely go together beside those of edges, or labels."""
-    return tables.label is not None or any(pair not in forest.edges for pair in forest.estimates)
+    more = tables.label is not None or tables.sets
+    return bool(more) or any(pair not in forest.edges for pair in forest.estimates)
 
 
 def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> float:

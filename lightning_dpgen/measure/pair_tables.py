@@ -27,6 +27,8 @@ class NoisyTables:
         label: the group by whose choices counts are told apart; None where there is one table of each, of all records.
         deviations: standard deviations of tables that other counts have made more exact, by their groups (`sharpened`).
         ordered: for each group, how many of its first choices are in an order (`Layout.ordered`); empty for none.
+        sets: counts of three groups or more, an axis for each; of all records, whatever their label.
+        set_deviation: standard deviation of the noise of a number of those.
     """
 
     singles: Mapping[int, np.ndarray]
@@ -37,6 +39,8 @@ class NoisyTables:
     label: int | None = None
     deviations: Mapping[tuple[int, ...], float] = field(default_factory=dict)
     ordered: Sequence[int] = ()
+    sets: Mapping[tuple[int, ...], np.ndarray] = field(default_factory=dict)
+    set_deviation: float = 0.0
 
     @property
     def labels(self) -> int:

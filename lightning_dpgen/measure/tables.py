@@ -29,6 +29,7 @@ from lightning_dpgen.measure.crossings import (
 )
 from lightning_dpgen.measure.first_draw import put_shares_right
 from lightning_dpgen.measure.forest_edges import MOST_CELLS, Forest
+from lightning_dpgen.measure.forest_errors import MOST_IN_SET
 from lightning_dpgen.measure.forest_fit import fit_forest
 from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
@@ -59,8 +60,8 @@ _WORTH, _MOST_BY_LABEL = 0.25, 4_000_000
 # The weight of components is chosen by noise that is split off, so many of its deviations.
 _PART = 0.7
 # Bytes of a fit, as measured: in any case, for each cell of the tables, which are there several times while their noise is
-# split, and at most for each component and cell of neighbours in trees.
-_BYTES_ANYWAY, _BYTES_OF_CELL, _BYTES_IN_TREES = 200 << 20, 60, 8
+# split, and at most for each component and cell of neighbours in trees, and of sets of three groups or more.
+_BYTES_ANYWAY, _BYTES_OF_CELL, _BYTES_IN_TREES, _BYTES_IN_SETS = 200 << 20, 60, 8, 16
 # Columns determine the label where they leave so little of the doubt about it, as the mixture says.
 _DOUBT = 0.1
 
@@ -135,10 +136,13 @@ class TableRecipe(Recipe):
 
     @property
     def crossings_line(self) -> str | None:
-        """In words what is chosen of columns that tell of the label together; None where nothing is."""
+        """In words what is chosen of columns that tell of the label together, or how to ask for more than pairs."""
+        layout = self.schema.layout
+        if layout.label is None and len(layout.groups) > 2 and not any(len(own) > 2 for own in self.asked):
+            return "what only three columns tell together is looked for in lists of data.workload alone: there is no label"
         if not (self.crossed and self.label_share):
             return None
-        count, label = count_crossings(self.schema.layout), list(self.schema.choices)[self.schema.layout.label]
+        count, label = count_crossings(layout), list(self.schema.choices)[layout.label]
         return (
             f"{CROSSINGS}, {EVIDENCE}: {min(CHOSEN, count)} of {count:,} twos and threes of columns, which tell of {label} "
             "together, and how much they tell of it"
@@ -271,7 +275,8 @@ class TableRecipe(Recipe):
         sizes = self.schema.layout.groups
         in_trees = min(sum(sizes) * max(sizes), MOST_CELLS * len(sizes) // 4)
         crossed = bytes_of_crossings(self.schema.layout) if self.crossed and self.label_share else 0
-        return _BYTES_ANYWAY + _BYTES_OF_CELL * cells + _BYTES_IN_TREES * self.k * in_trees + crossed
+        of_sets = _BYTES_IN_SETS * self.k * sum(own for own in self.cells_asked if own <= MOST_IN_SET)
+        return _BYTES_ANYWAY + _BYTES_OF_CELL * cells + _BYTES_IN_TREES * self.k * in_trees + of_sets + crossed
 
     def _measured(self, state: State) -> tuple[dict[str, Marginals], Mapping[str, Measured]]:
         """Return the tables that were measured, and what was found."""
@@ -296,8 +301,13 @@ class TableRecipe(Recipe):
         )
         if self.asked:
             own = measured[ASKED]
-            for groups, table in zip(self.asked, tables[ASKED].tables_of(own.sums), strict=True):
-                noisy = noisy.sharpened(groups, table.numpy(), own.deviation)
+            asked = dict(zip(self.asked, (table.numpy() for table in tables[ASKED].tables_of(own.sums)), strict=True))
+            for groups, table in asked.items():
+                noisy = noisy.sharpened(groups, table, own.deviation)
+            # A label that is drawn last follows from its regression.
+            last = self.schema.layout.label if self.label_share else None
+            sets = {groups: table for groups, table in asked.items() if len(groups) > 2 and last not in groups}
+            noisy = replace(noisy, sets=sets, set_deviation=own.deviation)
         return noisy
 
     def _fitted(self, state: State) -> tuple[Mixture, MadeUp | None]:

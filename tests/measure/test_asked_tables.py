@@ -85,3 +85,19 @@ def test_what_is_asked_for_is_closer_in_the_model():
     with pytest.warns(UserWarning):
         found = {asked: np.mean([distance(asked, seed) for seed in (1, 2)]) for asked in ((), ((0, 1),))}
     assert found[((0, 1),)] < 0.7 * found[()], found
+
+
+@pytest.mark.parametrize("asked, least, most", [(((4, 1, 0, 2),), 0.9, 1.0), ((), 0.0, 0.6)], ids=["asked", "not asked"])
+def test_records_have_what_only_the_columns_of_a_list_tell_together(asked, least, most):
+    """A column that follows from three others, of which no two tell of it: the parity of coins."""
+    torch.set_num_threads(1)
+    schema = schema_of({"columns": {f"c{i}": {"type": "boolean"} for i in range(5)}})
+    codes = np.random.default_rng(0).integers(2, size=(5000, 5)).astype(np.uint8)
+    codes[:, 4] = codes[:, 0] ^ codes[:, 1] ^ codes[:, 2]
+    recipe = TableRecipe(schema, 20, 5000, asked=asked)
+    account = Account(make_plan(recipe.specs(1.0), epsilon=2.0, delta=1e-6), stream=PrivateStream(0))
+    records = Records(schema, Encoded(np.zeros((5000, 0), np.float32), codes))
+    mixture = recipe.measure(records, torch.zeros(5000, dtype=torch.int64), account)
+    rows = mixture.sample(10_000, torch.Generator().manual_seed(0)).codes
+    assert least < np.mean(rows[:, 4] == rows[:, 0] ^ rows[:, 1] ^ rows[:, 2]) < most
+    assert (recipe.crossings_line is None) == bool(asked)

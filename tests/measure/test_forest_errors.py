@@ -12,6 +12,8 @@ from lightning_dpgen.measure.forest_errors import _IMPOSSIBLE, MixtureErrors
 from tests.measure.test_forest_edges import tables_of
 
 SIZES, EDGES, K = (3, 2, 4, 2, 3), [(0, 2), (1, 2), (1, 3)], 3
+# Tables of one or two neighbours of each tree, and of others, which are left out.
+FITTED, LEFT_OUT = [(4, 2, 0), (1, 4, 3)], [(0, 1, 3), (4, 0, 3)]
 
 
 def plain_errors(forest, tables, free, weights, roots, shared, tilts):
@@ -60,6 +62,10 @@ def plain_errors(forest, tables, free, weights, roots, shared, tilts):
         if len(pair) == 2 and forest.broken is not None:
             lost = torch.from_numpy(forest.broken[spans[pair[0]], spans[pair[1]]]).float()
             error = error + 0.5 * _IMPOSSIBLE * total / tables.pair_deviation * (made * lost).sum()
+    for groups in FITTED:
+        made = torch.einsum(f"{letters}->{''.join(letters[axis] for axis in groups)}", joint)
+        errors = made - torch.from_numpy(tables.sets[groups] / total).float()
+        error = error + (total / tables.set_deviation) ** 2 * errors.square().sum()
     return error, divergence
 
 
@@ -81,7 +87,14 @@ def test_errors_and_gradients_are_those_of_joint_tables(label, free, ruled):
             pairs={groups: own for groups, own in of_label.items() if len(groups) == 2},
         )  # fmt: skip
     deviations = {(0, 1): 3.0, (1, 2): 4.0, (3,): 2.0}
-    tables = dataclasses.replace(tables, single_deviation=7.0, pair_deviation=9.0, deviations=deviations)
+    shapes = {groups: [SIZES[group] for group in groups] for groups in (*FITTED, *LEFT_OUT)}
+    sets = {
+        groups: random.multinomial(5_000, np.full(np.prod(own), 1 / np.prod(own))).reshape(own)
+        for groups, own in shapes.items()
+    }
+    tables = dataclasses.replace(
+        tables, single_deviation=7.0, pair_deviation=9.0, deviations=deviations, sets=sets, set_deviation=6.0
+    )
     broken = None
     if ruled:
         broken = np.zeros((layout.width, layout.width), bool)
@@ -91,6 +104,7 @@ def test_errors_and_gradients_are_those_of_joint_tables(label, free, ruled):
     forest = Forest(layout, tables.of_all.shares(), {}, EDGES, broken=broken)
     assert sorted(map(len, forest.trees)) == [1, 4]
     errors = MixtureErrors(forest, tables, free)
+    assert len(errors.sets) == len(FITTED)
     generator = torch.Generator().manual_seed(0)
     weights, roots = torch.softmax(torch.randn(K, generator=generator), 0), torch.rand(layout.width, generator=generator)
     roots = errors.normed(roots)[0]
