@@ -139,7 +139,7 @@ class TableRecipe(Recipe):
         """In words what is chosen of columns that tell of the label together, or how to ask for more than pairs."""
         layout = self.schema.layout
         if layout.label is None and len(layout.groups) > 2 and not any(len(own) > 2 for own in self.asked):
-            return "what only three columns tell together is looked for in lists of data.workload alone: there is no label"
+            return "what only three columns tell together is looked for where their counts are asked for: there is no label"
         if not (self.crossed and self.label_share):
             return None
         count, label = count_crossings(layout), list(self.schema.choices)[layout.label]
