@@ -158,6 +158,51 @@ def test_a_sum_or_a_distance_that_is_given_tells_of_its_parts(network):
         assert chisquare(seen[likely], expected[likely] / expected.sum() * seen.sum()).pvalue > 1e-4
 
 
+WIDE = {
+    "sum": ["t = a + b + c"],
+    "sum with a difference": ["t = a - b + 2 * c"],
+    "sum of sums": ["t = a + b", "u = t + c"],
+    "sum and order": ["t = a + b + c", "a <= b"],
+    "sum and condition": ["t = a + b + c", "a = 0 if k = x"],
+    "order of a sum": ["a + b <= c"],
+    "hours and minutes": ["t = 100 * h + m"],
+    "product": ["t = h * a"],
+    "order under a condition": ["a + b <= c if k = x", "c < a if k = y"],
+}
+
+
+@pytest.mark.parametrize("constraints", WIDE.values(), ids=WIDE)
+def test_what_some_row_has_is_completed_though_the_model_hardly_makes_it(constraints, monkeypatch):
+    """Rows are drawn evenly from all that keep the rules, and the model has nearly all of its mass elsewhere."""
+    monkeypatch.setattr(rejection, "_ROUNDS_GIVEN", 6)
+    highs, random = {"a": 500, "b": 500, "c": 1000, "h": 23, "m": 59, "t": 99_999, "u": 99_999}, np.random.default_rng(5)
+    derived = [text.split()[0] for text in constraints if text[:4] in ("t = ", "u = ")]
+    columns = {name: {"type": "number", "decimals": 2, "low": 0, "high": high, "bins": 8} for name, high in highs.items()}
+    columns |= {name: {"type": "integer", "low": 0, "high": highs[name], "bins": 8} for name in "hm"}
+    columns["t"]["low"] = -500
+    columns = {name: own for name, own in columns.items() if name not in "tu" or name in derived}
+    columns["k"] = {"type": "category", "values": ["x", "y", "z"]}
+    schema = schema_of({"constraints": constraints, "columns": columns})
+    network = shares(schema)
+    network.means.fill_(1e-6)
+    network.means[:, [span.start for span in schema.layout.spans]] = 1.0
+    whole = pd.DataFrame({name: random.integers(0, highs[name], 20_000, endpoint=True) for name in "abchm"})
+    whole["a"] = whole["a"].where(whole["a"] > 250, 0)
+    whole["k"] = random.choice(list("xyz"), len(whole))
+    for text in constraints[: len(derived)]:
+        whole = whole.eval(text)
+    batch = pa.RecordBatch.from_pandas(whole[list(columns)], preserve_index=False)
+    whole = batch.filter(pa.array(schema.rules.kept(batch))).to_pandas().head(40)
+    assert len(whole) == 40
+    known = random.random(whole.shape) < 0.4
+    # A total alone, too.
+    known[:10] = np.isin(whole.columns, derived or ["a"])
+    some = whole.astype(object).where(known, None)
+    found = release_of(network).complete(some, seed=1)
+    assert schema.rules.kept(pa.RecordBatch.from_pandas(found, preserve_index=False)).all()
+    assert (found.where(known) == whole.where(known)).to_numpy()[known].all()
+
+
 def test_absent_columns_and_empty_cells_are_filled_and_words_for_missing_stay():
     release = release_of(forest(RULES, TREES))
     found = release.complete(pd.DataFrame({"b": ["?", "", None, "7.25"], "closed": ["never", "", "true", None]}), seed=1)
