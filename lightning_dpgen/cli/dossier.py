@@ -10,7 +10,7 @@ from pathlib import Path
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.files import read_certificate
-from lightning_dpgen.release.folder import lies_in_release, release_folder
+from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release, release_folder
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -82,5 +82,5 @@ def _place(name: str, ending: str) -> Path:
     if not place.parent.is_dir():
         raise UsageError(f"-o {place}: there is no folder {place.parent}")
     if lies_in_release(place):
-        raise UsageError(f"-o {place}: lies in a release, whose files its certificate lists; choose another folder")
+        raise UsageError(f"-o {place}: {IN_RELEASE}")
     return place

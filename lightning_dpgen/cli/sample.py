@@ -30,7 +30,7 @@ from lightning_dpgen.release.description import (
     schema_in,
 )
 from lightning_dpgen.release.files import PROJECTED
-from lightning_dpgen.release.folder import lies_in_release, release_folder
+from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release, release_folder
 from lightning_dpgen.release.tables import FORMATS, OF_BASKETS, OF_FOLDERS
 from lightning_dpgen.release.workbook import MOST_ROWS_OF_A_SHEET, SHEET, check_sheet
 from lightning_dpgen.sampling.errors import BadRecords
@@ -244,8 +244,7 @@ def _place(name: str, table: str | None) -> Place:
     # Other databases are no files.
     path = name if "://" not in name else file if is_file and system.startswith(_IN_FILES) else None
     if path is not None and lies_in_release(place_of(path)):
-        said = "lies in a release, whose files its certificate lists; choose another folder"
-        raise UsageError(f"-o {without_passwords(name)}: {said}")
+        raise UsageError(f"-o {without_passwords(name)}: {IN_RELEASE}")
     if "://" in name:
         if not table:
             raise UsageError(f"-o {without_passwords(name)}: give its new table a name, as in --table people")

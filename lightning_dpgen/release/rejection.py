@@ -223,8 +223,8 @@ def draw_given(
     others, records are drawn for all rows of the same cells until they have these.
 
     Returns:
-        The rows, or None where some cannot be completed; and by its place each row that the constraints do not allow, or for
-        which nothing was found that keeps them, and why.
+        The rows, or None where some cannot be completed; and by its place each of these, which the constraints do not allow
+        or for which nothing was found that keeps them, and why.
 
     Raises:
         TooRare: naming a row, if another network makes too few records that have what is given.
@@ -264,7 +264,7 @@ def draw_given(
             break
     for row in left.tolist():
         broken = schema.rules.broken_most(part.values.filter(pa.array(rows == row)))
-        refused[row] = f"no values of the other cells were found with which it keeps all constraints, and most broke {broken}"
+        refused[row] = f"no values of its other cells were found that keep all constraints, and most broke {broken}"
     return None if refused else _joined(parts)[np.argsort(np.concatenate(places))], refused
 
 

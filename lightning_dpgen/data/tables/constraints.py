@@ -52,6 +52,7 @@ class Constraint(ABC):
         Args:
             known: by column the rows (n,) whose value must stay.
         """
+        return
 
     def kinds(self, rows: Rows) -> list[np.ndarray]:
         """Return whole numbers (n,), in which places of single columns differ that the constraint does not treat alike.
@@ -265,10 +266,12 @@ class Comparison(Constraint):
                         way = np.where(slope * lacking > 0, np.maximum(high - numbers, 0), np.minimum(low - numbers, 0))
                         ways[column.name] = np.where(open_rows[column.name] & np.isfinite(slope), way, 0), slope
         reach = np.sum([np.abs(np.where(way == 0, 0.0, way * slope)) for way, slope in ways.values()], axis=0)
-        share = np.minimum(np.abs(lacking) / np.where(reach > 0, reach, np.inf), 1.0)
+        # A row in which a term divides by 0 lacks nothing.
+        fine = np.isfinite(lacking) & (reach > 0)
+        share = np.where(fine, np.minimum(np.abs(lacking) / np.where(fine, reach, 1.0), 1.0), 0.0)
         for name, (way, _) in ways.items():
-            moved = way * share
-            rows[name][0][:] += np.rint(moved).astype(rows[name][0].dtype) if rows[name][0].dtype.kind == "i" else moved
+            numbers = rows[name][0]
+            numbers += np.rint(way * share).astype(numbers.dtype) if numbers.dtype.kind == "i" else way * share
 
     def _compute(self, rows: Rows, where: np.ndarray) -> None:
         """Set the first column to what the others say, in marked rows (n,): missing if one of them is."""

@@ -240,7 +240,7 @@ class GivenRows:
         return f"{self.source.where}, {self.source.place(int(self.numbers[row]))}"
 
     def refusal(self, problems: Mapping[int, str]) -> BadRecords:
-        """Return the error about rows that cannot be completed, each with why: rows of the same reason are told together."""
+        """Return the error about rows that cannot be completed, and why: rows of the same reason are told together."""
         alike: dict[str, list[int]] = {}
         for row, problem in sorted(problems.items()):
             alike.setdefault(problem, []).append(row)

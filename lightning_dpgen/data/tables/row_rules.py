@@ -338,8 +338,8 @@ class RowRules:
     def contradicted(self, cells: Cells) -> Iterator[tuple[int, str, str]]:
         """Yield each row that breaks a declared constraint by given values alone, one of its columns, and what is wrong.
 
-        Of constraints about the same columns the first that a row breaks is told, as the order of two dates and not also the
-        distance that the schema derives from it.
+        The first that a row breaks of constraints about the same columns is told, such as the order of two dates, and not
+        also the distance between them.
         """
         told = defaultdict[int, list[set[str]]](list)
         rows = {name: self.places_of(name, cells) for name in _names(self._declared) if name in cells}

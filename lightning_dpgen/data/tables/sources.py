@@ -27,7 +27,6 @@ from lightning_dpgen.data.tables.localized import Localized
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.sampling.errors import BadRecords
 
-
 # The question where one column stands in the place of several, and signs that may then be the separator of a file.
 OTHER_SEPARATOR = "; is it another separator than the schema's?"
 _SEPARATORS = re.compile(r"[,;|\t]")
