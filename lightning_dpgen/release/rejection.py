@@ -270,8 +270,13 @@ def draw_given(
 
 def _any_choices(schema: Schema, allowed: torch.Tensor, each: int, generator: torch.Generator) -> np.ndarray:
     """Draw codes (n * each, groups) evenly among the choices that are allowed (n, width)."""
-    drawn = [torch.multinomial(allowed[:, span], each, True, generator=generator).ravel() for span in schema.layout.spans]
-    return torch.stack(drawn, dim=1).numpy()
+    codes = np.zeros((len(allowed) * each, len(schema.layout.spans)), np.int64)
+    for group, span in enumerate(schema.layout.spans):
+        own = allowed[:, span]
+        # Where constraints leave no choice at all, none is better than another.
+        own = torch.where(own.any(dim=1, keepdim=True), own, 1.0)
+        codes[:, group] = torch.multinomial(own, each, True, generator=generator).ravel().numpy()
+    return codes
 
 
 def _draw_alike(

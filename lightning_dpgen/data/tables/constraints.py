@@ -249,7 +249,7 @@ class Comparison(Constraint):
         open_rows = {column.name: broken & np.logical_not(known.get(column.name, False)) for column in self.movable}
         if self.operator == EQUAL:
             self._spread(rows, open_rows)
-        # What rounding or a product has left is taken by the finest column that can.
+        # The finest column comes last, since it can take what rounding or a product has left.
         for column in sorted(self.movable, key=lambda one: one.scale.unit if one.scale.whole else np.inf):
             self.solve(rows, column.name, open_rows[column.name] & ~self.holds(rows))
 
