@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.privacy.folders import place_of
-from lightning_dpgen.release.files import CERTIFICATE, read_certificate
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.files import read_certificate
+from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release, release_folder
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -38,7 +38,7 @@ def run(argv: Sequence[str]) -> int:
     # A mistake is told before what recomputes epsilon is imported.
     place = None
     if arguments.output is not None:
-        place = _place(arguments.output, arguments.release, _ENTRY if arguments.registry else _PAGE)
+        place = _place(arguments.output, _ENTRY if arguments.registry else _PAGE)
     certificate = read_certificate(arguments.release)
     with leaving_at_once():
         from lightning_dpgen.release.dossier import make_dossier
@@ -68,7 +68,7 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _place(name: str, release: Path, ending: str) -> Path:
+def _place(name: str, ending: str) -> Path:
     """Return where the dossier is written.
 
     Raises:
@@ -81,7 +81,6 @@ def _place(name: str, release: Path, ending: str) -> Path:
         raise UsageError(f"-o {place}: exists already; choose another name")
     if not place.parent.is_dir():
         raise UsageError(f"-o {place}: there is no folder {place.parent}")
-    folder = place.parent.resolve()
-    if folder == release.resolve() or (folder / CERTIFICATE).is_file():
-        raise UsageError(f"-o {place}: lies in a release, whose files its certificate lists; choose another folder")
+    if lies_in_release(place):
+        raise UsageError(f"-o {place}: {IN_RELEASE}")
     return place

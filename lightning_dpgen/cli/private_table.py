@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_dpgen.privacy.folders import owner_only, place_of
-from lightning_dpgen.release.files import CERTIFICATE
+from lightning_dpgen.release.folder import lies_in_release
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def private_place(name: str, release: Path, what: str, endings: tuple[str, ...] 
         raise UsageError(f"-o {output}: exists already; choose another name")
     if not output.parent.is_dir():
         raise UsageError(f"-o {output}: there is no folder {output.parent}")
-    place = output.parent.resolve()
-    if place.is_relative_to(release.resolve()) or any((own / CERTIFICATE).is_file() for own in (place, *place.parents)):
+    if output.parent.resolve().is_relative_to(release.resolve()) or lies_in_release(output):
         raise UsageError(
             f"-o {output}: lies in a release, which may be published, and {what} may not; choose another folder"
         )

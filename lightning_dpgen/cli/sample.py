@@ -30,7 +30,7 @@ from lightning_dpgen.release.description import (
     schema_in,
 )
 from lightning_dpgen.release.files import PROJECTED
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release, release_folder
 from lightning_dpgen.release.tables import FORMATS, OF_BASKETS, OF_FOLDERS
 from lightning_dpgen.release.workbook import MOST_ROWS_OF_A_SHEET, SHEET, check_sheet
 from lightning_dpgen.sampling.errors import BadRecords
@@ -39,6 +39,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 # Records to draw by default: a file of them, or a look.
 _WRITTEN, _SHOWN = 1000, 10
 _MOST, _MOST_PROCESSES = 10**9, 1024
+# Databases that are files.
+_IN_FILES = ("sqlite", "duckdb")
 _SQLITE = tuple(ending for ending in DATABASES if ending != ".duckdb")
 
 
@@ -238,6 +240,11 @@ def _place(name: str, table: str | None) -> Place:
     Raises:
         UsageError: if they may not.
     """
+    system, is_file, file = name.partition(":///")
+    # Other databases are no files.
+    path = name if "://" not in name else file if is_file and system.startswith(_IN_FILES) else None
+    if path is not None and lies_in_release(place_of(path)):
+        raise UsageError(f"-o {without_passwords(name)}: {IN_RELEASE}")
     if "://" in name:
         if not table:
             raise UsageError(f"-o {without_passwords(name)}: give its new table a name, as in --table people")

@@ -31,6 +31,7 @@ from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.nearest_word import suggest, suggest_file
 from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.privacy.plain_text import say_count
+from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compose import written
 from lightning_dpgen.specs.defaults import FEWEST_FOR_BINS, default_bins
@@ -149,6 +150,8 @@ def run(argv: Sequence[str]) -> int:
     output = place_of(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.schema.yaml")
     if output.exists():
         raise UsageError(f"-o {output}: exists already; choose another name")
+    if lies_in_release(output):
+        raise UsageError(f"-o {output}: {IN_RELEASE}")
     about: dict[str, Any] = {}
     notes: tuple[str, ...] = _NOTES
     try:

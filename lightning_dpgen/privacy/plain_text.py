@@ -70,18 +70,23 @@ def listed(values: Iterable[Any], most: int = 10) -> str:
     """Return names or values as a message lists them: as many as one line has room for, and how many more there are.
 
     Args:
-        values: at least one; text that is long, or cannot be printed, is cut and in quotes.
+        values: at least one; text that is long, or cannot be printed, is cut and in quotes. Text with a comma is in quotes.
         most: how many are listed, at most.
 
     Example:
         >>> listed(["age", "sex"]), listed(range(2000), most=3)
         ('age, sex', '0, 1, 2 and 1,997 more')
+        >>> listed(["name, first", "sex"])
+        "'name, first', sex"
     """
     values = list(values)
     parts: list[str] = []
     for value in values[:most]:
         text = str(value)
-        text = text if text.isprintable() and len(text) <= _LETTERS else f"{repr(text)[: _LETTERS - 3]}..."
+        if not text.isprintable() or len(text) > _LETTERS:
+            text = f"{repr(text)[: _LETTERS - 3]}..."
+        elif "," in text and text[0] not in "'\"":
+            text = repr(text)
         if parts and len(", ".join([*parts, text])) > _ROOM:
             break
         parts.append(text)

@@ -12,6 +12,16 @@ RELEASE = "release"
 WARNINGS = "warnings.json"
 
 
+# Why a new file is refused where `lies_in_release`.
+IN_RELEASE = "lies in a release, whose files its certificate lists; choose another folder"
+
+
+def lies_in_release(place: Path) -> bool:
+    """Tell whether a new file would lie in a release, whose certificate lists its files: `verify` refuses any other one."""
+    folder = place.absolute().parent.resolve()
+    return any((own / CERTIFICATE).is_file() for own in (folder, *folder.parents))
+
+
 def release_folder(path: str | Path) -> Path:
     """Return the folder of a release, given it or the folder of the run that holds it.
 

@@ -15,7 +15,6 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.given import GivenRows
 from lightning_dpgen.data.tables.kept_values import draw_kept_values
-from lightning_dpgen.data.tables.row_rules import with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.value_set import ValueSet
 from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
@@ -31,7 +30,8 @@ FIRST_LOOK = 1_000_000
 # Records that break a constraint are drawn anew so often, and repaired then.
 _ROUNDS = 20
 # Given rows that break a constraint are filled anew so often. After the first rounds no choice is drawn with which no row
-# keeps the constraints, and several records are tried for each row; in the last rounds they are repaired.
+# keeps the constraints, and several records are tried for each row; in the last rounds they are repaired, and in the very
+# last one any choices are drawn.
 _ROUNDS_GIVEN, _NARROWED, _REPAIRED, _TRIED_EACH = 40, 1, 3, 50
 # Conditions that have the logarithm of a smaller chance are never fulfilled: no share of a model is so small.
 _LEAST_CHANCE = math.log(1e-20)
@@ -216,33 +216,41 @@ def draw_balanced(
 
 def draw_given(
     mixture: Mixture, given: GivenRows, generator: torch.Generator, random: np.random.Generator, shown: Stage
-) -> Drawn:
+) -> tuple[Drawn | None, dict[int, str]]:
     """Draw the other cells of given rows, so that all rows keep the declared constraints; they stay in their order.
 
     Each row has the model's distribution given its cells. Networks that `is_conditional` draw every row by its own. Of
     others, records are drawn for all rows of the same cells until they have these.
 
+    Returns:
+        The rows, or None where some cannot be completed; and by its place each of these, which the constraints do not allow
+        or for which nothing was found that keeps them, and why.
+
     Raises:
-        BadRecords: naming the rows that the constraints do not allow, or for which nothing was found that keeps them.
         TooRare: naming a row, if another network makes too few records that have what is given.
     """
     if not is_conditional(mixture.network):
         return _draw_alike(mixture, given, generator, random, shown)
     schema, sampler = mixture.network.schema, ConditionalSampler(mixture.network, mixture.weights)
     allowed, left, values = torch.from_numpy(given.allowed()), np.arange(len(given)), None
-    parts, places, each = [], [], 1
+    parts, places, each, refused = [], [], 1, dict[int, str]()
     for turn in range(_ROUNDS_GIVEN):
         if turn == _NARROWED:
             narrowed = given[left].narrowed()
-            if narrowed.impossible:
-                raise given[left].refusal(narrowed.impossible)
             allowed[left] = torch.from_numpy(narrowed.allowed)
             values = dict(zip(left.tolist(), narrowed.left, strict=True))
+            refused = {int(left[row]): problem for row, problem in narrowed.impossible.items()}
+            left = np.setdiff1d(left, list(refused))
+            if not len(left):
+                break
         if turn >= _NARROWED:
             each = max(1, min(_TRIED_EACH, block_rows(schema.layout) // len(left)))
         rows = np.repeat(left, each)
         some = given[rows]
         part = Drawn(sampler.draw(allowed[left], torch.arange(len(left)).repeat_interleave(each), generator))
+        if turn == _ROUNDS_GIVEN - 1:
+            # The only way may be one that the model hardly makes.
+            part = Drawn(Encoded(part.encoded.units, _any_choices(schema, allowed[left], each, generator)))
         part, kept = _completed(part, some, schema, random)
         if turn >= _ROUNDS_GIVEN - _REPAIRED:
             part, kept = _repaired(part, some, [values[row] for row in rows], schema, random)
@@ -254,28 +262,39 @@ def draw_given(
         left = np.setdiff1d(left, fine)
         if not len(left):
             break
-    if len(left):
-        raise given[left].refusal(
-            dict.fromkeys(range(len(left)), "no values were found with which it keeps all constraints: leave more empty")
-        )
-    return _joined(parts)[np.argsort(np.concatenate(places))]
+    for row in left.tolist():
+        broken = schema.rules.broken_most(part.values.filter(pa.array(rows == row)))
+        refused[row] = f"no values of its other cells were found that keep all constraints, and most broke {broken}"
+    return None if refused else _joined(parts)[np.argsort(np.concatenate(places))], refused
+
+
+def _any_choices(schema: Schema, allowed: torch.Tensor, each: int, generator: torch.Generator) -> np.ndarray:
+    """Draw codes (n * each, groups) evenly among the choices that are allowed (n, width)."""
+    codes = np.zeros((len(allowed) * each, len(schema.layout.spans)), np.int64)
+    for group, span in enumerate(schema.layout.spans):
+        own = allowed[:, span]
+        # Where constraints leave no choice at all, none is better than another.
+        own = torch.where(own.any(dim=1, keepdim=True), own, 1.0)
+        codes[:, group] = torch.multinomial(own, each, True, generator=generator).ravel().numpy()
+    return codes
 
 
 def _draw_alike(
     mixture: Mixture, given: GivenRows, generator: torch.Generator, random: np.random.Generator, shown: Stage
-) -> Drawn:
+) -> tuple[Drawn | None, dict[int, str]]:
     """Draw the rows of the same cells together, by rejection."""
-    schema, alike, parts = mixture.network.schema, given.alike(), []
+    schema, alike, parts, refused = mixture.network.schema, given.alike(), [], dict[int, str]()
     step = block_rows(schema.layout)
     for rows in alike:
         first = given[rows[:1]]
         if impossible := first.narrowed().impossible:
-            raise first.refusal(impossible)
+            refused |= dict.fromkeys(rows.tolist(), impossible[0])
+            continue
         allowed = torch.from_numpy(first.allowed())
         wanted = Wanted(allowed, allowed.double(), given=first)
         said = f"{first.place(0)}: what is given, which a {mixture.network.kind} makes by chance alone"
         parts.append(draw_fitting(mixture, len(rows), len(rows), step, said, wanted, generator, random, shown))
-    return _joined(parts)[np.argsort(np.concatenate(alike))]
+    return None if refused else _joined(parts)[np.argsort(np.concatenate(alike))], refused
 
 
 def _fitting(part: Drawn, schema: Schema, wanted: Wanted, random: np.random.Generator) -> Drawn:
@@ -309,10 +328,9 @@ def _repaired(
     random: np.random.Generator,
 ) -> tuple[Drawn, np.ndarray]:
     """Return records moved to what is left of their cells, and which (n,) keep the constraints then."""
-    values = schema.values(part.encoded, random, given.moved(part.values, left))
-    values, _ = schema.rules.repaired(values)
-    # Given cells stay, whatever was repaired.
-    values = pa.record_batch({name: with_cells(name, values.column(name), given.cells) for name in values.schema.names})
+    # As the model draws them: a part for which a given sum was solved may be at its bound.
+    values = schema.values(part.encoded, random, given.moved(schema.values(part.encoded, random), left))
+    values, _ = schema.rules.repaired(values, given.known)
     return Drawn(part.encoded, values), schema.rules.kept(values, given.known)
 
 

@@ -262,8 +262,9 @@ class Release:
 
         Raises:
             ValueError: for a release of other records than a table.
-            BadRecords: for columns that the schema has not, and cells that it does not allow or that contradict each other:
-                the first of them, by row and column. Nothing is drawn then.
+            BadRecords: for columns that the schema has not, and cells that it does not allow or that contradict each other,
+                the first few of them by row and column; nothing is drawn then. For rows that no values were found to
+                complete, all together.
             TooRare: for a row that another kind of model makes too rarely.
 
         Example:
@@ -285,16 +286,26 @@ class Release:
         return GivenRows.read(rows, self.schema)
 
     def completed(self, given: GivenRows, seed: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Complete given rows (`complete`), a block at a time."""
+        """Complete given rows (`complete`), a block at a time; there is one without rows where none is given.
+
+        Raises:
+            BadRecords: at the end, naming all rows that cannot be completed. No block is yielded after the first of them.
+        """
         _, seed = _checked(len(given), seed)
         seed = secrets.randbelow(_SEEDS) if seed is None else seed
-        step = block_rows(self.schema.layout)
+        step, refused = block_rows(self.schema.layout), dict[int, str]()
+        if not len(given):
+            yield pa.record_batch([pa.array([], field.type) for field in given.arrow], schema=given.arrow)
         with pace.stage("completing rows", len(given), alone=True) as shown:
             for start in range(0, len(given), step):
                 generator, random = block_streams(seed, start // step)
                 some = given[np.arange(start, min(start + step, len(given)))]
-                values = draw_given(self._mixture, some, generator, random, shown).values
-                yield some.completed(self.schema.with_fakes(values, random, start))
+                drawn, problems = draw_given(self._mixture, some, generator, random, shown)
+                refused |= {start + row: problem for row, problem in problems.items()}
+                if drawn is not None and not refused:
+                    yield some.completed(self.schema.with_fakes(drawn.values, random, start))
+        if refused:
+            raise given.refusal(refused)
 
     def table(self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None) -> pa.Table:
         """Draw the same records as a table of Arrow, with the columns of a Parquet file."""

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from lightning_dpgen.release.files import CERTIFICATE
-from lightning_dpgen.release.folder import RELEASE
+from lightning_dpgen.release.folder import IN_RELEASE, RELEASE, lies_in_release
 from lightning_dpgen.specs.usage_error import UsageError
 
 PRIVATE = "private"
@@ -29,6 +29,8 @@ def check_run_dir(root: Path) -> None:
     if (release / CERTIFICATE).is_file():
         remove_blocks(root)
         raise UsageError(f"run_dir={root}: holds a finished release already; choose another run_dir")
+    if lies_in_release(release):
+        raise UsageError(f"run_dir={root}: {IN_RELEASE}")
     if os.path.lexists(release):
         raise UsageError(
             f"run_dir={root}: {RELEASE} is {kind_of_place(release)} and no finished release, where one is put when it is "

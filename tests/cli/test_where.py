@@ -24,6 +24,7 @@ from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.number_arguments import show
 from lightning_dpgen.release import blocks, rejection
 from lightning_dpgen.release.blocks import block_rows, block_streams
+from lightning_dpgen.release.description import conditions_on
 from lightning_dpgen.release.rejection import TooRare, check_rate
 from lightning_dpgen.release.sampler import Release
 
@@ -170,6 +171,29 @@ BAD = {
 def test_bad_conditions(where, words):
     with pytest.raises(ValueError, match=words):
         release_of(TABLE).sample(3, where=where)
+
+
+OF_NUMBERS = {
+    "integer": (0, 9), "number": (0, 9), "date": ("2020-01-01", "2020-12-31"), "time": ("00:00", "23:59"),
+    "datetime": ("2020-01-01T00:00", "2020-12-31T00:00"),
+}  # fmt: skip
+FIELDS = [
+    {"type": "category", "values": ["x", "y"]}, {"type": "boolean"}, {"type": "category", "values": [1, 2]},
+    *({"type": kind, "low": low, "high": high, "bins": 2} for kind, (low, high) in OF_NUMBERS.items()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", FIELDS, ids=lambda fields: fields["type"])
+def test_the_word_missing_in_the_place_of_a_value_is_told_how_to_ask(fields):
+    columns = [column_of("a b", fields | {"missing": True}), column_of("c", fields)]
+    schema = TableSchema(tuple(columns))
+    for sign, said in (("=", "is missing"), ("!=", "is not missing")):
+        with pytest.raises(ValueError, match=f"; ask for missing values by '`a b` {said}'$"):
+            conditions_on(schema, [f"a b{sign}Missing"])
+        assert conditions_on(schema, [f"`a b` {said}"])
+        with pytest.raises(ValueError) as error:
+            conditions_on(schema, [f"c{sign}missing"])
+        assert "ask for" not in str(error.value)
 
 
 @pytest.mark.parametrize("schema", [ImageSchema(2, 2, levels=1), *[pair[0] for pair in list(SCHEMAS.values())[1:]]])

@@ -17,6 +17,7 @@ from scipy.stats import chisquare
 from lightning_dpgen import BadRecords, load_release
 from lightning_dpgen.api import schema_of
 from lightning_dpgen.cli.main import main
+from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.forests import StackedForests
@@ -30,6 +31,8 @@ from lightning_dpgen.release.sampler import Release, write_model
 from lightning_dpgen.release.tables import write_table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
+from constraint_kinds import KINDS, rows_that_keep
+from constraint_kinds import schema_of as of_few_values
 from random_tables import records, schemas
 
 RULES = schema_of({
@@ -158,6 +161,67 @@ def test_a_sum_or_a_distance_that_is_given_tells_of_its_parts(network):
         assert chisquare(seen[likely], expected[likely] / expected.sum() * seen.sum()).pvalue > 1e-4
 
 
+WIDE = {
+    "sum": ["t = a + b + c"],
+    "sum with a difference": ["t = a - b + 2 * c"],
+    "sum of sums": ["t = a + b", "u = t + c"],
+    "sum and order": ["t = a + b + c", "a <= b"],
+    "sum and condition": ["t = a + b + c", "a = 0 if k = x"],
+    "order of a sum": ["a + b <= c"],
+    "hours and minutes": ["t = 100 * h + m"],
+    "product": ["t = h * a"],
+    "order under a condition": ["a + b <= c if k = x", "c < a if k = y"],
+}
+
+
+@pytest.mark.parametrize("constraints", WIDE.values(), ids=WIDE)
+def test_what_some_row_has_is_completed_though_the_model_hardly_makes_it(constraints, monkeypatch):
+    """Rows are drawn evenly from all that keep the rules, and the model has nearly all of its mass elsewhere."""
+    monkeypatch.setattr(rejection, "_ROUNDS_GIVEN", 6)
+    highs, random = {"a": 500, "b": 500, "c": 1000, "h": 23, "m": 59, "t": 99_999, "u": 99_999}, np.random.default_rng(5)
+    derived = [text.split()[0] for text in constraints if text[:4] in ("t = ", "u = ")]
+    columns = {name: {"type": "number", "decimals": 2, "low": 0, "high": high, "bins": 8} for name, high in highs.items()}
+    columns |= {name: {"type": "integer", "low": 0, "high": highs[name], "bins": 8} for name in "hm"}
+    columns["t"]["low"] = -500
+    columns = {name: own for name, own in columns.items() if name not in "tu" or name in derived}
+    columns["k"] = {"type": "category", "values": ["x", "y", "z"]}
+    schema = schema_of({"constraints": constraints, "columns": columns})
+    whole = pd.DataFrame({name: random.integers(0, highs[name], 20_000, endpoint=True) for name in "abchm"})
+    whole["a"] = whole["a"].where(whole["a"] > 250, 0)
+    whole["k"] = random.choice(list("xyz"), len(whole))
+    for text in constraints[: len(derived)]:
+        whole = whole.eval(text)
+    batch = pa.RecordBatch.from_pandas(whole[list(columns)], preserve_index=False)
+    whole = batch.filter(pa.array(schema.rules.kept(batch))).to_pandas().head(40)
+    assert len(whole) == 40
+    known = random.random(whole.shape) < 0.4
+    # A total alone, too.
+    known[:10] = np.isin(whole.columns, derived or ["a"])
+    check_completed(schema, whole, known)
+
+
+@pytest.mark.parametrize("constraint", [*KINDS["sum"], *KINDS["condition on a computed one"]])
+def test_any_row_of_few_values_is_completed_though_the_model_hardly_makes_it(constraint, monkeypatch):
+    """Rows are drawn evenly from all that keep the rule, by enumeration."""
+    monkeypatch.setattr(rejection, "_ROUNDS_GIVEN", 6)
+    schema, random = of_few_values([constraint]), np.random.default_rng(1)
+    codes = random.permutation(rows_that_keep(schema))[:12]
+    rows = schema.values(Encoded(np.zeros((len(codes), 0), np.float32), codes), random)
+    whole = rows.filter(pa.array(schema.rules.kept(rows))).to_pandas()
+    check_completed(schema, whole, random.random(whole.shape) < 0.5)
+
+
+def check_completed(schema, whole, known):
+    """Complete rows of which some cells are known, by a model that has nearly all of its mass on the first choices."""
+    network = shares(schema)
+    network.means.fill_(1e-6)
+    network.means[:, [span.start for span in schema.layout.spans]] = 1.0
+    whole = whole.astype(object).where(whole.notna(), "missing")
+    found = release_of(network).complete(whole.where(known, None), seed=1)
+    assert schema.rules.kept(pa.RecordBatch.from_pandas(found, preserve_index=False)).all()
+    assert (found.astype(object).where(found.notna(), "missing") == whole).to_numpy()[known].all()
+
+
 def test_absent_columns_and_empty_cells_are_filled_and_words_for_missing_stay():
     release = release_of(forest(RULES, TREES))
     found = release.complete(pd.DataFrame({"b": ["?", "", None, "7.25"], "closed": ["never", "", "true", None]}), seed=1)
@@ -170,6 +234,13 @@ def test_absent_columns_and_empty_cells_are_filled_and_words_for_missing_stay():
     ids = release.complete(pd.DataFrame({"id": [7, None, 5]}), seed=1)["id"]
     assert ids.tolist() == [7, 2, 5]
     assert list(release.complete(pd.DataFrame({"a": []}), seed=1)) == ["id", *found.columns[1:]]
+
+
+@pytest.mark.parametrize("rows", [pd.DataFrame(index=list("uvw")), pa.table({"a": [1, 2, 3]}).select([])], ids=type)
+def test_rows_without_any_column_are_drawn(rows):
+    found = release_of(forest(RULES, TREES)).complete(rows, seed=1)
+    assert found["a"].between(0, 9).all() and len(found) == 3
+    assert not isinstance(rows, pd.DataFrame) or found.index.equals(rows.index)
 
 
 MOVING = parse_schema(
@@ -206,16 +277,32 @@ BAD = {
     "no total": ({"total": ["3", "4"], "a": [0, 1], "b": [3.0, 9.0]}, r"row 1.*breaks the constraint total = a \+ b"),
     "a rule of what is to be filled": ({"begin": ["", "2020-12-31"], "end": ["", "2020-01-01"]}, r"row 1.*begin <= end"),
     "no distance": ({"out": ["2021-06-01"], "end": ["2020-01-01"]}, r"row 0.*no row that has what is given keeps"),
+    "rows of all blocks": ({"out": ["", "2021-06-01"] * 2, "job": ""}, r"2 rows of 4 cannot.*: row 1[^,]*, row 3[^,]*: no"),
+    "another separator": ({"a;job": ["3;vet"]}, r"has a;job, not .*is it another separator than the schema's\?$"),
+    "no separator": ({"x;y": ["3;vet"]}, r"expected some of id, .*, job$"),
     "no column of the table": (np.zeros(3), "expected"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("rows", "said"), BAD.values(), ids=BAD)
-def test_rows_that_cannot_be_are_told_by_row_and_column(rows, said):
+def test_rows_that_cannot_be_are_told_by_row_and_column(rows, said, monkeypatch):
+    monkeypatch.setattr("lightning_dpgen.release.blocks.LARGEST_BLOCK", 2)
     release = release_of(forest(RULES, TREES))
     with pytest.raises(BadRecords, match=said) as error:
         release.complete(pd.DataFrame(rows) if isinstance(rows, dict) else rows)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_contradiction_is_told_once():
+    """The schema has the distance of two dates as a constraint beside their declared order."""
+    date = {"type": "date", "low": "2020-01-01", "high": "2020-12-31", "bins": 2}
+    columns = {"begin": date, "end": date | {"relative_to": "begin"}, "a": {"type": "boolean"}, "b": {"type": "boolean"}}
+    release = release_of(shares(schema_of({"constraints": ["begin <= end", "a = true if b = true"], "columns": columns})))
+    rows = pd.DataFrame({"begin": ["2020-02-02"] * 2, "end": ["2020-02-01"] * 2, "a": [True, False], "b": [True, True]})
+    with pytest.raises(BadRecords) as error:
+        release.complete(rows)
+    said = str(error.value)
+    assert said.count("breaks the constraint") == 3 and said.count("begin <= end") == 2 and said.count("a = true if") == 1
 
 
 def test_records_without_columns_and_scaled_numbers_cannot_be_given():
@@ -322,6 +409,9 @@ def test_on_the_command_line(tmp_path, capsys):
     lines = [line.split(",") for line in filled.read_text().splitlines()]
     assert [line[4] for line in lines] == ["a", "3", lines[2][4], "9"] and lines[1][5] == "?" and lines[2][8] == "cook"
     assert dpgen("--given", rows, "--seed", 1)[1] == filled.read_text()
+    rows.write_text("a,job\n")
+    assert dpgen("--given", rows)[1].splitlines() == [filled.read_text().splitlines()[0]] == dpgen("-n", 0)[1].splitlines()
+    rows.write_text("a,job,b\n3,vet,?\n,cook,\n9,,1.5\n")
     assert load_release(folder).complete(rows, seed=1)["a"].astype(str).tolist() == [line[4] for line in lines[1:]]
     parquet = tmp_path / "filled.parquet"
     assert dpgen("--given", rows, "-o", parquet, "--seed", 1)[0] == 0

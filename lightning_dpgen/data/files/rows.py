@@ -54,6 +54,11 @@ class FrameRows(RowSource):
         places = {name: at for at, name in enumerate(self.columns)}
         for start in range(0, len(self._frame), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
+            if not columns:
+                # Only a struct without fields has a number of rows then.
+                nothing = pa.array([{}] * len(self._frame.iloc[rows]), pa.struct([]))
+                yield pa.RecordBatch.from_struct_array(nothing)
+                continue
             read = {name: _values(self._frame.iloc[rows, places[name]], name) for name in columns}
             yield from alike_batches(read, self.where)
 

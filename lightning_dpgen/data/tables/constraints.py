@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -44,6 +45,14 @@ class Constraint(ABC):
     @abstractmethod
     def repair(self, rows: Rows, broken: np.ndarray) -> None:
         """Change rows that are marked as broken (n,), each of them alone, so that they keep it where that is possible."""
+
+    def repair_around(self, rows: Rows, known: Mapping[str, np.ndarray], broken: np.ndarray) -> None:
+        """Change values that are not known, in marked rows (n,), so that they keep it, where `repair` changes known ones.
+
+        Args:
+            known: by column the rows (n,) whose value must stay.
+        """
+        return
 
     def kinds(self, rows: Rows) -> list[np.ndarray]:
         """Return whole numbers (n,), in which places of single columns differ that the constraint does not treat alike.
@@ -103,6 +112,10 @@ class Term:
     def whole(self) -> bool:
         """True of a whole number of times one column."""
         return len(self.columns) == len(self.times) == 1 and self.factor == round(self.factor)
+
+    def led_by(self, name: str) -> Term:
+        """Return the same with a column that it has before all others."""
+        return replace(self, times=tuple(sorted(self.times, key=lambda column: column.name != name)))
 
     def value(self, rows: Rows, unit: int, leave_out: bool = False) -> np.ndarray:
         """Return the term (n,) in parts of which `unit` make 1; not a number where it divides by 0.
@@ -167,12 +180,16 @@ class Comparison(Constraint):
         return self.columns[0] if self.operator == EQUAL else None
 
     @property
-    def solvable(self) -> list[Numeric]:
-        """The columns besides the first that are in one term alone, and do not divide there."""
+    def movable(self) -> list[Numeric]:
+        """The columns that are in one term alone, and do not divide there."""
         terms = (*self.left.parts, *self.right.parts)
         often = Counter(column.name for term in terms for column in term.columns)
-        alone = {name for name, count in often.items() if count == 1} - {self.columns[0]}
-        return [column for term in terms for column in term.times if column.name in alone]
+        return [column for term in terms for column in term.times if often[column.name] == 1]
+
+    @property
+    def solvable(self) -> list[Numeric]:
+        """Those besides the first."""
+        return [column for column in self.movable if column.name != self.columns[0]]
 
     @property
     def whole(self) -> bool:
@@ -214,15 +231,47 @@ class Comparison(Constraint):
         _move(rows, smaller, larger, -1, strict, self._unit, broken & ~self.holds(rows))
 
     def solve(self, rows: Rows, name: str, where: np.ndarray) -> None:
-        """Change a column within its bounds, in marked rows (n,) that have all columns, so that both sides are equal."""
+        """Change a column within its bounds, in marked rows (n,) that have all columns, so that they keep it."""
         where = where & ~self._absent(rows)
-        for own, other in ((self.left, self.right), (self.right, self.left)):
+        # The side that is to be the larger one.
+        larger = {"<": 1, "<=": 1, ">": -1, ">=": -1}.get(self.operator, 0)
+        for own, other, side in ((self.left, self.right, -larger), (self.right, self.left, larger)):
             for part in own.parts:
-                column = next((column for column in part.times if column.name == name), None)
-                if column is not None:
-                    times = (column, *(one for one in part.times if one is not column))
+                if name in (column.name for column in part.times):
                     rest = (one for one in own.parts if one is not part)
-                    _move(rows, Sum((replace(part, times=times), *rest), own.constant), other, 0, False, self._unit, where)
+                    what, strict = Sum((part.led_by(name), *rest), own.constant), self.operator in ("<", ">")
+                    _move(rows, what, other, side, strict, self._unit, where)
+
+    def repair_around(self, rows: Rows, known: Mapping[str, np.ndarray], broken: np.ndarray) -> None:
+        broken = broken & ~self._absent(rows)
+        if not broken.any():
+            return
+        open_rows = {column.name: broken & np.logical_not(known.get(column.name, False)) for column in self.movable}
+        if self.operator == EQUAL:
+            self._spread(rows, open_rows)
+        # The finest column comes last, since it can take what rounding or a product has left.
+        for column in sorted(self.movable, key=lambda one: one.scale.unit if one.scale.whole else np.inf):
+            self.solve(rows, column.name, open_rows[column.name] & ~self.holds(rows))
+
+    def _spread(self, rows: Rows, open_rows: Mapping[str, np.ndarray]) -> None:
+        """Make both sides equal, by moving all columns in their rows (n,) by the same share of the way to their bounds."""
+        lacking = self.right.total(rows, 1) - self.left.total(rows, 1)
+        ways = dict[str, tuple[np.ndarray, np.ndarray]]()
+        for side, own in ((1, self.left), (-1, self.right)):
+            for part in own.parts:
+                for column in part.times:
+                    if column.name in open_rows:
+                        slope = side * part.led_by(column.name).value(rows, 1, leave_out=True) / column.scale.unit
+                        numbers, (low, high) = rows[column.name][0], column.limits
+                        way = np.where(slope * lacking > 0, np.maximum(high - numbers, 0), np.minimum(low - numbers, 0))
+                        ways[column.name] = np.where(open_rows[column.name] & np.isfinite(slope), way, 0), slope
+        reach = np.sum([np.abs(np.where(way == 0, 0.0, way * slope)) for way, slope in ways.values()], axis=0)
+        # A row in which a term divides by 0 lacks nothing.
+        fine = np.isfinite(lacking) & (reach > 0)
+        share = np.where(fine, np.minimum(np.abs(lacking) / np.where(fine, reach, 1.0), 1.0), 0.0)
+        for name, (way, _) in ways.items():
+            numbers = rows[name][0]
+            numbers += np.rint(way * share).astype(numbers.dtype) if numbers.dtype.kind == "i" else way * share
 
     def _compute(self, rows: Rows, where: np.ndarray) -> None:
         """Set the first column to what the others say, in marked rows (n,): missing if one of them is."""
@@ -306,6 +355,10 @@ class Implication(Constraint):
         self.conclusion.repair(rows, broken & given)
         for condition in self.conditions if self.both else ():
             condition.repair(rows, broken & ~given & ~condition.holds(rows))
+
+    def repair_around(self, rows: Rows, known: Mapping[str, np.ndarray], broken: np.ndarray) -> None:
+        given = self._given(rows)
+        self.conclusion.repair_around(rows, known, broken & given)
 
     def kinds(self, rows: Rows) -> list[np.ndarray]:
         return [own for part in (self.conclusion, *self.conditions) for own in part.kinds(rows)]

@@ -23,19 +23,17 @@ from lightning_dpgen.data.tables.localized import read_in_form
 from lightning_dpgen.data.tables.narrowing import Impossible
 from lightning_dpgen.data.tables.row_rules import Cells, with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.sources import written_source
+from lightning_dpgen.data.tables.sources import separator_advice, written_source
 from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
-from lightning_dpgen.data.tables.value_set import ValueSet
+from lightning_dpgen.data.tables.value_set import MISSING, ValueSet
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed, say_count
 from lightning_dpgen.sampling.errors import BadRecords
 
-# The word for a missing value that is given, where the schema has none of its own.
-_MISSING = "missing"
 # Numbers of more decimals than are declared, in words; a smaller relative difference is none.
 _ROUNDED, _NEAR = "more decimals than are declared", 1e-12
-# Problems that one message tells.
-_MOST_TOLD = 5
+# Problems that one message tells, and rows that it names for one of them.
+_MOST_TOLD, _MOST_PLACES = 5, 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,7 +79,7 @@ class GivenRows:
         Raises:
             MissingData: if there is no such file.
             BadRecords: for a column that the schema has not, and for cells that it does not allow, or that contradict a
-                declared constraint: the first of them, by row and column.
+                declared constraint: the first few of them, by row and column.
 
         Example:
             >>> from lightning_dpgen.data.tables.schema_file import parse_schema
@@ -93,7 +91,7 @@ class GivenRows:
         rows, columns = written_source(source, schema), {column.name: column for column in schema.columns}
         foreign = [name for name in rows.columns if name not in columns]
         if foreign:
-            near = suggest(foreign[0], columns)
+            near = separator_advice(rows, columns) or suggest(foreign[0], columns)
             raise BadRecords(
                 f"{rows.where} has {listed(foreign)}, not in the schema: expected some of {listed(columns)}{near}"
             )
@@ -194,8 +192,7 @@ class GivenRows:
     def moved(self, values: pa.RecordBatch, left: Sequence[Mapping[str, ValueSet]]) -> Cells:
         """Return the given cells, and of filled rows (n,) those whose values are not left to them, moved to the nearest."""
         rules, cells = self.schema.rules, dict(self.cells)
-        solved = {part for _, part, _ in rules.solved(self.cells)}
-        for name in {name for own in left for name in own} - solved - rules.derived - set(rules.relatives):
+        for name in {name for own in left for name in own} - rules.derived - set(rules.relatives):
             column = rules.columns[name]
             numbers, absent = column.numbers(values.column(name), True, Counter())
             for row, own in enumerate(left):
@@ -243,8 +240,19 @@ class GivenRows:
         return f"{self.source.where}, {self.source.place(int(self.numbers[row]))}"
 
     def refusal(self, problems: Mapping[int, str]) -> BadRecords:
-        """Return the error about rows, each with what is wrong with it."""
-        return _told([f"{self.place(row)}: {problem}" for row, problem in sorted(problems.items())])
+        """Return the error about rows that cannot be completed, and why: rows of the same reason are told together."""
+        alike: dict[str, list[int]] = {}
+        for row, problem in sorted(problems.items()):
+            alike.setdefault(problem, []).append(row)
+        reasons = []
+        for problem, rows in list(alike.items())[:_MOST_TOLD]:
+            places = [self.source.place(int(self.numbers[row])) for row in rows[:_MOST_PLACES]]
+            rest = f" and {len(rows) - len(places):,} more" * (len(rows) > len(places))
+            reasons.append(f"{', '.join(places)}{rest}: {problem}")
+        reasons += ["more reasons"] * (len(alike) > _MOST_TOLD)
+        told = f"{self.source.where}: {say_count(len(problems), 'row')} of {len(self):,} cannot be completed: "
+        advice = "; leave such a row out, or correct what is given in it"
+        return BadRecords(told + "; ".join(reasons) + advice)
 
     def _told(self, column: Modelled) -> tuple[np.ndarray, pa.Array]:
         """Return the rows of which the choice of a learned column is known, and what is learned of it there."""
@@ -370,7 +378,7 @@ def _read(
     while len(rows):
         some = values.take(pa.array(rows))
         if pa.types.is_string(some.type) and _takes_word(column):
-            some = pc.if_else(pc.equal(some, _MISSING), None, some)
+            some = pc.if_else(pc.equal(some, MISSING), None, some)
         try:
             if column.name in schema.forms:
                 some = read_in_form(some, schema.forms[column.name], missing)
@@ -448,7 +456,7 @@ def _joined(parts: Sequence[Iterable[Any]], kind: pa.DataType) -> tuple[np.ndarr
 def _takes_word(column: Modelled) -> bool:
     """Tell whether the word for a missing value has no other meaning in a column, and there is no other text for one."""
     values = column.present_names if isinstance(column, Category) else ()
-    return column.missing and column.missing_values == ("",) and _MISSING not in map(str.lower, values)
+    return column.missing and column.missing_values == ("",) and MISSING not in map(str.lower, values)
 
 
 def _made_up(column: Fake, parts: Sequence[pa.Array]) -> tuple[np.ndarray, pa.Array]:

@@ -25,7 +25,7 @@ from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.open_columns import KEYS, Open
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.sources import table_source
+from lightning_dpgen.data.tables.sources import OTHER_SEPARATOR, table_source
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.privacy.nearest_word import nearest, suggest
 from lightning_dpgen.privacy.plain_text import listed
@@ -279,7 +279,7 @@ def check_rows(rows: RowSource, schema: TableSchema, person: str | None = None) 
         elsewhere = rows.advice_on(missing) if missing else ""
         if missing and rows.unnamed and not elsewhere:
             elsewhere = f"; column {min(rows.unnamed.values())} has no name in the header"
-        single = "; is it another separator than the schema's?" if len(rows.columns) == 1 and len(needed) > 1 else ""
+        single = OTHER_SEPARATOR if len(rows.columns) == 1 and len(needed) > 1 else ""
         advice = "declare them in the schema, with type: drop those to leave out"
         raise BadRecords(
             f"{rows.where} {' and '.join(parts)}: expected the same columns; {advice}{elsewhere or single}{misspelled}"

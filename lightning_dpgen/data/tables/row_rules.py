@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -336,13 +336,20 @@ class RowRules:
         return kept
 
     def contradicted(self, cells: Cells) -> Iterator[tuple[int, str, str]]:
-        """Yield each row that breaks a declared constraint by given values alone, one of its columns, and what is wrong."""
+        """Yield each row that breaks a declared constraint by given values alone, one of its columns, and what is wrong.
+
+        The first that a row breaks of constraints about the same columns is told, such as the order of two dates, and not
+        also the distance between them.
+        """
+        told = defaultdict[int, list[set[str]]](list)
         rows = {name: self.places_of(name, cells) for name in _names(self._declared) if name in cells}
         for constraint in self._declared:
             if all(name in cells for name in constraint.columns):
                 sure = np.logical_and.reduce([cells[name][0] for name in constraint.columns])
-                for row in np.flatnonzero(sure & ~constraint.holds(rows)):
-                    yield int(row), constraint.columns[0], self._told(constraint, int(row), rows)
+                for row in np.flatnonzero(sure & ~constraint.holds(rows)).tolist():
+                    if not any(names <= set(constraint.columns) for names in told[row]):
+                        told[row].append(set(constraint.columns))
+                        yield row, constraint.columns[0], self._told(constraint, row, rows)
 
     def left(self, values: Mapping[str, ValueSet]) -> dict[str, ValueSet]:
         """Return the values that columns may have in rows that keep the declared constraints: a superset of them.
@@ -357,10 +364,16 @@ class RowRules:
         every |= {name: own for name, own in values.items() if name in every}
         return narrowed(self._declared, self.columns, every)
 
-    def repaired(self, values: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray]:
-        """Return synthetic rows with those repaired that break a constraint, and which (n,) keep all then."""
+    def repaired(
+        self, values: pa.RecordBatch, known: Mapping[str, np.ndarray] | None = None
+    ) -> tuple[pa.RecordBatch, np.ndarray]:
+        """Return synthetic rows with those repaired that break a constraint, and which (n,) keep all then.
+
+        Args:
+            known: by column the rows (n,) in which its value stays.
+        """
         rows = self._made(values, _names(self._all))
-        kept = self._repair(self._all, rows)
+        kept = self._repair(self._all, rows, known)
         return self._with_rows(values, rows), kept
 
     def broken(self, rows: Rows) -> list[tuple[str, float]]:
@@ -392,20 +405,42 @@ class RowRules:
         kept = np.all([values.holds(*rows[name]) for name, values in limits.items()], axis=0)
         return np.logical_and.reduce([kept, *(constraint.holds(rows) for constraint in constraints)])
 
-    def _repair(self, constraints: Sequence[Constraint], rows: Rows) -> np.ndarray:
-        """Repair rows in place; return which (n,) keep all in the end."""
+    def _repair(
+        self, constraints: Sequence[Constraint], rows: Rows, known: Mapping[str, np.ndarray] | None = None
+    ) -> np.ndarray:
+        """Repair rows in place, but for what is known; return which (n,) keep all in the end."""
         limits, kept = self._limits(constraints), self._kept(constraints, rows)
+        known = {name: own for name, own in (known or {}).items() if name in rows and own.any()}
+        stay = {name: [part[own] for part in rows[name]] for name, own in known.items()}
         for _ in range(min(len(constraints) + 1, max(_REPAIRS // len(constraints), 5))):
             if kept.all():
                 break
+            self._repair_parts(constraints, rows, known, ~kept)
             for constraint in constraints:
                 constraint.repair(rows, ~kept & ~constraint.holds(rows))
+                for name in known.keys() & set(constraint.columns):
+                    for part, values in zip(rows[name], stay[name], strict=True):
+                        part[known[name]] = values
+                if known:
+                    constraint.repair_around(rows, known, ~kept & ~constraint.holds(rows))
             for name, values in limits.items():
                 numbers, absent = rows[name]
-                beyond = ~kept & ~values.holds(numbers, absent) & ~absent
+                beyond = ~kept & ~values.holds(numbers, absent) & ~absent & np.logical_not(known.get(name, False))
                 numbers[beyond], absent[beyond] = values.nearest(numbers[beyond], absent[beyond])
             kept = self._kept(constraints, rows)
         return kept
+
+    def _repair_parts(
+        self, constraints: Sequence[Constraint], rows: Rows, known: Mapping[str, np.ndarray], broken: np.ndarray
+    ) -> None:
+        """Repair the parts of known sums in place, in marked rows (n,), and after each the parts of those that it moved."""
+        firm = dict(known)
+        for constraint in reversed(constraints):
+            if constraint.derives not in firm:
+                continue
+            wrong = broken & firm[constraint.derives] & ~constraint.holds(rows)
+            constraint.repair_around(rows, firm, wrong)
+            firm |= {name: firm.get(name, False) | wrong for name in self.derived.intersection(constraint.columns)}
 
     def _compute(self, constraints: Sequence[Constraint], rows: Rows, count: int) -> None:
         """Compute the columns that others determine, one after the other."""

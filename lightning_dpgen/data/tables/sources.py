@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ from lightning_dpgen.data.tables.column import Column, shortened
 from lightning_dpgen.data.tables.localized import Localized
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.sampling.errors import BadRecords
+
+# The question where one column stands in the place of several, and signs that may then be the separator of a file.
+OTHER_SEPARATOR = "; is it another separator than the schema's?"
+_SEPARATORS = re.compile(r"[,;|\t]")
 
 
 class Unescaped(RowSource):
@@ -127,6 +132,12 @@ def written_source(source: Any, schema: TableSchema) -> RowSource:
         if Path(source).is_dir():
             return _folder(Path(source), schema)
     return _one_source(source, schema)
+
+
+def separator_advice(rows: RowSource, columns: Collection[str]) -> str:
+    """Return the question whether the separator is another one, where the only column has the names of several in it."""
+    names = _SEPARATORS.split(rows.columns[0]) if len(rows.columns) == 1 else ()
+    return OTHER_SEPARATOR if len(names) > 1 and any(name.strip(' "') in columns for name in names) else ""
 
 
 def declared_types(source: Any) -> dict[str, Any]:

@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Said
+from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Said, quoted_name
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
+
+# The word for a missing value in rows that are handed over, and in conditions behind `is`.
+MISSING = "missing"
 
 Interval = tuple[int | float, int | float]
 
@@ -97,7 +100,14 @@ def value_set(column: Modelled, said: Said) -> ValueSet:
         >>> value_set(age, Said("age", "!=", ("40",)))
         ValueSet(intervals=((17, 39), (41, 90)), missing=False)
     """
-    places = _places(column, said)
+    try:
+        places = _places(column, said)
+    except ValueError as error:
+        words = [value for value in said.values if isinstance(value, str) and value.lower() == MISSING]
+        if not (words and column.missing):
+            raise
+        unlike = "not " * (said.operator == UNEQUAL)
+        raise ValueError(f"{error}; ask for missing values by '{quoted_name(column.name)} is {unlike}missing'") from None
     missing = any(place is None for place in places)
     if missing and not column.missing:
         raise ValueError(f"column {column.name!r}: its schema lets no value be missing: expected a value")
