@@ -59,6 +59,11 @@ class Recipe(ABC):
         return frozenset()
 
     @property
+    def dispensable(self) -> Mapping[str, str]:
+        """The stages without whose measurements the fit goes on, where an interruption has lost them; and how, in words."""
+        return {}
+
+    @property
     def fit_bytes(self) -> int:
         """About how many bytes of memory a fit takes at most; public. 0 where that is little."""
         return 0
@@ -73,13 +78,13 @@ class Recipe(ABC):
 
     @abstractmethod
     def _mixture(self, state: State) -> Mixture:
-        """Fit the mixture to a state that holds at least one access of every stage. Post-processing."""
+        """Fit the mixture to a state that holds an access of every stage that is not `dispensable`. Post-processing."""
 
     def fitted(self, state: State) -> Mixture:
         """Fit the mixture, which remembers the run that has paid for it. Post-processing.
 
         Args:
-            state: the measurements of at least one access of every stage.
+            state: the measurements of at least one access of every stage that is not `dispensable`.
 
         Raises:
             ValueError: for measurements of several runs.
@@ -147,13 +152,17 @@ class Recipe(ABC):
         for workload in self.workloads:
             made = list(state.get(workload.stage, ()))
             # A run that goes on may have lost some accesses, and has fewer left then.
+            needed = not made and workload.stage not in self.dispensable
             if account is None:
-                if not made:
+                if needed:
                     raise ValueError(f"account=None: the state lacks {workload.stage!r}, which an account has to pay for")
                 continue
 
-            def lacks(workload: Workload = workload, made: list[Mapping[str, Measured]] = made) -> bool:
-                return len(made) < workload.rounds and (not made or account.remaining(workload.stage) > 0)
+            def lacks(
+                workload: Workload = workload, made: list[Mapping[str, Measured]] = made, needed: bool = needed
+            ) -> bool:
+                some = needed and not made
+                return len(made) < workload.rounds and (some or account.remaining(workload.stage) > 0)
 
             # The first statistics may follow from a fit, whose time says nothing of the others.
             with pace.stage(f"preparing to measure {workload.stage}"):
@@ -190,7 +199,7 @@ class Recipe(ABC):
                 if not all(own.sums.isfinite().all() and 0.0 <= own.deviation < math.inf for own in found.values()):
                     return False
                 before[workload.stage] = (*before.get(workload.stage, ()), found)
-            if not made:
+            if not made and workload.stage not in self.dispensable:
                 break
         return set(before) == set(state)
 

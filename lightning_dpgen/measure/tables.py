@@ -149,6 +149,11 @@ class TableRecipe(Recipe):
         """The label, given what the mixture says of it."""
         return frozenset({CROSSINGS, EVIDENCE, LABELS})
 
+    @property
+    def dispensable(self) -> Mapping[str, str]:
+        """How much crossings tell of the label."""
+        return {EVIDENCE: "the label follows from single columns, and from no two or three of them together"}
+
     def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
         """Return the statistics of a stage.
 

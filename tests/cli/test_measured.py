@@ -233,6 +233,55 @@ def test_tables_that_were_lost_are_said_so(dpgen, tmp_path, monkeypatch):
     assert status == 3 and "means had been measured and were lost" in err
 
 
+@pytest.fixture(scope="module")
+def cut_short(tmp_path_factory):
+    """Return a folder of runs that were killed between an access of a table and its save, and the words of their command.
+
+    Each is named by the number of its access and the stage.
+    """
+    folder, random = tmp_path_factory.mktemp("cut"), np.random.default_rng(0)
+    columns = {name: random.integers(2, size=4000) for name in "abc"}
+    columns["y"] = columns["a"] ^ columns["b"]
+    pd.DataFrame(columns).to_csv(folder / "t.csv", index=False)
+    (folder / "s.yaml").write_text("label: y\ncolumns:\n" + "".join(f"  {n}: {{type: integer, low: 0, high: 1}}\n" for n in columns))
+    words = ["data=table", f"data.path={folder / 't.csv'}", f"data.schema={folder / 's.yaml'}", "data.n=4000"]
+    words += ["model=measured", "privacy.epsilon=8", "data.bins_share=0", "rows=50"]
+    saves = []
+
+    def save(path, value):
+        *_, stage = value["made"]
+        shutil.copytree(folder / "run", folder / f"{len(saves)} {stage}")
+        saves.append(stage)
+        durable.save(path, value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured_run, "durable", SimpleNamespace(save=save, load=durable.load, reserve=durable.reserve))
+        assert main(["train", *words, f"run_dir={folder / 'run'}"]) == 0
+    assert saves == ["tables", *["crossings"] * 3, "evidence", *["labels"] * 4]
+    return folder, words
+
+
+@pytest.mark.parametrize(
+    ("lost", "left"),
+    [("0 tables", None), ("1 crossings", (3, 3)), ("3 crossings", (3, 3)), ("4 evidence", (0, 4)), ("5 labels", (3, 3))],
+)
+def test_a_table_whose_access_was_lost_goes_on_with_what_is_there(dpgen, cut_short, lost, left):
+    """All but the tables themselves can be spared, and the ledger has each access that was made."""
+    folder, words = cut_short
+    run = folder / lost
+    status, _, err = dpgen("train", *words, f"run_dir={run}")
+    if left is None:
+        assert status == 3 and "tables had been measured and were lost" in err
+        return
+    assert status == 0, err
+    assert ("no two or three of them together" in err) is ("evidence" in lost)
+    state = durable.load(run / "private/measured.pt", "made")["made"]
+    assert (len(state.get("evidence", ())) * len(state["crossings"]), len(state["labels"])) == left
+    crossed = Release.open(run / "release").mixture.network.crossed.crossings
+    assert bool(crossed) is ("evidence" not in lost)
+    assert dpgen("verify", run)[0] == 0
+
+
 def test_a_ledger_that_is_gone_is_missed(dpgen, after_the_means):
     for path in (after_the_means / "private").glob("ledger*"):
         path.unlink()
