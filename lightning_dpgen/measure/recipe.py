@@ -21,6 +21,8 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
+# The name of a stage of work that looks at no record.
+LEARNING = "learning from what was measured"
 _OF_SEVERAL = (
     "state: holds measurements of another run than that of the account: measurements of two data sets, or of one "
     "measured twice, make no model together; pass the state that this run has saved"
@@ -165,7 +167,8 @@ class Recipe(ABC):
                 return len(made) < workload.rounds and (some or account.remaining(workload.stage) > 0)
 
             # The first statistics may follow from a fit, whose time says nothing of the others.
-            with pace.stage(f"preparing to measure {workload.stage}"):
+            fits = workload.stage in self.from_fits
+            with pace.stage(LEARNING if fits else f"preparing to measure {workload.stage}"):
                 statistics = self.statistics(workload.stage, state) if lacks() else {}
             with pace.stage(f"measuring {workload.stage}", workload.rounds, done=len(made)) as progress:
                 while lacks():

@@ -34,7 +34,7 @@ from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_r
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
 from lightning_dpgen.measure.pair_estimates import records_to_show
 from lightning_dpgen.measure.pair_tables import NoisyTables
-from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.recipe import LEARNING, Recipe
 from lightning_dpgen.measure.splitting import split_noise
 from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.whole_shares import mixed_shares, whole_shares
@@ -308,7 +308,7 @@ class TableRecipe(Recipe):
     def _fitted(self, state: State) -> tuple[Mixture, MadeUp | None]:
         tables, measured = self._measured(state)
         if self._last.get("to") != [id(own) for own in measured.values()]:
-            with pace.stage("learning from what was measured"):
+            with pace.stage(LEARNING):
                 mixture, made = self._fit(tables, measured)
             # The measurements are kept beside the fit, so that no others can get their ids.
             self._last.clear()
