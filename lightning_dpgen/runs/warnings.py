@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.grouped import MOST_KINDS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.data.value_grid import VALUES_OF, without_level
@@ -46,9 +47,20 @@ def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
         yield as_settings(warning, "split", settings.spec.split)
     if not settings.trained:
         yield from settings.recipe.warnings(plan)
+    yield from _kinds_warnings(settings.schema)
     if plan.private:
         found = findable_warning(settings.spec.data, settings.parts, plan.stages[0].access)
         yield from (warning for warning in (found, _values_warning(settings, plan)) if warning is not None)
+
+
+def _kinds_warnings(schema: Schema) -> Iterator[str]:
+    """Yield warnings of constraints that tell more values apart than groups of rare ones do (`grouped`)."""
+    for name, texts in schema.rules.ungrouped.items() if isinstance(schema, TableSchema) else ():
+        yield (
+            f"rare values of {name} are learned in groups that mix what constraints tell apart, since that is more "
+            f"than {MOST_KINDS} kinds ({listed(texts)}): what goes with a kind is told of its group alone, and rows that "
+            "break a constraint are drawn again; data.bins_share=0 learns each value by itself"
+        )
 
 
 def _values_warning(settings: Settings, plan: Plan) -> str | None:

@@ -48,7 +48,7 @@ def read_sets(asked: str | Sequence[Any]) -> list[list[str]]:
             raise UsageError(str(error)) from None
         except BadSchema as error:
             fault, form = str(error).removeprefix(str(path)), "workload: [[age, sex], [region]]"
-            raise UsageError(f"{told}{fault} (in a file of YAML or JSON, as in {form})") from None
+            raise UsageError(f"{told}{fault} (expected a file of YAML or JSON as in {form})") from None
         except OSError as error:
             raise UsageError(f"{told}: {describe_os_error(error)}") from None
         asked = content.get("workload")

@@ -150,10 +150,11 @@ def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
     sides = _SIGN.split(text.strip().replace("!=", "="))
     if len(sides) == 3 and {sides[0], sides[2]} <= columns.keys() and not {sides[0], sides[2]} <= {*numbers}:
         left, right = (listed([side]) for side in (sides[0], sides[2]))
+        other = next(side for side in (sides[0], sides[2]) if side not in numbers)
         return (
-            f"numbers, dates and times alone are compared: list the pairs of values that there may be, as in {{columns: "
-            f"[{left}, {right}], allowed: [[a, a], [b, b]]}}, or what follows from {right}, as in {{column: {left}, of: "
-            f"{right}, mapping: {{a: a, b: b}}}}"
+            f"column {shortened(other)} holds no numbers, dates or times, and these alone are compared: list the pairs of "
+            f"values that there may be, as in {{columns: [{left}, {right}], allowed: [[a, a], [b, b]]}}, or what follows "
+            f"from {right}, as in {{column: {left}, of: {right}, mapping: {{a: a, b: b}}}}"
         )
     sides = _SIGN.split(text.strip())
     if sides[0] in numbers and any(len(cut_outside(text, word)) > 1 for word in (_AND, " or ")):
