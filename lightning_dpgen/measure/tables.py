@@ -151,7 +151,7 @@ class TableRecipe(Recipe):
 
     @property
     def dispensable(self) -> Mapping[str, str]:
-        """How much crossings tell of the label."""
+        """The scores of crossings: without them no crossing is taken."""
         return {EVIDENCE: "the label follows from single columns, and from no two or three of them together"}
 
     def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:

@@ -293,7 +293,7 @@ class _Run:
 
 
 def _found_lines(found: Mapping[str, str]) -> Iterator[str]:
-    """Yield what was found of columns, one in a line as far as they are few."""
+    """Yield what was found: a line for each of the first columns, and one for all others."""
     names = list(found)
     for name in names[:_MOST_FOUND]:
         yield f"found, with noise: {name}: {found[name]}"

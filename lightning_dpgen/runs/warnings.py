@@ -49,7 +49,7 @@ def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
         yield from settings.recipe.warnings(plan)
     yield from _kinds_warnings(settings.schema)
     if plan.private:
-        found = findable_warning(settings.spec.data, settings.parts, plan.stages[0].access)
+        found = findable_warning(settings.spec.data, settings.n, settings.parts, plan.stages[0].access)
         yield from (warning for warning in (found, _values_warning(settings, plan)) if warning is not None)
 
 

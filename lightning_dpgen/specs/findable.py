@@ -1,4 +1,4 @@
-"""How many records a private search takes to find anything: public, and so said before anything is spent."""
+"""The number of records that a private search takes to find anything: public, and said before anything is spent."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def check_findable(data: DataSpec, parts: Mapping[str, Part], access: Access) ->
             )
 
 
-def findable_warning(data: DataSpec, parts: Mapping[str, Part], access: Access) -> str | None:
-    """Return a warning of searches that find only what many of the declared records have; None where few are enough."""
-    needed = {name: own for name, own in needed_to_find(parts, access).items() if own > _MUCH * data.n}
+def findable_warning(data: DataSpec, n: int, parts: Mapping[str, Part], access: Access) -> str | None:
+    """Return a warning of searches that find only what many of n records have; None where few are enough."""
+    needed = {name: own for name, own in needed_to_find(parts, access).items() if own > _MUCH * n}
     if not needed:
         return None
     words = {name: found_of(data, parts[name]) for name in needed}
     told = listed(f"{_sought(words[name], name)} about {own:,.0f}" for name, own in needed.items())
     sorts = list(dict.fromkeys(words.values()))
     return (
-        f"what is found privately takes many of {data.n:,} records: {told} {_holders(data)}; "
+        f"what is found privately takes many of {n:,} records: {told} {_holders(data)}; "
         f"{', and '.join(_RARER[word] for word in sorts)}; declare {' and '.join(sorts)}, raise data.discovery_share, or "
         "raise epsilon"
     )

@@ -118,7 +118,8 @@ def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Ma
     try:
         spec = parse(kind, values)
     except UsageError as error:
-        if named & {"model", "experiment"} or not str(error).startswith("there is no setting 'model."):
+        of_model = str(error).startswith("there is no setting 'model.") and "did you mean model." not in str(error)
+        if named & {"model", "experiment"} or not of_model:
             raise
         model = values["model"]["name"]
         raise UsageError(

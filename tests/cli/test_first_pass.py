@@ -203,6 +203,13 @@ def test_a_search_says_how_many_records_it_takes_and_is_refused_where_there_are_
         assert status == 3 and f"no {search} can be found with data.n=" in _one_line(err) and not run.exists()
 
 
+def test_what_is_found_of_many_columns_is_few_lines():
+    few, many = ({f"c{i}": "from 0 to 1" for i in range(count)} for count in (10, 150))
+    assert [*train._found_lines(few)] == [f"found, with noise: c{i}: from 0 to 1" for i in range(10)]
+    *first, last = train._found_lines(many)
+    assert first == [*train._found_lines(few)] and "140 more columns (c10, " in last
+
+
 def test_one_signal_waits_for_what_was_found_to_be_kept(dpgen, tmp_path, monkeypatch):
     arguments = [*_cities(tmp_path), *QUICK, f"run_dir={tmp_path / 'run'}"]
     buy = train.discover.buy

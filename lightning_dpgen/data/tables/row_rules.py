@@ -80,7 +80,7 @@ class RowRules:
     @cached_property
     def learned(self) -> dict[str, Modelled]:
         """The columns that are learned in another form, by name: as distances, or rare values of categories together."""
-        grouped = {name: Grouped.of(self.columns[name], kinds) for name, (kinds, _) in self._kinds.items()}
+        grouped = {column.name: Grouped.of(column, self._kinds[column.name][0]) for column in self._counted}
         return grouped | {name: column.apart for name, column in self.relatives.items()}
 
     @property
@@ -88,10 +88,13 @@ class RowRules:
         """The declared constraints that groups of rare values pay no regard to, by the name of the column."""
         return {name: texts for name, (_, texts) in self._kinds.items() if texts}
 
+    @property
+    def _counted(self) -> list[Category]:
+        return [column for column in self.columns.values() if isinstance(column, Category) and column.counts]
+
     @cached_property
     def _kinds(self) -> dict[str, tuple[np.ndarray | None, list[str]]]:
-        counted = [column for column in self.columns.values() if isinstance(column, Category) and column.counts]
-        return {column.name: self._kinds_of(column) for column in counted}
+        return {column.name: self._kinds_of(column) for column in self._counted}
 
     def _kinds_of(self, column: Category) -> tuple[np.ndarray | None, list[str]]:
         """Return for each value of a column a number, in which values differ that declared constraints do not treat alike.
