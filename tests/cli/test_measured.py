@@ -263,7 +263,7 @@ def cut_short(tmp_path_factory):
         patch.setattr(pace, "stage", lambda name, *of, **more: shown.append(name) or stage(name, *of, **more))
         patch.setattr(measured_run, "durable", SimpleNamespace(save=save, load=durable.load, reserve=durable.reserve))
         assert main(["train", *words, f"run_dir={folder / 'run'}"]) == 0
-    # What follows from a fit is no preparation.
+    # Work that follows from a fit is no preparation.
     assert [name for name in shown if name.startswith("preparing")] == ["preparing to measure tables"]
     assert saves == ["tables", *["crossings"] * 3, "evidence", *["labels"] * 4]
     return folder, words
