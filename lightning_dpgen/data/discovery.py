@@ -258,13 +258,23 @@ def find_bounds_in(
     buckets = WHOLE if whole else REAL
     if counts.shape != (len(buckets),):
         raise ValueError(f"counts {counts.shape}: expected ({len(buckets)},), one for each bucket")
-    exact, multiplier = torch.from_numpy(counts), access.access.multipliers.get(name, 0.0)
-    noisy = rounded_gaussian(access, name, exact, sensitivity=math.sqrt(most), of_unit=True).numpy()
-    empty = -math.expm1(math.log1p(-chance) / len(buckets))
-    above = np.flatnonzero(noisy > -multiplier * math.sqrt(most) * ndtri(empty))
+    threshold = bounds_threshold(access.access.multipliers.get(name, 0.0), most, whole=whole, chance=chance)
+    noisy = rounded_gaussian(access, name, torch.from_numpy(counts), sensitivity=math.sqrt(most), of_unit=True).numpy()
+    above = np.flatnonzero(noisy > threshold)
     if not len(above):
         return None
     return buckets.ends(int(above[0]))[0], buckets.ends(int(above[-1]))[1]
+
+
+def bounds_threshold(multiplier: float, most: int, *, whole: bool, chance: float = 1e-3) -> float:
+    """Return the noisy count above which `find_bounds_in` takes a bucket for one that is not empty.
+
+    Example:
+        >>> round(bounds_threshold(10.0, 1, whole=True), 1)
+        43.2
+    """
+    empty = -math.expm1(math.log1p(-chance) / len(WHOLE if whole else REAL))
+    return -multiplier * math.sqrt(most) * float(ndtri(empty))
 
 
 def _check_bounds(access: OpenAccess, name: str, most: int, chance: float) -> None:

@@ -21,6 +21,8 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
+# The name of a stage of work that looks at no record.
+LEARNING = "learning from what was measured"
 _OF_SEVERAL = (
     "state: holds measurements of another run than that of the account: measurements of two data sets, or of one "
     "measured twice, make no model together; pass the state that this run has saved"
@@ -59,6 +61,11 @@ class Recipe(ABC):
         return frozenset()
 
     @property
+    def dispensable(self) -> Mapping[str, str]:
+        """The stages without whose measurements the fit goes on, where an interruption has lost them; and how, in words."""
+        return {}
+
+    @property
     def fit_bytes(self) -> int:
         """About how many bytes of memory a fit takes at most; public. 0 where that is little."""
         return 0
@@ -73,13 +80,13 @@ class Recipe(ABC):
 
     @abstractmethod
     def _mixture(self, state: State) -> Mixture:
-        """Fit the mixture to a state that holds at least one access of every stage. Post-processing."""
+        """Fit the mixture to a state that holds an access of every stage that is not `dispensable`. Post-processing."""
 
     def fitted(self, state: State) -> Mixture:
         """Fit the mixture, which remembers the run that has paid for it. Post-processing.
 
         Args:
-            state: the measurements of at least one access of every stage.
+            state: the measurements of at least one access of every stage that is not `dispensable`.
 
         Raises:
             ValueError: for measurements of several runs.
@@ -147,16 +154,21 @@ class Recipe(ABC):
         for workload in self.workloads:
             made = list(state.get(workload.stage, ()))
             # A run that goes on may have lost some accesses, and has fewer left then.
+            needed = not made and workload.stage not in self.dispensable
             if account is None:
-                if not made:
+                if needed:
                     raise ValueError(f"account=None: the state lacks {workload.stage!r}, which an account has to pay for")
                 continue
 
-            def lacks(workload: Workload = workload, made: list[Mapping[str, Measured]] = made) -> bool:
-                return len(made) < workload.rounds and (not made or account.remaining(workload.stage) > 0)
+            def lacks(
+                workload: Workload = workload, made: list[Mapping[str, Measured]] = made, needed: bool = needed
+            ) -> bool:
+                some = needed and not made
+                return len(made) < workload.rounds and (some or account.remaining(workload.stage) > 0)
 
             # The first statistics may follow from a fit, whose time says nothing of the others.
-            with pace.stage(f"preparing to measure {workload.stage}"):
+            fits = workload.stage in self.from_fits
+            with pace.stage(LEARNING if fits else f"preparing to measure {workload.stage}"):
                 statistics = self.statistics(workload.stage, state) if lacks() else {}
             with pace.stage(f"measuring {workload.stage}", workload.rounds, done=len(made)) as progress:
                 while lacks():
@@ -190,7 +202,7 @@ class Recipe(ABC):
                 if not all(own.sums.isfinite().all() and 0.0 <= own.deviation < math.inf for own in found.values()):
                     return False
                 before[workload.stage] = (*before.get(workload.stage, ()), found)
-            if not made:
+            if not made and workload.stage not in self.dispensable:
                 break
         return set(before) == set(state)
 

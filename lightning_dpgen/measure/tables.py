@@ -35,7 +35,7 @@ from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_r
 from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
 from lightning_dpgen.measure.pair_estimates import records_to_show
 from lightning_dpgen.measure.pair_tables import NoisyTables
-from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.recipe import LEARNING, Recipe
 from lightning_dpgen.measure.splitting import split_noise
 from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.whole_shares import mixed_shares, whole_shares
@@ -152,6 +152,11 @@ class TableRecipe(Recipe):
     def from_fits(self) -> frozenset[str]:
         """The label, given what the mixture says of it."""
         return frozenset({CROSSINGS, EVIDENCE, LABELS})
+
+    @property
+    def dispensable(self) -> Mapping[str, str]:
+        """The scores of crossings: without them no crossing is taken."""
+        return {EVIDENCE: "the label follows from single columns, and from no two or three of them together"}
 
     def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
         """Return the statistics of a stage.
@@ -313,7 +318,7 @@ class TableRecipe(Recipe):
     def _fitted(self, state: State) -> tuple[Mixture, MadeUp | None]:
         tables, measured = self._measured(state)
         if self._last.get("to") != [id(own) for own in measured.values()]:
-            with pace.stage("learning from what was measured"):
+            with pace.stage(LEARNING):
                 mixture, made = self._fit(tables, measured)
             # The measurements are kept beside the fit, so that no others can get their ids.
             self._last.clear()

@@ -213,7 +213,7 @@ def _check_kept(promise: Plan, specs: Sequence[StageSpec]) -> None:
         if spec.noise is None and stage.access.multiplier > spec.max_noise:
             raise BudgetTooSmall(
                 f"stage {stage.name!r}: the noise that was promised before the first pass, of multiplier "
-                f"{stage.access.multiplier:.3g}, outweighs all that the about {spec.max_noise:.3g} records behind a "
+                f"{stage.access.multiplier:.3g}, outweighs all that about {spec.max_noise:,.0f} records behind a "
                 "number can add up to"
             )
 

@@ -165,7 +165,7 @@ def _too_small(
         needed *= 1.1
         if needed > 1e4:
             return BudgetTooSmall(
-                f"stage {spec.stage!r}: about {spec.max_noise:.3g} records (or persons, with max_rows each) stand behind "
+                f"stage {spec.stage!r}: about {spec.max_noise:,.0f} records (or persons, with max_rows each) stand behind "
                 f"each of its {spec.count} noisy numbers, and no epsilon makes that worthwhile: give it a larger share of "
                 "the budget, or set fewer max_rows"
             )
@@ -179,5 +179,5 @@ def _too_small(
     accesses = "the access" if spec.count == 1 else f"the {spec.count} accesses"
     return BudgetTooSmall(
         f"epsilon={target:g} at delta={delta:g} is too small for {accesses} of stage {spec.stage!r}: each noisy number "
-        f"would outweigh all that the about {spec.max_noise:.3g} records behind it can add up to; {hint}"
+        f"would outweigh all that about {spec.max_noise:,.0f} records behind it can add up to; {hint}"
     )

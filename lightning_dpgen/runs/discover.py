@@ -28,6 +28,8 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.moved import check_moved
+from lightning_dpgen.runs.warnings import noise_warnings
+from lightning_dpgen.specs.findable import found_of
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, first_stage, make_schema, reference_plan
@@ -146,7 +148,7 @@ def for_any_find(spec: RunSpec, source: Source) -> Settings:
 
 
 def warnings_for_any_find(spec: RunSpec, source: Source) -> list[str]:
-    """Return what noise will most likely hide of what is measured after the first pass, where the declared n tells of it.
+    """Return what noise will most likely hide of what is found and measured, where the declared n tells of it.
 
     Raises:
         UsageError: as `settings.fill`.
@@ -155,7 +157,7 @@ def warnings_for_any_find(spec: RunSpec, source: Source) -> list[str]:
         return []
     settings = for_any_find(spec, source)
     try:
-        return [] if settings.trained else settings.recipe.warnings(settings.plan())
+        return list(noise_warnings(settings, settings.plan()))
     except BudgetTooSmall:  # the run itself tells it
         return []
 
@@ -297,9 +299,9 @@ def buy(spec: RunSpec, source: Source, seen: Seen, account: Account) -> Bought:
     nothing = [name for name, value in found.items() if not value]
     if nothing:
         raise BudgetTooSmall(
-            f"{nothing[0]}: no {opened[nothing[0]].find} stand out from the noise that data.discovery_share="
-            f"{spec.data.share_of_discovery:g} buys: declare them, or start anew with a larger share (what this run has "
-            "spent adds to it)"
+            f"{nothing[0]}: no {found_of(spec.data, opened[nothing[0]])} stand out from the noise that "
+            f"data.discovery_share={spec.data.share_of_discovery:g} buys: declare them, or start anew with a larger share "
+            "(what this run has spent adds to it)"
         )
     return Bought(n, {name: value if isinstance(value, dict) else list(value) for name, value in found.items()})
 

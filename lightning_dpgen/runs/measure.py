@@ -46,6 +46,8 @@ def measured_mixture(run: Context, records: Records | InBlocks | None) -> tuple[
     if account.resumed:
         accesses = {stage: len(made) for stage, made in state.items()}
         account.go_on(accesses | paid_once(account))
+        for stage in _lost(run, recipe, state):
+            run.reporter.warn(f"{stage} had been measured and was lost before it was saved: {recipe.dispensable[stage]}")
         say_plan(run)
     with run.interrupts.patient():
         if records is not None:
@@ -119,9 +121,14 @@ def _content(run: Context, state: State) -> dict[str, Any]:
     return {"head": run.account.ledger.head, "made": made}
 
 
+def _lost(run: Context, recipe: Recipe, state: State) -> list[str]:
+    """Return the stages of which all was paid for and nothing was kept."""
+    stages = (workload.stage for workload in recipe.workloads)
+    return [stage for stage in stages if stage not in state and not run.account.remaining(stage)]
+
+
 def _refuse_lost(run: Context, recipe: Recipe, state: State) -> None:
-    stages = [workload.stage for workload in recipe.workloads]
-    if lost := [stage for stage in stages if stage not in state and not run.account.remaining(stage)]:
+    if lost := [stage for stage in _lost(run, recipe, state) if stage not in recipe.dispensable]:
         # Encoded records would stay there for good.
         remove_blocks(run.folder.root)
         raise BudgetTooSmall(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lightning_dpgen.measure.crossings import EVIDENCE
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.privacy import durable
@@ -41,10 +42,10 @@ def fidelity(account: Account, folder: RunFolder) -> dict[str, float] | None:
 def paid_once(account: Account) -> dict[str, int]:
     """Return the accesses that are not made again, for `Account.go_on`.
 
-    What was bought first stands in the ledger. A figure that was lost is not bought again, nor are gradients of labels: the
-    model would pay for them.
+    What was bought first stands in the ledger. A figure that was lost is not bought again, nor are gradients of labels and
+    what tells how much crossings say of them: the model would pay for it.
     """
-    return {name: count for name in (FIRST_PASS, LABELS, FIDELITY) if (count := account.ledger.count(name))}
+    return {name: count for name in (FIRST_PASS, EVIDENCE, LABELS, FIDELITY) if (count := account.ledger.count(name))}
 
 
 def say_plan(run: Context, after: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
-from lightning_dpgen.privacy.plain_text import say_count
+from lightning_dpgen.privacy.plain_text import listed, say_count
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.bundle import write_release
@@ -43,6 +44,8 @@ from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, read_as
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError, describe_os_error
 
+# The most columns of which a line each says what was found.
+_MOST_FOUND = 10
 # Steps, for `dpgen -v`.
 _LOG = logging.getLogger("lightning_dpgen.run")
 
@@ -236,8 +239,8 @@ class _Run:
         """Return the settings that follow from what was bought, with the rest of their plan in the account."""
         if bought.n is not None:
             self.reporter.say(f"counted, with noise: {say_count(bought.n, 'record')}")
-        for name, value in self.source.found_in_words(bought.parts).items():
-            self.reporter.say(f"found, with noise: {name}: {value}")
+        for line in _found_lines(self.source.found_in_words(bought.parts)):
+            self.reporter.say(line)
         try:
             settings = discover.with_bought(self.spec, self.source, bought)
             check_fit_memory(settings)
@@ -287,6 +290,16 @@ class _Run:
         # Encoded records, where they were read in blocks, have been learned from.
         remove_blocks(self.folder.root)
         return certificate
+
+
+def _found_lines(found: Mapping[str, str]) -> Iterator[str]:
+    """Yield what was found: a line for each of the first columns, and one for all others."""
+    names = list(found)
+    for name in names[:_MOST_FOUND]:
+        yield f"found, with noise: {name}: {found[name]}"
+    if rest := names[_MOST_FOUND:]:
+        more = say_count(len(rest), "more column")
+        yield f"found, with noise: the same of {more} ({listed(rest)}), in the schema of the release"
 
 
 def _fault(error: Exception) -> str:

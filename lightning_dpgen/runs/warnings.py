@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.grouped import MOST_KINDS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.data.value_grid import VALUES_OF, without_level
@@ -16,6 +17,7 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS
 from lightning_dpgen.release.limits import sentence
 from lightning_dpgen.specs.argument_names import as_settings
+from lightning_dpgen.specs.findable import findable_warning
 from lightning_dpgen.specs.projection_settings import ProjectionSettings
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings
@@ -45,8 +47,20 @@ def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
         yield as_settings(warning, "split", settings.spec.split)
     if not settings.trained:
         yield from settings.recipe.warnings(plan)
-    if (warning := _values_warning(settings, plan)) is not None:
-        yield warning
+    yield from _kinds_warnings(settings.schema)
+    if plan.private:
+        found = findable_warning(settings.spec.data, settings.n, settings.parts, plan.stages[0].access)
+        yield from (warning for warning in (found, _values_warning(settings, plan)) if warning is not None)
+
+
+def _kinds_warnings(schema: Schema) -> Iterator[str]:
+    """Yield warnings of constraints that tell more values apart than groups of rare ones do (`grouped`)."""
+    for name, texts in schema.rules.ungrouped.items() if isinstance(schema, TableSchema) else ():
+        yield (
+            f"rare values of {name} are learned in groups that mix what constraints tell apart, since that is more "
+            f"than {MOST_KINDS} kinds ({listed(texts)}): what goes with a kind is told of its group alone, and rows that "
+            "break a constraint are drawn again; data.bins_share=0 learns each value by itself"
+        )
 
 
 def _values_warning(settings: Settings, plan: Plan) -> str | None:
@@ -54,7 +68,7 @@ def _values_warning(settings: Settings, plan: Plan) -> str | None:
     first = plan.stages[0].access.multipliers
     found = {without_level(noise): multiplier for noise, multiplier in first.items() if noise != without_level(noise)}
     least = CERTAIN * max(found.values(), default=0.0) * plan.max_rows
-    if not plan.private or least * _FEWEST_PIECES <= settings.n:
+    if least * _FEWEST_PIECES <= settings.n:
         return None
     counted = {VALUES_OF + name for name, part in settings.parts.items() if part.counted}
     columns = listed(noise.removeprefix(VALUES_OF) for noise in found if noise not in counted)

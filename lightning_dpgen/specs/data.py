@@ -21,7 +21,8 @@ _BINS = {"ge": 1, "le": 10_000, "by_default": "follows from n and the budget"}
 def _max_moved() -> Any:
     return setting(
         "the largest share of a column's values that may be clamped, or of records that may be repaired or left out for a "
-        "constraint; above it the run stops before anything is spent. What is found privately is not looked at",
+        "constraint; above it the run stops before anything is spent, and with 1 it never does. What is found privately is "
+        "not looked at",
         0.05, ge=0, le=1,
     )  # fmt: skip
 

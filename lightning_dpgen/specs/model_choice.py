@@ -57,19 +57,23 @@ def ranked(schema: Schema, strength: float, table: Sequence[Mapping[str, Any]] |
     layout = schema.layout
     about = {"kind": schema.kind, "label": layout.label is not None, "width": layout.width, "strength": strength}
     alike = [trial for trial in trials if all(trial[name] == about[name] for name in ("kind", "label"))]
-    names, nearest = judged_by(about, alike)
+    means, nearest = judged_by(about, alike)
+    names = list(means)
     scores = sorted(nearest["scores"].items(), key=lambda item: -item[1])
     said = ", ".join(f"{name} {score:.2f}" for name, score in scores)
     poor = "; none did well there" if scores[0][1] < _POOR else ""
+    # The nearest alone does not decide.
+    other = scores[0][0]
+    mean = f" by a weighted mean ({names[0]} {means[names[0]]:.3f}, {other} {means[other]:.3f})" * (other != names[0])
     where = (
-        f"best over {len(alike)} trials; in the nearest ({nearest['name']}, {nearest['strength']:,} records over their "
-        f"noise; here {strength:,.0f}) scores from 0 to 1 were {said}{poor}"
+        f"best over {len(alike)} trials{mean}; in the nearest ({nearest['name']}, {nearest['strength']:,} records over "
+        f"their noise; here {strength:,.0f}) scores from 0 to 1 were {said}{poor}"
     )
     return [ModelChoice(name, f"model=auto took {name}: {'next ' * (name != names[0])}{where}") for name in names]
 
 
-def judged_by(about: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> tuple[list[str], Mapping[str, Any]]:
-    """Return the candidates, best first, and the nearest trial.
+def judged_by(about: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], Mapping[str, Any]]:
+    """Return the mean score of each candidate, the best first, and the nearest trial.
 
     The best candidate has the largest mean score, where a trial weighs as much as the smaller strength is of the larger.
     One trial alone, though it is the nearest, decides worse. The nearest is so by strength and width, by how many times
@@ -84,8 +88,9 @@ def judged_by(about: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> 
         return sum(abs(math.log(trial[name] / about[name])) for name in names)
 
     nearest = min(trials, key=lambda trial: far(trial, "strength", "width"))
-    sums = dict.fromkeys(nearest["scores"], 0.0)
-    for trial in trials:
-        for name in sums:
-            sums[name] += math.exp(-far(trial, "strength")) * trial["scores"][name]
-    return sorted(sums, key=lambda name: -sums[name]), nearest
+    weights = [math.exp(-far(trial, "strength")) for trial in trials]
+    means = {
+        name: sum(weight * trial["scores"][name] for weight, trial in zip(weights, trials, strict=True)) / sum(weights)
+        for name in nearest["scores"]
+    }
+    return dict(sorted(means.items(), key=lambda item: -item[1])), nearest

@@ -25,7 +25,7 @@ class _Privacy(Spec):
     )
     delta: float | None = setting(
         "the most, of the probability of any outcome, that epsilon does not bound",
-        ge=0,
+        ge=SMALLEST_DELTA,
         lt=1,
         by_default="the power of ten at or below 1 / (10 n), at most 1e-5",
     )

@@ -111,11 +111,21 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
 
 def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None) -> RunSpec:
     """Return the same but for defaults that take a while to import; see `read_run`."""
-    values = run_settings(words, kind)
+    values, named = run_settings(words, kind), {name_of(word) for word in words}
     for name, value in (given or {}).items():
         group, _, last = name.partition(".")
         values[group][last] = value
-    spec = parse(kind, values)
+    try:
+        spec = parse(kind, values)
+    except UsageError as error:
+        of_model = str(error).startswith("there is no setting 'model.") and "did you mean model." not in str(error)
+        if named & {"model", "experiment"} or not of_model:
+            raise
+        model = values["model"]["name"]
+        raise UsageError(
+            f"{error} (without a model=NAME beside it a setting of a model is one of model={model}: name the model, as in "
+            "model=measured; model=auto takes no settings)"
+        ) from None
     check_needed(spec.data, "data")
     check_needed(spec.model, "model")
     if isinstance(spec.clipping, AutoRuleSpec) and not isinstance(spec.model, AutoSpec):
@@ -250,7 +260,10 @@ def read_projection(words: Sequence[str]) -> ProjectSpec:
             raise UsageError("privacy.unit: the unit of a projection follows from project.unit; leave it out")
         check_budget(privacy.epsilon)
         if privacy.delta != 0.0 and not SMALLEST_DELTA <= privacy.delta < 1.0:
-            raise UsageError(f"privacy.delta={privacy.delta}: expected 0, or a number below 1 for Gaussian noise")
+            raise UsageError(
+                f"privacy.delta={privacy.delta}: expected 0, or a number from {SMALLEST_DELTA:g}, below 1, for Gaussian "
+                "noise"
+            )
     _check_seed(spec)
     return spec
 
@@ -282,8 +295,6 @@ def check_privacy(spec: RunSpec) -> None:
             )
     else:
         check_budget(privacy.epsilon)
-    if not SMALLEST_DELTA <= privacy.delta < 1:
-        raise UsageError(f"privacy.delta={privacy.delta}: expected a number between {SMALLEST_DELTA:g} and 1")
     if privacy.private and data.n and privacy.delta >= 1.0 / data.n:
         raise UsageError(
             f"privacy.delta={privacy.delta:g}: expected less than 1/n = {1.0 / data.n:.3g} for data.n={data.n}, "

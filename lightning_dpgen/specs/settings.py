@@ -40,6 +40,7 @@ from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.clipping import AutoRuleSpec, DPNormSpec, make_rule
 from lightning_dpgen.specs.compute import RaySpec
 from lightning_dpgen.specs.defaults import MOST_STEPS, Defaults, default_bins, strength_of
+from lightning_dpgen.specs.findable import check_findable
 from lightning_dpgen.specs.initial import InitialNetwork, check_records, read_initial, take_bins, take_sizes
 from lightning_dpgen.specs.label import complete_label, label_specs
 from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs
@@ -274,6 +275,7 @@ def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
 
     Raises:
         UsageError: if it cannot be bought.
+        BudgetTooSmall: if it would find nothing.
     """
     data, privacy = spec.data, spec.privacy
     shares = {
@@ -304,6 +306,8 @@ def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
         values={name: part.levels for name, part in parts.items() if part.levels},
         values_share=_share_of_values(spec, parts),
     )
+    if stage.noise is not None:
+        check_findable(data, parts, stage.access(stage.noise))
     return dataclasses.replace(stage, stage=FIRST_PASS)
 
 

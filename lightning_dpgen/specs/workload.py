@@ -43,12 +43,12 @@ def read_sets(asked: str | Sequence[Any]) -> list[list[str]]:
         path = Path(asked)
         try:
             check_there(path, "data.workload")
-            content = read_yaml(path)
+            content = read_yaml(path, "workload")
         except MissingData as error:
             raise UsageError(str(error)) from None
         except BadSchema as error:
-            form = "workload: [[age, sex], [region]]"
-            raise UsageError(f"{told}: {error} (expected a file of YAML or JSON as in {form})") from None
+            fault, form = str(error).removeprefix(str(path)), "workload: [[age, sex], [region]]"
+            raise UsageError(f"{told}{fault} (expected a file of YAML or JSON as in {form})") from None
         except OSError as error:
             raise UsageError(f"{told}: {describe_os_error(error)}") from None
         asked = content.get("workload")

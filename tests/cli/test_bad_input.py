@@ -31,7 +31,12 @@ MISTAKES = {
     "epsilon nan": (["privacy.epsilon=nan"], "privacy.epsilon=nan"),
     "epsilon inf": (["privacy.epsilon=inf"], "privacy.epsilon=inf"),
     "epsilon huge": (["privacy.epsilon=100000"], "epsilon"),
-    "delta 0": (["privacy.delta=0"], "privacy.delta=0"),
+    **{
+        f"delta {own}": ([f"privacy.delta={own}"], f"privacy.delta={own}: expected a number from 1e-30, below 1, or null")
+        for own in ("0", "1", "-0.5", "1e-31")
+    },
+    "a setting of no model that is named": (["model.components=3"], "without a model=NAME .* model=vae: name the model"),
+    "any share moved": (["data=table", "data.max_moved=null"], "with 1 it never does"),
     "delta nan": (["privacy.delta=nan"], "privacy.delta=nan"),
     "delta 1/n": (["privacy.delta=0.001"], "1/n"),
     "k 0": (["split.k=0"], "split.k=0"),

@@ -47,6 +47,10 @@ def test_trials_of_about_the_same_strength_decide_and_the_nearest_one_is_said():
     schema = BasketSchema(tuple(range(50)), max_items=10)
     table = [trial(40, 100, "vae"), trial(9000, 100, "rbm"), trial(40, 10_000, "wgan")]
     assert [choice.ranked(schema, s, table)[0].name for s in (10.0, 900.0, 1100.0, 1e9)] == ["vae", "vae", "wgan", "wgan"]
+    assert "weighted mean" not in choice.ranked(schema, 900.0, table)[0].why
+    # The nearest says otherwise than the mean of all.
+    near = {**trial(60, 300, "wgan"), "scores": dict.fromkeys(choice.CANDIDATES, 0.5) | {"wgan": 0.504, "vae": 0.503}}
+    assert " by a weighted mean (vae 0.598, wgan 0.508); " in choice.ranked(schema, 250.0, [*table, near])[0].why
     first, *others = choice.ranked(schema, 300.0, table)
     assert "(vae, 100 records over their noise; here 300)" in first.why and "vae 0.90" in first.why and len(others) == 3
 

@@ -7,17 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from contracts.sealed import rewrite
 
+from lightning_dpgen.data.discovery import bounds_of, keys_of
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.events import decode, encode
+from lightning_dpgen.privacy.mechanisms import rounded_gaussian, select_keys
+from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.runs import discover as first_pass
 from lightning_dpgen.runs import run as train
 from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.specs.findable import needed_to_find
 from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.settings import first_stage
 from lightning_dpgen.specs.sources import source_of
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.verification.verify import verify
@@ -151,6 +158,56 @@ def test_shares_that_leave_nothing_are_refused_before_it(dpgen, tmp_path, model)
     run = tmp_path / "run"
     status, _, err = dpgen("train", *model, "data=digits", "data.n=null", "data.n_share=0.1", f"run_dir={run}")
     assert status == 2 and "of the budget" in _one_line(err) and not list(run.glob("private/ledger*"))
+
+
+SEARCHES = {
+    "values": (["data=table"], "columns:\n  x: {type: category, values: private}\n  y: {type: boolean}\n"),
+    "bounds": (["data=table"], "columns:\n  x: {type: number, low: private, high: private}\n  y: {type: boolean}\n"),
+    "items": (["data=baskets", "data.items=private", "data.max_items=3"], None),
+}
+
+
+@pytest.mark.parametrize("persons", [False, True])
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_search_says_how_many_records_it_takes_and_is_refused_where_there_are_fewer(dpgen, tmp_path, search, persons):
+    """Half of the values that are held by so many are found, by the mechanism itself; budget and train refuse alike."""
+    words, schema = SEARCHES[search]
+    if persons and search == "items":
+        pytest.skip("items are declared where a person has several baskets")
+    if schema:
+        files = [*words, *_table(tmp_path, schema + "  who: {type: drop}\n", who=[1], x=["1"], y=["true"])[1:]]
+        files += ["data.person=who", "data.max_rows=3"] if persons else []
+    else:
+        (tmp_path / "b.dat").write_text("a b\n")
+        files = [*words, f"data.path={tmp_path / 'b.dat'}"]
+    files += ["data.outside=clamp", "data.discovery_share=0.05", "privacy.epsilon=1", "privacy.delta=1e-7"]
+    files.append("model=measured")
+    spec, source = _asked([*files, "data.n=100000"])
+    stage, ((name, part),) = first_stage(spec, source.open_parts), source.open_parts.items()
+    access = OpenAccess(stage.access(stage.noise), PrivateStream(seed=1), max_rows=spec.data.most_rows)
+    needed, count = needed_to_find(source.open_parts, access.access)[name], 400
+    held = np.full(count, int(needed))
+    if search == "bounds":
+        noisy = rounded_gaussian(access, bounds_of(name), torch.from_numpy(held), sensitivity=part.most**0.5, of_unit=True)
+        shown = int((noisy > needed).sum())
+    else:
+        shown = len(select_keys(access, keys_of(name), np.arange(count), held, most=part.most)[0])
+    # 200 on average, with a deviation of 10: outside in one of 10,000.
+    assert abs(shown - count / 2) < 45, shown
+    for n, warned in ((int(needed) * 40, True), (10**6, False)):
+        told = first_pass.warnings_for_any_find(*_asked([*files, f"data.n={n}"]))
+        assert any("what is found privately takes many of" in text for text in told) is warned
+    run = tmp_path / "run"
+    for command in ("budget", "train"):
+        status, _, err = dpgen(command, *files, f"data.n={int(needed) - 1}", f"run_dir={run}")
+        assert status == 3 and f"no {search} can be found with data.n=" in _one_line(err) and not run.exists()
+
+
+def test_what_is_found_of_many_columns_is_few_lines():
+    few, many = ({f"c{i}": "from 0 to 1" for i in range(count)} for count in (10, 150))
+    assert [*train._found_lines(few)] == [f"found, with noise: c{i}: from 0 to 1" for i in range(10)]
+    *first, last = train._found_lines(many)
+    assert first == [*train._found_lines(few)] and "140 more columns (c10, " in last
 
 
 def test_one_signal_waits_for_what_was_found_to_be_kept(dpgen, tmp_path, monkeypatch):

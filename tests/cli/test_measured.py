@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,8 +11,9 @@ import pandas as pd
 import pytest
 
 from lightning_dpgen import load_release
+from lightning_dpgen.cli.main import main
 from lightning_dpgen.models.symmetries import SETS, Symmetries
-from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy import durable, pace
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.release.report import _BOUGHT
 from lightning_dpgen.runs import measure as measured_run
@@ -231,6 +233,61 @@ def test_tables_that_were_lost_are_said_so(dpgen, tmp_path, monkeypatch):
         assert dpgen("train", *LABELLED, f"run_dir={run}")[0] == 130
     status, _, err = dpgen("train", *LABELLED, f"run_dir={run}")
     assert status == 3 and "means had been measured and were lost" in err
+
+
+@pytest.fixture(scope="module")
+def cut_short(tmp_path_factory):
+    """Return a folder of runs that were killed between an access of a table and its save, and the words of their command.
+
+    Each is named by the number of its access and the stage.
+    """
+    folder, random = tmp_path_factory.mktemp("cut"), np.random.default_rng(0)
+    columns = {name: random.integers(2, size=4000) for name in "abc"}
+    columns["y"] = columns["a"] ^ columns["b"]
+    pd.DataFrame(columns).to_csv(folder / "t.csv", index=False)
+    (folder / "s.yaml").write_text(
+        "label: y\ncolumns:\n" + "".join(f"  {n}: {{type: integer, low: 0, high: 1}}\n" for n in columns)
+    )
+    words = ["data=table", f"data.path={folder / 't.csv'}", f"data.schema={folder / 's.yaml'}", "data.n=4000"]
+    words += ["model=measured", "model.components=1", "privacy.epsilon=8", "data.bins_share=0", "rows=50"]
+    saves = []
+
+    def save(path, value):
+        *_, stage = value["made"]
+        shutil.copytree(folder / "run", folder / f"{len(saves)} {stage}")
+        saves.append(stage)
+        durable.save(path, value)
+
+    shown, stage = [], pace.stage
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pace, "stage", lambda name, *of, **more: shown.append(name) or stage(name, *of, **more))
+        patch.setattr(measured_run, "durable", SimpleNamespace(save=save, load=durable.load, reserve=durable.reserve))
+        assert main(["train", *words, f"run_dir={folder / 'run'}"]) == 0
+    # Work that follows from a fit is no preparation.
+    assert [name for name in shown if name.startswith("preparing")] == ["preparing to measure tables"]
+    assert saves == ["tables", *["crossings"] * 3, "evidence", *["labels"] * 4]
+    return folder, words
+
+
+@pytest.mark.parametrize(
+    ("lost", "left"),
+    [("0 tables", None), ("3 crossings", (3, 3)), ("4 evidence", (0, 4)), ("5 labels", (3, 3))],
+)
+def test_a_table_whose_access_was_lost_goes_on_with_what_is_there(dpgen, cut_short, lost, left):
+    """All but the tables themselves can be spared, and the ledger has each access that was made."""
+    folder, words = cut_short
+    run = folder / lost
+    status, _, err = dpgen("train", *words, f"run_dir={run}")
+    if left is None:
+        assert status == 3 and "tables had been measured and were lost" in err
+        return
+    assert status == 0, err
+    assert ("no two or three of them together" in err) is ("evidence" in lost)
+    state = durable.load(run / "private/measured.pt", "made")["made"]
+    assert (len(state.get("evidence", ())) * len(state["crossings"]), len(state["labels"])) == left
+    crossed = load_release(run / "release").mixture.network.crossed.crossings
+    assert bool(crossed) is ("evidence" not in lost)
+    assert dpgen("verify", run)[0] == 0
 
 
 def test_a_ledger_that_is_gone_is_missed(dpgen, after_the_means):

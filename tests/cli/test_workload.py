@@ -136,15 +136,18 @@ MISTAKES = {
     "[age]": "expected a list",
     "none.yaml": "no such file",
     "list.yaml": "expected a file of YAML or JSON as in workload: [[age, sex], [region]]",
+    "empty.yaml": "expected keys and values, of which one is workload",
+    "t.csv": "expected keys and values, of which one is workload",
 }
 
 
 @pytest.mark.parametrize("asked", MISTAKES)
 def test_a_mistake_is_told_in_one_line_and_costs_nothing(dpgen, table, tmp_path, asked):
     (tmp_path / "list.yaml").write_text("- [age, ill]\n")
+    (tmp_path / "empty.yaml").write_text("")
     status, _, err = dpgen("train", *table, f"data.workload={asked}", "run_dir=run")
     assert status == 2 and MISTAKES[asked] in err and err.count("\n") == 1 and "data.workload" in err
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists() and err.count(str(tmp_path)) <= 1
 
 
 def test_other_models_and_records_refuse_it(dpgen, table):

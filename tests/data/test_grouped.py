@@ -15,11 +15,12 @@ from lightning_dpgen.data.conditions import Said
 from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.columns import column_of
-from lightning_dpgen.data.tables.grouped import CERTAIN, GROUPS, MOST_COMMON, Grouped
+from lightning_dpgen.data.tables.grouped import CERTAIN, GROUPS, MOST_COMMON, MOST_KINDS, Grouped
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.value_tree import find_values
 from lightning_dpgen.measure.found_rules import FoundRule, with_rules
 from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.runs.warnings import noise_warnings
 from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.verification.verify import verify
 
@@ -245,6 +246,21 @@ def test_a_model_is_chosen_by_the_cells_that_pairs_will_have(tmp_path):
     assert settings.chosen.startswith("model=auto took measured") and settings.schema.layout.width < MOST_COMMON
     apart = read_settings([*words, "data.bins_share=0"])
     assert "measured was passed over" in apart.chosen and apart.schema.layout.width == 20_002
+
+
+@pytest.mark.parametrize(("kinds", "warned"), [(MOST_KINDS, False), (MOST_KINDS + 1, True)])
+def test_a_constraint_that_groups_pay_no_regard_to_is_said(tmp_path, kinds, warned):
+    states = [f"s{place}" for place in range(kinds)]
+    mapping = {value: states[place % kinds] for place, value in enumerate(VALUES)}
+    (tmp_path / "s.yaml").write_text(json.dumps({"columns": {
+        "city": {"type": "category", "values": list(VALUES)}, "state": {"type": "category", "values": states},
+    }, "constraints": [{"column": "state", "of": "city", "mapping": mapping}]}))  # fmt: skip
+    words = ["data=table", f"data.schema={tmp_path / 's.yaml'}", "data.n=50000", "privacy.epsilon=1", "model=measured"]
+    settings = read_settings(words)
+    told = [text for text in noise_warnings(settings, settings.plan()) if "rare values of city" in text]
+    assert len(told) == warned and all("state" in text and f"{MOST_KINDS} kinds" in text for text in told)
+    groups = [set(own % kinds) for own in map(np.array, settings.schema.rules.learned["city"]._members) if len(own) > 1]
+    assert all(len(own) == 1 for own in groups) is not warned
 
 
 @pytest.mark.filterwarnings("ignore")

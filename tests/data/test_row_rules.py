@@ -235,6 +235,8 @@ BAD = {
     "wealth <= total": "no column 'wealth': expected a number, or one of start",
     "total = 3 if net = wealth": "no column 'wealth': expected a number, or one of start",
     "total <= city": "column 'city' holds no numbers, dates or times",
+    "city = ok": "column 'city' holds no numbers, dates or times, .*allowed: .*mapping: ",
+    "city != ok": "column 'city' holds no numbers, dates or times, .*allowed: .*mapping: ",
     "total <= 5 EUR": "5 EUR: expected a number without its unit: 5",
     "net =< total": "=< is no sign here: expected <=",
     "net ≤ total": "≤ is no sign here: expected <=",

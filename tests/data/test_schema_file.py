@@ -157,6 +157,7 @@ NEARLY = {
     "{type: number, low: '1,5', high: 9}": "'1,5': expected a number, at most 1e.100, with a decimal point and nothing",
     "{type: integer, low: 0, high: '10,000'}": "'10,000': expected a whole number, .* as in 1.5 or 10000",
     "{type: boolean, words: [0, 1]}": 'in quotes ."0", "1".',
+    "{type: integer, low: 0, high: 10000000000000000}": "a whole number, at most 2.53: .* type: fake .* type: drop",
     "{type: number, low: 0, high: 100, decimals: 2}": "'a' has 10,001 values: expected a column of 2 to 1,000 choices",
     "{type: integer, low: 0, high: 5000, special: [-1, 3]}": "'a' has 5,002 values: expected",
     "{type: number, low: 0, high: 1}": "'a' has real numbers",

@@ -168,3 +168,9 @@ def test_a_stage_that_is_not_used_gives_its_share_back():
     # The counts are as accurate as before.
     before, after = (d.access(d.share**-0.5).multipliers["counts"] for d in (with_means, without))
     assert before == pytest.approx(after)
+
+
+def test_records_behind_a_number_are_written_out():
+    """As a person writes them, not as 2e+04."""
+    with pytest.raises(BudgetTooSmall, match="would outweigh all that about 20,000 records behind it can add up to"):
+        make_plan([StageSpec("counts", {"all": 1.0}, 1, max_noise=20_000.0)], epsilon=1e-6, delta=1e-15)

@@ -146,16 +146,23 @@ def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
     for sign, right in _MISTAKEN.items():
         if cut_outside(text, sign)[0].strip() in columns and len(cut_outside(text, sign)) > 1:
             return f"{sign} is no sign here: expected {right}"
-    sides = _SIGN.split(text.strip())
     numbers = [name for name, column in columns.items() if isinstance(column, Numeric | Open)]
+    sides = _SIGN.split(text.strip().replace("!=", "="))
+    if len(sides) == 3 and {sides[0], sides[2]} <= columns.keys() and not {sides[0], sides[2]} <= {*numbers}:
+        left, right = (listed([side]) for side in (sides[0], sides[2]))
+        other = next(side for side in (sides[0], sides[2]) if side not in numbers)
+        return (
+            f"column {shortened(other)} holds no numbers, dates or times, and these alone are compared: list the pairs of "
+            f"values that there may be, as in {{columns: [{left}, {right}], allowed: [[a, a], [b, b]]}}, or what follows "
+            f"from {right}, as in {{column: {left}, of: {right}, mapping: {{a: a, b: b}}}}"
+        )
+    sides = _SIGN.split(text.strip())
     if sides[0] in numbers and any(len(cut_outside(text, word)) > 1 for word in (_AND, " or ")):
         return "expected one comparison: write each as a constraint of its own, and conditions after 'if', with 'and'"
     if len(sides) != 3:
         return None
     for side, other in ((sides[0], sides[2]), (sides[2], sides[0])):
         if side in columns or _BARE_DATE.search(side):
-            if other in numbers and side in columns and side not in numbers:
-                return f"column {shortened(side)} holds no numbers, dates or times, and these alone are compared"
             continue
         if other in numbers and (unit := _WITH_UNIT.fullmatch(side)):
             return f"{side}: expected a number without its unit: {unit[1]}"

@@ -80,28 +80,43 @@ class RowRules:
     @cached_property
     def learned(self) -> dict[str, Modelled]:
         """The columns that are learned in another form, by name: as distances, or rare values of categories together."""
-        counted = [column for column in self.columns.values() if isinstance(column, Category) and column.counts]
-        grouped = {column.name: Grouped.of(column, self._kinds(column)) for column in counted}
+        grouped = {column.name: Grouped.of(column, self._kinds[column.name][0]) for column in self._counted}
         return grouped | {name: column.apart for name, column in self.relatives.items()}
 
-    def _kinds(self, column: Category) -> np.ndarray | None:
+    @property
+    def ungrouped(self) -> dict[str, list[str]]:
+        """The declared constraints that groups of rare values pay no regard to, by the name of the column."""
+        return {name: texts for name, (_, texts) in self._kinds.items() if texts}
+
+    @property
+    def _counted(self) -> list[Category]:
+        return [column for column in self.columns.values() if isinstance(column, Category) and column.counts]
+
+    @cached_property
+    def _kinds(self) -> dict[str, tuple[np.ndarray | None, list[str]]]:
+        return {column.name: self._kinds_of(column) for column in self._counted}
+
+    def _kinds_of(self, column: Category) -> tuple[np.ndarray | None, list[str]]:
         """Return for each value of a column a number, in which values differ that declared constraints do not treat alike.
 
-        Constraints with very many kinds of values are left out, since each kind is learned by itself.
+        Constraints with very many kinds of values are left out, since each kind is learned by itself; their texts follow.
         """
         count = column.present
         rows = {column.name: (np.arange(count), np.zeros(count, bool))}
-        found = list[np.ndarray]()
+        found = list[tuple[np.ndarray, str]]()
         for constraint in self._declared:
-            found += constraint.kinds(rows)
+            found += [(own, constraint.text) for own in constraint.kinds(rows)]
             if isinstance(constraint, Function) and constraint.of.name in rows:
                 # Another column may follow from this one.
                 self._compute([constraint], rows, count)
-        kinds = np.zeros(count, np.int64)
-        for own in sorted(found, key=lambda one: len(np.unique(one))):
+        kinds, left_out = np.zeros(count, np.int64), dict[str, None]()
+        for own, text in sorted(found, key=lambda one: len(np.unique(one[0]))):
             both = np.unique(np.stack([kinds, own]), axis=1, return_inverse=True)[1].ravel()
-            kinds = both if both.max() < MOST_KINDS else kinds
-        return kinds if kinds.any() else None
+            if both.max() < MOST_KINDS:
+                kinds = both
+            else:
+                left_out[text] = None
+        return kinds if kinds.any() else None, list(left_out)
 
     @property
     def texts(self) -> tuple[list[str], list[str]]:

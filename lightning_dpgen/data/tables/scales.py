@@ -68,8 +68,13 @@ class Integers(Scale):
     def tick(self, declared: Any) -> int:
         if type(declared) is float and declared.is_integer():
             declared = int(declared)
-        if type(declared) is not int or abs(declared) > LARGEST_WHOLE:
-            raise ValueError("a whole number, at most 2^53")
+        if type(declared) is not int:
+            raise ValueError("a whole number")
+        if abs(declared) > LARGEST_WHOLE:
+            raise ValueError(
+                "a whole number, at most 2^53: larger ones are mostly codes, which type: fake makes up, type: drop leaves "
+                "out, and type: category takes as texts; an amount may be of type: number"
+            )
         return declared
 
     def declared(self, tick: int | float) -> int:

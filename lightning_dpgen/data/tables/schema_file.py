@@ -152,8 +152,11 @@ def read_leniently(path: str | Path) -> tuple[TableSchema | None, list[BadSchema
     return parse_leniently(_text(Path(path)), str(path))
 
 
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read the keys and values of another program's file: JSON by its name, else YAML, as the file of a schema is read.
+def read_yaml(path: str | Path, key: str = "columns") -> dict[str, Any]:
+    """Read the keys and values of another file: JSON by its name, else YAML, as the file of a schema is read.
+
+    Args:
+        key: one that is expected, for messages.
 
     Raises:
         BadSchema: for anything else, naming file and line.
@@ -161,7 +164,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     if path.suffix != ".json":
-        return _parsed(_text(path), str(path))[1]
+        return _parsed(_text(path), str(path), key)[1]
     try:
         return read_json(path, most_bytes=_LARGEST_FILE)
     except ValueError as error:
@@ -355,8 +358,9 @@ def _text(path: Path) -> str:
         raise BadSchema(f"{path}: byte {error.start} is not UTF-8: save it as UTF-8") from None
 
 
-def _parsed(text: str, source: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
+def _parsed(text: str, source: str, key: str = "columns") -> tuple[yaml.MappingNode, dict[str, Any]]:
     """Return the nodes of a text, and its keys and values."""
+    expected = f"expected keys and values, of which one is {key}"
     try:
         loader = _Loader(text)
         try:
@@ -370,7 +374,7 @@ def _parsed(text: str, source: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
         # Between braces ??? is not even YAML.
         filled = _BETWEEN_BRACES.sub(UNFILLED[1], text)
         if filled != text:
-            return _parsed(filled, source)
+            return _parsed(filled, source, key)
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
         told = error.problem or error.context
         behind = "; a text that begins with a quote ends with the next one: put the whole into quotes, or none"
@@ -379,9 +383,9 @@ def _parsed(text: str, source: str) -> tuple[yaml.MappingNode, dict[str, Any]]:
     except yaml.YAMLError as error:
         raise BadSchema(f"{source}: not YAML: {' '.join(str(error).split())[:100]}") from None
     except (RecursionError, ValueError):
-        raise BadSchema(f"{source}: nested too deeply, or with huge numbers: expected the description of a table") from None
+        raise BadSchema(f"{source}: nested too deeply, or with huge numbers: {expected}") from None
     if not isinstance(fields, dict):
-        raise BadSchema(f"{source}: expected keys and values, of which one is columns")
+        raise BadSchema(f"{source}: {expected}")
     return node, fields
 
 
