@@ -12,10 +12,17 @@ import numpy as np
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.measure.pair_estimates import estimate_pairs
-from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares, fitted_to, strongest_tree
+from lightning_dpgen.measure.pair_tables import (
+    NoisyTables,
+    PairShares,
+    fitted_to,
+    mutual_information,
+    nearest_shares,
+    strongest_tree,
+)
 from lightning_dpgen.models.forests import forest_order
 
-# Groups hang together in a tree where both have so much mutual information, in nats.
+# Groups hang together in a tree where both have so much mutual information, in nats, beside what the label tells.
 _STRONG = 0.05
 # The most groups of a tree, and the most cells of all pairs of its groups: these take most of the time of a step.
 _MOST_GROUPS, MOST_CELLS = 14, 300_000
@@ -68,7 +75,7 @@ class Forest:
         estimates = estimate_pairs(tables, shares, seed)
         ruled = {} if broken is None else _ruled(layout, shares, estimates, broken)
         estimates |= {pair: own for pair, (own, _) in ruled.items()}
-        strength = {pair: own.information for pair, own in estimates.items()}
+        strength = {pair: own.information - _told_by_label(tables, *pair) for pair, own in estimates.items()}
         for pair, (_, more) in ruled.items():
             strength[pair] += more
         strong = sorted((pair for pair, own in strength.items() if own > _STRONG), key=lambda pair: (-strength[pair], pair))
@@ -184,6 +191,20 @@ class Forest:
             sums = shares.cumsum(axis=1)
             rows[:, group] = (sums < random.random((k, 1)) * sums[:, -1:]).sum(axis=1)
         return rows
+
+
+def _told_by_label(tables: NoisyTables, first: int, second: int) -> float:
+    """Return the mutual information, in nats, of groups that are independent for each label; 0 for tables of all records.
+
+    An edge would tie them for each label alike, and tables by label tell it already.
+    """
+    if tables.label is None:
+        return 0.0
+    one, other = (nearest_shares(tables.singles[group] / tables.total) for group in (first, second))
+    weights = np.sqrt(one.sum(axis=1) * other.sum(axis=1))
+    one, other = (own / np.maximum(own.sum(axis=1, keepdims=True), LEAST_SHARE) for own in (one, other))
+    shares = (one.T * weights) @ other
+    return mutual_information(shares / shares.sum())
 
 
 def _ruled(

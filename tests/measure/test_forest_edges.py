@@ -139,6 +139,21 @@ def test_weak_edges_are_left_out_where_fits_without_them_are_nearer_by_more_than
     assert (sum(parent >= 0 for parent in fit.parents) == 2) == kept
 
 
+def test_pairs_of_which_the_label_tells_are_no_edges_where_tables_are_by_label():
+    """Two columns go together by the label alone, and two others for each label alike."""
+    of_label = np.array([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])
+    together = np.array([[0.4, 0.1], [0.1, 0.4]])
+    joint = np.einsum("l,la,lb,cd->labcd", [0.5, 0.5], of_label, of_label, together)
+    layout, tables = tables_of(joint)
+    assert {(1, 2), (3, 4)} <= set(forest_edges.Forest.of(layout, tables, 0).strong)
+    groups = range(1, 5)
+    singles = {g: TOTAL * joint.sum(axis=tuple({1, 2, 3, 4} - {g})) for g in groups}
+    pairs = {(a, b): TOTAL * joint.sum(axis=tuple({1, 2, 3, 4} - {a, b})) for a, b in itertools.combinations(groups, 2)}
+    by_label = dataclasses.replace(tables, singles=singles, pairs=pairs, label=0)
+    forest = forest_edges.Forest.of(layout, by_label, 0)
+    assert list(forest.strong) == [(3, 4)] and (1, 2) in forest.estimates
+
+
 def test_components_of_columns_that_are_independent_are_all_alike():
     """Nothing is tried then: what components told would be noise, and would tie columns by threes and fours."""
     shares = [np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.4]), np.array([0.1, 0.9])]
