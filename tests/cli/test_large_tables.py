@@ -195,8 +195,13 @@ def test_bounds_that_do_not_stand_out_are_told_so(dpgen, words, tmp_path, limit,
     schema, _ = OPEN["bounds and categories"]
     (tmp_path / "in.schema.yaml").write_text(schema.replace("values: private", "values: [a, b, c]"))
     more = ["data.discovery_share=1e-9", "data.outside=clamp", *values, f"data.memory_gib={limit}"]
-    status, _, err = dpgen(*words, *more, f"run_dir={tmp_path / 'run'}")
-    assert status == 3 and "age: no bounds stand out from the noise" in _line(err)
+    assert "data.n=2000" in words
+    for n, said in (("2000", "age: no bounds can be found with data.n=2000"), ("1000000", "age: no bounds stand out from")):
+        declared = [word if word != "data.n=2000" else f"data.n={n}" for word in words]
+        status, _, err = dpgen(*declared, *more, f"run_dir={tmp_path / n}")
+        assert status == 3 and said in _line(err)
+        # What cannot stand out, whatever the records are, is not paid for.
+        assert (tmp_path / n).exists() == (n != "2000")
 
 
 FAULTS = {
