@@ -200,7 +200,7 @@ def test_bounds_that_do_not_stand_out_are_told_so(dpgen, words, tmp_path, limit,
         declared = [word if word != "data.n=2000" else f"data.n={n}" for word in words]
         status, _, err = dpgen(*declared, *more, f"run_dir={tmp_path / n}")
         assert status == 3 and said in _line(err)
-        # What cannot stand out, whatever the records are, is not paid for.
+        # A search that can find nothing is not paid for.
         assert (tmp_path / n).exists() == (n != "2000")
 
 
