@@ -194,11 +194,12 @@ class Forest:
 
 
 def _told_by_label(tables: NoisyTables, first: int, second: int) -> float:
-    """Return the mutual information, in nats, of groups that are independent for each label; 0 for tables of all records.
+    """Return the mutual information, in nats, of groups that are independent for each label.
 
-    An edge would tie them for each label alike, and tables by label tell it already.
+    An edge would tie them for each label alike, and tables by label tell it already. It is 0 for tables of all records, and
+    for the label itself, which has no table by label: a rule may bind it.
     """
-    if tables.label is None:
+    if tables.label is None or tables.label in (first, second):
         return 0.0
     one, other = (nearest_shares(tables.singles[group] / tables.total) for group in (first, second))
     weights = np.sqrt(one.sum(axis=1) * other.sum(axis=1))

@@ -152,6 +152,11 @@ def test_pairs_of_which_the_label_tells_are_no_edges_where_tables_are_by_label()
     by_label = dataclasses.replace(tables, singles=singles, pairs=pairs, label=0)
     forest = forest_edges.Forest.of(layout, by_label, 0)
     assert list(forest.strong) == [(3, 4)] and (1, 2) in forest.estimates
+    # A rule may bind the label, which has no table by itself then.
+    broken = np.zeros((layout.width, layout.width), bool)
+    broken[layout.spans[0].start, layout.spans[1].start] = True
+    ruled = forest_edges.Forest.of(layout, by_label, 0, broken=broken | broken.T)
+    assert set(ruled.strong) == {(0, 1), (3, 4)}
 
 
 def test_components_of_columns_that_are_independent_are_all_alike():
