@@ -30,8 +30,8 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 
 _STAGE, _NOISE = "audit", "noise"
 _MULTIPLIER, _DELTA = 1.0, 1e-5
-# A delta of keys that is large enough to be counted.
-_RARE = 0.05
+# A delta of keys that is large enough to be counted, and noise beside which it matters little that thresholds are rounded.
+_RARE, _KEY_MULTIPLIER = 0.05, 8.0
 # Candidates of a noisy maximum. With more, the loss of one comes nearer to epsilon, but it is seen less often.
 _CANDIDATES = 10
 # A step of the grid of whole numbers.
@@ -120,7 +120,7 @@ def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
 
 def audit_keys(draws: int, confidence: float) -> Finding:
     """Bound from below how often a key that one record alone holds is seen, by `draws` selections, against its delta."""
-    access = Access(_STAGE, {_NOISE: _MULTIPLIER}, deltas={_NOISE: _RARE})
+    access = Access(_STAGE, {_NOISE: _KEY_MULTIPLIER}, deltas={_NOISE: _RARE})
     account, seen = Account(Plan((Stage(access, draws, 1.0),), math.inf, 2.0 * _RARE)), 0
     for _ in range(draws):
         with account.open(_STAGE) as opened:

@@ -60,13 +60,17 @@ BROKEN = {
     "no noise on what is measured": (mechanisms.rounded_gaussian, {ROUNDED_NOISE: "pass"},
                  MODELS["measured"], {"the whole run"}),
     "noise half as large": (mechanisms.gaussian, {NOISE: NOISE.replace("deviation", "0.5 * deviation")}, MODELS["rbm"],
-                            {"Gaussian noise, float32", "Gaussian noise, float64", "Gaussian noise on a histogram",
-                             "the same, of a record far beyond the bound"}),
+        {"Gaussian noise, float32", "Gaussian noise, float64", "the same, of a record far beyond the bound"}),
+    "noise half as large on whole numbers": (mechanisms.rounded_gaussian, {
+        ROUNDED_NOISE: ROUNDED_NOISE.replace("sigma", "0.5 * sigma")}, MODELS["rbm"],
+                            {"Gaussian noise on a histogram"}),
     "noise half as large in the step alone": (privatize.privatize,
         {"rule.scope.sensitivity(bounds) * (reach": "rule.scope.sensitivity(bounds) / 2 * (reach"}, MODELS["rbm"],
         {"the same, of a record far beyond the bound"}),
     "noise half as large in what is measured alone": (Workload.measure, {
-        "sensitivity=bound)": "sensitivity=bound / 2)"}, MODELS["measured"], {"means", "squares"}),
+        "rounded_gaussian(access, name, scores, unit=unit, sensitivity=bound)":
+            "rounded_gaussian(access, name, scores, unit=unit, sensitivity=bound / 2)"},
+        MODELS["measured"], {"means", "squares"}),
     "a missing clip": (privatize.clipped_weights, {FACTORS: "factors = lambda norms, bound: torch.ones_like(norms)"},
                        MODELS["rbm"], {"the same, of a record far beyond the bound"}),
     "seeded noise": (PrivateStream._key, {"else Keystream()": "else np.random.PCG64DXSM(0)"}, MODELS["measured"],

@@ -86,7 +86,8 @@ QUICK = ("table",)
 TIGHT = {"series": 0.9, "crossings": 0.9}
 # A record agrees with what gradients of one run have reached, which is noise in part.
 REACHED = {"moments: means": 0.5, "moments: squares": 0.25, "labels: agreement": 0.5}
-REACHED_OF = {"crossings": {"labels: agreement": 0.05}}
+# A record of one of two labels, both as likely, moves the score of a crossing by 1 of the 2 that one of a rare label does.
+REACHED_OF = {"crossings": {"labels: agreement": 0.05}, "label": {"evidence": 0.45}}
 
 
 @pytest.fixture
