@@ -25,6 +25,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.lots import PoissonLots
@@ -37,7 +38,7 @@ Family = dict[str, Callable[[], object]]
 
 def lots(records: object, n: int, lot: int, k: int = 10) -> Callable[[], object]:
     """Return a draw of one Poisson lot of records in k components, of `lot` records on average."""
-    stage = Stage(Access("training", {"gradient": 1.0}, lot / n), 1, 1.0)
+    stage = Stage(Access("training", {"gradient": 1.0}, Poisson(lot / n)), 1, 1.0)
     account = Account(Plan((stage,), 1.0, 1e-5))
     return PoissonLots(records, account, clusters=torch.randint(k, (n,)), k=k).draw
 

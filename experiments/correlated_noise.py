@@ -2,11 +2,10 @@
 
     python experiments/correlated_noise.py [--epsilons 0.5 2 8] [--passes 1 4 16] [--runs 3]
 
-Softmax regression on 20,000 pictures of MNIST, pooled to 14 x 14 and of length 1, by plain SGD in lots of 100 (200 steps a
-pass), or as said. Ways are independent noise with Poisson sampling, banded noise with cyclic sampling, and independent,
-banded and buffered noise in a fixed order, whose relation (a record replaced by nothing at its place) is another one and
-weighs as much. Each way has the best of some learning rates, chosen in one run on 5,000 other pictures; all then have the
-same test pictures. Beside each accuracy stands the error of the sums of gradients that the plan predicts.
+Softmax regression on 20,000 pictures of MNIST, pooled to 14 x 14 and of length 1, by plain SGD in lots of 100 (200 steps
+a pass), or as said. Ways are independent noise with Poisson sampling, and banded noise with cyclic sampling. Each way has
+the best of some learning rates, chosen in one run on 5,000 other pictures; all then have the same test pictures. Beside
+each accuracy stands the error of the sums of gradients that the plan predicts.
 """
 
 from __future__ import annotations
@@ -22,23 +21,16 @@ from lightning_dpgen import Account, Fixed, PoissonLots, make_plan, training_sta
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, ZERO_OUT
+from lightning_dpgen.privacy.sampler_choice import make_sampler
 from lightning_dpgen.privacy.samplers import POISSON
-from lightning_dpgen.privacy.strategy import CYCLIC, FIXED_ORDER
-from lightning_dpgen.privacy.strategy_choice import BandedNoise, BufferedNoise, make_strategy
+from lightning_dpgen.privacy.strategy import CYCLIC
 from lightning_dpgen.privacy.strategy_search import prefix_error
 
 N, CLASSES, DELTA, C = 20_000, 10, 1e-5, 1.0
 RATES = (0.3, 1.0, 3.0, 10.0, 30.0)
 # A norm in float32 carries rounding, which must not lengthen a clipped gradient.
 SHAVED = 1.0 - 1e-5
-WAYS = {
-    "Poisson, independent": (POISSON, None),
-    "cyclic, banded": (CYCLIC, BandedNoise()),
-    "fixed order, independent": (FIXED_ORDER, None),
-    "fixed order, banded": (FIXED_ORDER, BandedNoise()),
-    "fixed order, buffered": (FIXED_ORDER, BufferedNoise()),
-}
+WAYS = {"Poisson, independent": POISSON, "cyclic, banded": CYCLIC}
 Labelled = tuple[Tensor, Tensor]
 
 
@@ -52,18 +44,16 @@ def pictures(held_out: bool) -> Labelled:
 
 def plan_of(way: str, lot: int, steps: int, epsilon: float) -> Plan:
     """Return the plan of a way of training, which is solved for its noise."""
-    sampler, noise = WAYS[way]
-    rate = lot / N
-    strategy = make_strategy(sampler, noise, sample_rate=rate, steps=steps, epsilon=epsilon, delta=DELTA)
-    stage = training_stage(Fixed(C), n=N, sample_rate=rate, steps=steps, strategy=strategy)
-    relation = ZERO_OUT if sampler == FIXED_ORDER else ADD_OR_REMOVE_ONE
-    return make_plan([stage], epsilon=epsilon, delta=DELTA, relation=relation)
+    sampler = make_sampler(WAYS[way], lot / N, steps=steps, epsilon=epsilon, delta=DELTA)
+    stage = training_stage(Fixed(C), n=N, sampler=sampler, steps=steps)
+    return make_plan([stage], epsilon=epsilon, delta=DELTA)
 
 
 def predicted(plan: Plan, lot: int) -> float:
     """Return the root mean squared error of the prefix sums of the mean gradients, in each number."""
     access, steps = plan.stages[0].access, plan.stages[0].count
-    unit = math.sqrt((steps + 1) / 2) if access.strategy is None else prefix_error(access.strategy)
+    strategy = access.sampler.noise_strategy
+    unit = math.sqrt((steps + 1) / 2) if strategy is None else prefix_error(strategy)
     return access.multiplier * unit * C / lot
 
 
@@ -102,11 +92,11 @@ def main() -> None:
                 plan = plan_of(way, arguments.lot, steps, epsilon)
                 rate = max(RATES, key=lambda rate, plan=plan: accuracy(plan, rows, choosing, rate, seed=0))
                 found = [accuracy(plan, rows, test, rate, seed) for seed in range(1, arguments.runs + 1)]
-                strategy = plan.stages[0].access.strategy
-                bands = 1 if strategy is None else len(strategy.decays) or len(strategy.coefficients)
+                strategy = plan.stages[0].access.sampler.noise_strategy
+                bands = 1 if strategy is None else len(strategy.coefficients)
                 print(
                     f"epsilon {epsilon:g}, {passes:>2} passes, lots of {arguments.lot}, {way:<24}: error of sums "
-                    f"{predicted(plan, arguments.lot):.3f}, bands or buffers {bands:>2}, rate {rate:g}, told right "
+                    f"{predicted(plan, arguments.lot):.3f}, bands {bands:>2}, rate {rate:g}, told right "
                     f"{np.mean(found):.3f} ({np.std(found, ddof=1) if len(found) > 1 else 0.0:.3f})",
                     flush=True,
                 )

@@ -148,7 +148,7 @@ class WatchedAccount(Account):
 def check_replayable(plan: Plan) -> None:
     """Raise ValueError for a plan whose accesses cannot be replayed: lots, and noise but Gaussian noise and choices."""
     for stage in plan.stages:
-        if stage.access.sample_rate < 1.0 or stage.later:
+        if stage.access.sample_rate < 1.0:
             raise ValueError(f"stage {stage.name!r}: a lot holds records by chance; expected passes over all records")
         kinds = {*stage.access.kinds.values()}
         if kinds and (kinds != {PURE} or len(stage.access.kinds) < len(stage.access.multipliers)):

@@ -19,6 +19,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.samplers import FULL_PASS, Poisson
 from lightning_dpgen.sampling.lots import Lot, PoissonLots
 
 TRAINING = "training"
@@ -29,7 +30,7 @@ _RECORDS = 50
 def plan_of_many(access: Access, count: int, like: Plan) -> Plan:
     """Plan so many accesses like this one, to all records, with noise of multiplier 1: so little that one tells much."""
     multipliers = {name: multiplier / access.multiplier for name, multiplier in access.multipliers.items()}
-    whole = dataclasses.replace(access, sample_rate=1.0, multipliers=multipliers)
+    whole = dataclasses.replace(access, sampler=FULL_PASS, multipliers=multipliers)
     return Plan((Stage(whole, count, 1.0),), math.inf, like.delta, max_rows=like.max_rows)
 
 
@@ -39,7 +40,7 @@ def audit_lots(sample_rate: float, draws: int, confidence: float) -> Finding:
     Args:
         sample_rate: rate of the plan.
     """
-    plan = Plan((Stage(Access(TRAINING, {"gradient": 1.0}, sample_rate), draws, 1.0),), math.inf, 0.5)
+    plan = Plan((Stage(Access(TRAINING, {"gradient": 1.0}, Poisson(sample_rate)), draws, 1.0),), math.inf, 0.5)
     lots = PoissonLots(torch.arange(_RECORDS, dtype=torch.float32)[:, None], Account(plan))
     held = sum(int((lots.draw().records == 0.0).sum()) for _ in range(draws))
     bound = float(beta.ppf(1.0 - confidence, held, draws - held + 1)) if held else 0.0

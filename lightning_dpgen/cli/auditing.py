@@ -175,7 +175,7 @@ def _step(
     what = "the private step, at noise multiplier 1"
     if far_below:
         others = {name: value for name, value in access.multipliers.items() if name not in settings.clipping.noise_shares}
-        made = module(Fixed(norm / _FAR_BELOW), Access(TRAINING, others, access.sample_rate))
+        made = module(Fixed(norm / _FAR_BELOW), Access(TRAINING, others, access.sampler))
         what = "the same, of a record far beyond the bound"
     return audit_step(made, few, place, draws, confidence, what=what)
 

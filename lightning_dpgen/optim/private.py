@@ -89,7 +89,8 @@ class PrivateOptimizer(DPOptimizer):
 
     Example:
         >>> from lightning_dpgen import Account, StageSpec, Fixed, PerRecord, PoissonLots, make_plan, term_gradients
-        >>> stage = StageSpec("training", {"gradient": 1.0}, 1, max_noise=50, sample_rate=0.5)
+        >>> from lightning_dpgen.privacy import Poisson
+        >>> stage = StageSpec("training", {"gradient": 1.0}, 1, max_noise=50, sampler=Poisson(0.5))
         >>> plan = make_plan([stage], epsilon=2.0, delta=1e-5)
         >>> account, network = Account(plan), torch.nn.Linear(3, 1)
         >>> optimizer = PrivateOptimizer(torch.optim.SGD(network.parameters(), lr=1.0), account=account,
@@ -117,9 +118,8 @@ class PrivateOptimizer(DPOptimizer):
                 f"optimizer: a {type(optimizer).__name__} draws noise that is in no ledger: pass the torch optimizer"
             )
         self._account, self._stage = account, stage
-        access, self._scheduled = account.upcoming(stage), bool(account.plan.stage(stage).later)
-        divisor = expected_lot_size(account.plan, stage, expected_batch_size, account.made(stage))
-        self._per_rate = divisor / access.sample_rate
+        access = account.plan.stage(stage).access
+        divisor = expected_lot_size(account.plan, stage, expected_batch_size)
         super().__init__(
             optimizer,
             noise_multiplier=access.multiplier,
@@ -210,14 +210,14 @@ class PrivateOptimizer(DPOptimizer):
     @property
     def noise_multiplier(self) -> float:
         """The merged multiplier of the next step, from the plan."""
-        return self._account.upcoming(self._stage).multiplier
+        return self._account.plan.stage(self._stage).access.multiplier
 
     @noise_multiplier.setter
     def noise_multiplier(self, value: float) -> None:
         if value != self.noise_multiplier:
             raise ValueError(
                 f"noise_multiplier={value}: the plan says {self.noise_multiplier:g} for the next step of stage "
-                f"{self._stage!r}; make the plan with other noise, or with a schedule of it"
+                f"{self._stage!r}; make the plan with other noise"
             )
 
     def _refuse_hook(self, hook: object) -> NoReturn:
@@ -410,9 +410,6 @@ class PrivateOptimizer(DPOptimizer):
         expected, self._state_of_step["expected"] = self._state_of_step["expected"], None
         # BatchMemoryManager announces before each part of a lot whether more of them are to come.
         announced, self._step_skip_queue[:] = self._step_skip_queue[:], []
-        if self._scheduled:
-            # The divisor of each step is the expected size of its own lot.
-            self.expected_batch_size = self._per_rate * self._account.upcoming(self._stage).sample_rate
         more = bool(announced) and announced[-1]
         samples = [getattr(p, "grad_sample", None) for p in self.params]
         # p.grad of the step before is the buffer, to which a backward pass for a later part would add unclipped gradients.

@@ -116,7 +116,7 @@ class AutomaticModule:
         options = options or StepOptions()
         self._options, self._after_last = options, after_last
         self.learning_rates = LearningRates(module, account, stage)
-        self._parts = LotParts(options.micro_batch, 1.0 if options.micro_batch is None else self._largest_lot)
+        self._parts = LotParts(options.micro_batch, 1.0 if options.micro_batch is None else self._expected_lot)
         trained = [p for p in module.parameters() if p.requires_grad]
         self.average = ParameterAverage(trained, options.averaging) if options.averaging else None
         self._own = type(module).training_step.__get__(module)
@@ -218,11 +218,9 @@ class AutomaticModule:
         return [sees_records(terms) for terms in terms_of_each(given, len(self._optimizers))]
 
     @property
-    def _largest_lot(self) -> float:
-        """The largest expected number of records of a lot in this process."""
-        starts = (0, *(start for start, _ in self._account.plan.stage(self._stage).later))
-        largest = max(expected_lot_size(self._account.plan, self._stage, None, start) for start in starts)
-        return largest / self._account.ranks.size
+    def _expected_lot(self) -> float:
+        """The expected number of records of a lot in this process."""
+        return expected_lot_size(self._account.plan, self._stage, None) / self._account.ranks.size
 
     @property
     def _optimizers(self) -> list:
@@ -391,12 +389,12 @@ class AutomaticModule:
             )
         for term in terms:
             if isinstance(term, PerGroup) and term.places is not None:
-                expected = self._largest_lot / term.groups
+                expected = self._expected_lot / term.groups
                 if term.places < expected + 3.0 * math.sqrt(expected):
                     warnings.warn(
                         f"PerGroup(groups={term.groups}, places={term.places}): a group is expected to have {expected:.3g} "
                         "records and often has more than places, so many records take no part in a step: expected "
-                        f"places={PerGroup.slots(self._largest_lot, term.groups)}, by PerGroup.slots",
+                        f"places={PerGroup.slots(self._expected_lot, term.groups)}, by PerGroup.slots",
                         stacklevel=2,
                     )
 

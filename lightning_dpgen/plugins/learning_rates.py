@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -87,10 +86,7 @@ class LearningRates:
         """Return the steps, or whole passes, in so many lots."""
         if config.interval == "step":
             return done
-        stage = self._account.plan.stage(self._stage)
-        if stage.later:
-            return math.floor(stage.passes(done) + _ROUNDING)
-        return done // max(1, round(1.0 / stage.access.sample_rate))
+        return done // max(1, round(1.0 / self._account.plan.stage(self._stage).access.sample_rate))
 
 
 def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:

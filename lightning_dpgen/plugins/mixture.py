@@ -247,7 +247,7 @@ class PrivateMixture(pl.LightningModule):
     @property
     def expected_batch_size(self) -> float:
         """The rate of the next lot times the declared number of records."""
-        return self.account.upcoming("training").sample_rate * self.n
+        return self.account.plan.stage("training").access.sample_rate * self.n
 
     def private_optimizer(self, inner: torch.optim.Optimizer) -> PrivateOptimizer:
         """Return the private form of an optimizer of `trained`."""

@@ -62,7 +62,8 @@ class AccountEngine(PrivacyEngine):
         >>> warnings.filterwarnings("ignore", "Full backward hook")  # Opacus' hooks, on a layer whose inputs are records
         >>> from torch.utils.data import DataLoader, TensorDataset
         >>> from lightning_dpgen import Account, StageSpec, make_plan
-        >>> stage = StageSpec("training", {"gradient": 1.0}, 20, max_noise=50, sample_rate=0.5)
+        >>> from lightning_dpgen.privacy import Poisson
+        >>> stage = StageSpec("training", {"gradient": 1.0}, 20, max_noise=50, sampler=Poisson(0.5))
         >>> plan = make_plan([stage], epsilon=2.0, delta=1e-5)
         >>> account, network = Account(plan), torch.nn.Linear(3, 1)
         >>> engine = AccountEngine(account)
@@ -89,7 +90,7 @@ class AccountEngine(PrivacyEngine):
                 )
         # The __init__ of PrivacyEngine makes an accountant, and warns of a generator of noise that is not used here.
         self.account, self.stage = account, account.plan.stage(stage).name
-        if account.plan.stage(stage).access.strategy is not None:
+        if account.plan.stage(stage).access.sampler.in_turn:
             raise ValueError(
                 f"stage {stage!r} has a strategy, which no accountant of Opacus knows: expected independent noise and "
                 "Poisson sampling, or PrivateTraining, or PrivateOptimizer with PoissonLots"
@@ -143,7 +144,7 @@ class AccountEngine(PrivacyEngine):
             NoiseMissing: if noise of the planned size does not reach each parameter.
         """
         self._refuse(
-            noise_multiplier=(noise_multiplier, None, self.account.upcoming(self.stage).multiplier),
+            noise_multiplier=(noise_multiplier, None, self.account.plan.stage(self.stage).access.multiplier),
             poisson_sampling=(poisson_sampling, True),
             clipping=(clipping, "flat"),
             noise_generator=(noise_generator, None),

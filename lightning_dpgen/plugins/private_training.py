@@ -30,19 +30,14 @@ from lightning_dpgen.privacy.declared import warn_of_declared
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, ZERO_OUT
+from lightning_dpgen.privacy.sampler_choice import make_sampler
 from lightning_dpgen.privacy.samplers import POISSON
-from lightning_dpgen.privacy.segments import Pieces, is_schedule, read_rate
-from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.privacy.strategy import CYCLIC, FIXED_ORDER
-from lightning_dpgen.privacy.strategy_choice import BandedNoise, BufferedNoise, make_strategy
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.weights import check_public, release_weights
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, persons_of
-from lightning_dpgen.sampling.streamed import StreamedStore, is_streamed
 
 # The callbacks of trainings of this process, by the file of their ledger. A Trainer keeps its callback, and with it the
 # account that has the file open, when the training itself is gone.
@@ -63,30 +58,23 @@ class PrivateTraining:
     None. All private ones have the same noise and `clipping`.
 
     Args:
-        records: tensors, arrays, a CSR matrix, columns or a Dataset, as for `poisson_loader`. In a fixed order also an
-            IterableDataset, which is passed once; it begins anew, at its first item, when a fit goes on.
+        records: tensors, arrays, a CSR matrix, columns or a Dataset, as for `poisson_loader`.
         n: the declared number of records, public; never ``len(records)``.
         epsilon: the budget; infinite for a fit without privacy, which no certificate calls private.
         delta: above 0 and below 1/n.
-        sample_rate: the probability with which each record takes part in a step; or a schedule, pairs of a number of steps
-            and their rate, ``[(100, 0.01), (200, 0.02)]``. The divisor of a step is that of its own rate.
-        steps: the number of steps, which a schedule also says. All of them are one epoch of the Trainer; a pass over the
+        sample_rate: the probability with which each record takes part in a step.
+        steps: the number of steps. All of them are one epoch of the Trainer; a pass over the
             records, which counts for schedulers with ``interval="epoch"``, is about 1 / sample_rate steps.
-        noise_schedule: pairs of a number of steps and their noise relative to the others, ``[(150, 2.0), (150, 1.0)]``;
-            None for equal noise. Schedules are public, and fixed before the first step.
         accountant: ``pld``, or ``rdp`` for Renyi moments, which are looser (`make_plan`).
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
         sampler: ``poisson``: each record takes part in each step by a draw of its own. ``truncated_poisson``: the same, and
             a lot of more than `largest_lot` records is cut to so many (`training_stage`). ``cyclic``: it belongs to one of
-            several groups, by a draw of its own, and takes part when it is their turn. ``fixed_order``: steps take the
-            records in their order, so shuffle them before by a public seed; `n` is then their number, which is public,
-            and the relation is a record replaced by nothing at its place (``zero_out``). A pass takes the whole number of
-            steps that is nearest to 1 / sample_rate.
+            several groups, by a draw of its own, and takes part when it is their turn; the noise of a step then takes back
+            a part of that of the steps before it.
         largest_lot, at_most: for truncated lots, the most units (records, or persons) of a lot, and a number of them that
             no data set of this kind can pass. The certificate says both.
-        noise: `BandedNoise` or `BufferedNoise`, which is correlated: later steps take back a part of the noise of earlier
-            ones. None is independent noise, and banded noise with cyclic sampling.
+        bands: for cyclic sampling, over how many steps noise is correlated; see `make_sampler`.
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
             ``ckpt_path=`` and a checkpoint of it. An earlier training of this process that is not fitting gives it up. None
             keeps the ledger in memory, for a fit by one process: it ends with that process, as the weights do, and no fit
@@ -138,11 +126,9 @@ class PrivateTraining:
         n: int,
         epsilon: float,
         delta: float,
-        sample_rate: float | Pieces,
+        sample_rate: float,
         steps: int,
         clipping: ClippingRule | Sequence[ClippingRule],
-        noise_schedule: Pieces | None = None,
-        noise: BandedNoise | BufferedNoise | None = None,
         ledger: str | Path | None = None,
         persons: np.ndarray | None = None,
         max_rows: int = 1,
@@ -154,6 +140,7 @@ class PrivateTraining:
         share_private_logs: bool = False,
         public: Sequence[str] = (),
         sampler: str = POISSON,
+        bands: int | None = None,
         largest_lot: int | None = None,
         at_most: int | None = None,
         accountant: str = PLD,
@@ -169,40 +156,26 @@ class PrivateTraining:
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
         options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging)
-        stage = _stage(
-            clipping,
+        made = make_sampler(
             sampler,
-            noise,
-            n=n,
-            sample_rate=sample_rate,
+            sample_rate,
             steps=steps,
-            noise_schedule=noise_schedule,
+            epsilon=epsilon,
+            delta=delta,
+            bands=bands,
             largest_lot=largest_lot,
             at_most=at_most,
-            epsilon=epsilon,
-            delta=delta,
         )
-        plan = make_plan(
-            [stage],
-            epsilon=epsilon,
-            delta=delta,
-            relation=ZERO_OUT if sampler == FIXED_ORDER else ADD_OR_REMOVE_ONE,
-            max_rows=max_rows,
-            accountant=accountant,
-        )
-        store = _streamed(records, plan) if sampler == FIXED_ORDER and is_streamed(records) else store_of(records)
+        stage = training_stage(clipping, n=n, sampler=made, steps=steps)
+        plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant)
+        store = store_of(records)
         check_finite(store)
         if not len(store):
             raise BadRecords("records: there are none; expected one or more")
-        if sampler == FIXED_ORDER and len(store) != n:
-            raise BadRecords(
-                f"n={n} with sampler={FIXED_ORDER!r}: the number of records is public there: expected exactly that number"
-            )
-        if stage.strategy is not None and persons is not None:
-            raise ValueError(f"persons with sampler={sampler!r}: expected None, a record alone, or sampler={POISSON!r}")
+        if persons is not None:
+            made.check_persons(stage.stage)
         person_of = persons_of(store, persons, max_rows)
-        if stage.truncation is not None:
-            stage.truncation.check(stage.stage, len(store) if person_of is None else len(np.unique(person_of)))
+        made.check_units(stage.stage, len(store) if person_of is None else len(np.unique(person_of)))
         _warn_of_delta(plan, study)
         warn_of_declared(plan.n, len(store))
         path = None if ledger is None else Path(ledger).resolve()
@@ -226,11 +199,9 @@ class PrivateTraining:
 
     def __repr__(self) -> str:
         stage, plan = self._stage, self.plan
-        rates = sorted({access.sample_rate for access, _ in stage.runs()})
-        rate = f"{rates[0]:g}" if len(rates) == 1 else f"{rates[0]:g} to {rates[-1]:g}"
         return (
             f"PrivateTraining(n={plan.n}, epsilon={plan.target_epsilon:g}, delta={plan.delta:g}, "
-            f"sample_rate={rate}, "
+            f"sample_rate={stage.access.sample_rate:g}, "
             f"{stage.count - self.account.remaining('training')} of {stage.count} steps made)"
         )
 
@@ -323,54 +294,6 @@ class PrivateTraining:
 def _check(name: str, value: Any, fits: bool, expected: str) -> None:
     if not fits:
         raise ValueError(f"{name}={value!r}: expected {expected}")
-
-
-def _stage(
-    clipping: ClippingRule | Sequence[ClippingRule],
-    sampler: str,
-    noise: BandedNoise | BufferedNoise | None,
-    *,
-    sample_rate: float | Pieces,
-    noise_schedule: Pieces | None,
-    steps: int,
-    epsilon: float,
-    delta: float,
-    **others: Any,
-) -> StageSpec:
-    """Return the stage of the steps, with the strategy of its sampler and noise."""
-    strategy = None
-    if sampler in (CYCLIC, FIXED_ORDER) or noise is not None:
-        if is_schedule(sample_rate) or noise_schedule is not None:
-            raise ValueError(
-                f"a schedule of noise or rate with sampler={sampler!r}, noise={noise}: expected one rate and equal noise, "
-                f"or sampler={POISSON!r}"
-            )
-        rate = read_rate(sample_rate)
-        strategy = make_strategy(sampler, noise, sample_rate=rate, steps=steps, epsilon=epsilon, delta=delta)
-    if strategy is not None and sampler == FIXED_ORDER:
-        # A pass in a fixed order takes a whole number of steps.
-        sample_rate = 1.0 / strategy.period
-    return training_stage(
-        clipping,
-        sample_rate=sample_rate,
-        noise_schedule=noise_schedule,
-        steps=steps,
-        sampler=sampler,
-        strategy=strategy,
-        **others,
-    )
-
-
-def _streamed(records: Any, plan: Plan) -> StreamedStore:
-    """Return the records of a source that is iterated over, for a plan of one pass at most."""
-    stage = plan.stages[0]
-    period = stage.access.strategy.period if stage.access.strategy is not None else 1
-    if stage.count > period:
-        raise ValueError(
-            f"steps={stage.count} with records that are streamed: they are passed once, in {period} steps: expected no "
-            "more, or a data set that is read by place"
-        )
-    return StreamedStore(records, plan.n or 1)
 
 
 def _warn_of_delta(plan: Plan, study: Study | None) -> None:
@@ -481,7 +404,7 @@ class _Accountant(MomentsAccountant):
                 "training_step returned DataFree terms alone, which see no record: nothing of this training is private, "
                 "and a Trainer without its callback fits the module"
             )
-        if sum(private) > 1 and self.account.plan.stage("training").access.strategy is not None:
+        if sum(private) > 1 and self.account.plan.stage("training").access.sampler.in_turn:
             raise MisconfigurationException(
                 f"training_step returns {sum(private)} optimizers terms that see records, and noise is correlated over "
                 "the steps of one: expected one of them, or sampler='poisson'"

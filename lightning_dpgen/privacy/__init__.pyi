@@ -26,9 +26,11 @@ from .noise import PrivateStream as PrivateStream
 from .open_access import OpenAccess as OpenAccess
 from .plan import Plan as Plan
 from .plan import Stage as Stage
+from .sampler_choice import make_sampler as make_sampler
+from .samplers import Cyclic as Cyclic
+from .samplers import Poisson as Poisson
+from .samplers import Sampler as Sampler
+from .samplers import TruncatedPoisson as TruncatedPoisson
 from .stage_spec import StageSpec as StageSpec
 from .strategy import Strategy as Strategy
-from .strategy_choice import BandedNoise as BandedNoise
-from .strategy_choice import BufferedNoise as BufferedNoise
-from .strategy_choice import make_strategy as make_strategy
 from .study import Study as Study

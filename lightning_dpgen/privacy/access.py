@@ -10,14 +10,11 @@ from typing import Any
 
 import dp_accounting
 
-from lightning_dpgen.privacy.correlated_events import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.events import decode, encode
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
-from lightning_dpgen.privacy.strategy import CYCLIC, Strategy
+from lightning_dpgen.privacy.samplers import FULL_PASS, Sampler, as_sampler, sampler_from_json
 from lightning_dpgen.privacy.strict_json import check_shape, shape
-from lightning_dpgen.privacy.truncation import Truncation
 
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
 GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"
@@ -34,8 +31,6 @@ _SHAPE = shape(
     strategy_={"type": "object"},
     truncation_={"type": "object"},
 )
-# Far more than rounding moves a product of a rate, and far less than a record.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -51,48 +46,39 @@ class Access:
             mechanism the inverse of its epsilon. Zero means no noise at all, and then nothing is private. In a plan under
             replace-one, sensitivities are those of a record replaced, and a Gaussian's multiplier is twice the ratio, since
             its accountant takes a replaced record for one removed and one added. For a secret number of trials, its mean.
-        sample_rate: the probability with which each record takes part, independently (Poisson sampling); 1 is a full pass.
+        sampler: who takes part in it.
         kinds: ``gaussian``, ``laplace`` or ``pure``, by name, or the law of a number of trials; Gaussian where it is not
             given.
         deltas: for each Gaussian noise that stands before a threshold (`mechanisms.select_keys`), the probability with
             which keys that one record alone holds are seen.
         trials: the cost of a trial of a selection, one event for each of the settings among which it draws; a selection
             draws its number of trials and nothing else.
-        strategy: how the noise of this access follows from that of the accesses before it, where it does; the noise is
-            that of the gradient alone, and `multipliers` are of all steps together (`CorrelatedGaussianDpEvent`).
-        truncation: the cut of a lot that is too large; of sampled accesses alone.
 
     Raises:
-        ValueError: for a rate outside (0, 1], no multiplier, one that is negative or not finite, an unknown kind, a delta
-            that is no probability or belongs to no Gaussian noise, a sampled access with a delta or with noise that is
-            not Gaussian, for which there is no accountant, a full pass with a truncation, trials without the law of their
-            number, or the reverse, or a strategy with other noises than the gradient's, or another rate than its sampler
-            has.
+        ValueError: for no multiplier, one that is negative or not finite, an unknown kind, a delta that is no probability
+            or belongs to no Gaussian noise, noises for which the sampler has no account, or trials without the law of
+            their number, or the reverse.
 
     Example:
-        >>> lot = Access("training", {"norms": 4.0, "gradient": 1.0}, sample_rate=0.01)
+        >>> from lightning_dpgen.privacy import Poisson
+        >>> lot = Access("training", {"norms": 4.0, "gradient": 1.0}, Poisson(0.01))
         >>> round(lot.multiplier, 3)
         0.97
     """
 
     stage: str
     multipliers: Mapping[str, float]
-    sample_rate: float = 1.0
+    sampler: Sampler = FULL_PASS
     kinds: Mapping[str, str] = field(default_factory=dict)
     deltas: Mapping[str, float] = field(default_factory=dict)
     trials: tuple[dp_accounting.DpEvent, ...] = ()
-    strategy: Strategy | None = None
-    truncation: Truncation | None = None
 
     def __post_init__(self) -> None:
         # Python floats only: the RDP accountant silently drops an event whose multiplier is an int or np.float32.
         multipliers = {name: float(value) for name, value in self.multipliers.items()}
         object.__setattr__(self, "multipliers", MappingProxyType(multipliers))
-        object.__setattr__(self, "sample_rate", float(self.sample_rate))
         object.__setattr__(self, "kinds", MappingProxyType({n: k for n, k in self.kinds.items() if k != GAUSSIAN}))
         object.__setattr__(self, "deltas", MappingProxyType({n: float(d) for n, d in self.deltas.items()}))
-        if not 0.0 < self.sample_rate <= 1.0:
-            raise ValueError(f"sample_rate={self.sample_rate}: expected a probability in (0, 1]")
         if not multipliers:
             raise ValueError(f"stage {self.stage!r}: an access must list the noises that are drawn from it")
         for name, value in multipliers.items():
@@ -101,8 +87,6 @@ class Access:
         for name, kind in self.kinds.items():
             if name not in multipliers or kind not in KINDS:
                 raise ValueError(f"kind {name}={kind!r}: expected one of {KINDS} for a noise that is listed")
-        if self.sample_rate < 1.0 and self.kinds:
-            raise ValueError(f"stage {self.stage!r}: noise of a sampled access must be gaussian, found {dict(self.kinds)}")
         if bool(self.trials) != any(kind in SHAPES for kind in self.kinds.values()):
             raise ValueError(f"stage {self.stage!r}: trials are those of a selection, which draws their number")
         if self.trials and (len(multipliers) > 1 or not SMALLEST_MEAN <= self._mean <= LARGEST_MEAN):
@@ -115,51 +99,22 @@ class Access:
                 raise ValueError(
                     f"delta {name}={delta}: expected {SMALLEST_FAILURE:g} to 1, of a gaussian noise that is listed"
                 )
-        if self.sample_rate < 1.0 and self.deltas:
-            raise ValueError(
-                f"stage {self.stage!r}: an access with deltas is a full pass, found sample_rate={self.sample_rate:g}"
-            )
-        if self.sample_rate == 1.0 and self.truncation is not None:
-            raise ValueError(f"stage {self.stage!r}: a full pass holds all records, so no lot of it is cut: sample_rate=1")
-        if self.strategy is not None:
-            self._check_strategy(self.strategy)
-
-    def _check_strategy(self, strategy: Strategy) -> None:
-        if self.truncation is not None:
-            raise ValueError(f"stage {self.stage!r}: lots of records that take turns are not cut: expected no truncation")
-        if set(self.multipliers) != {"gradient"} or self.kinds or self.deltas:
-            raise ValueError(
-                f"stage {self.stage!r}: correlated noise is that of the gradient alone, found "
-                f"{listed(sorted(self.multipliers))}: take a clipping rule that draws no noise, such as Fixed"
-            )
-        share = self.sample_rate * strategy.period
-        if not share <= 1.0 + _ROUNDING or (strategy.sampler != CYCLIC and not share >= 1.0 - _ROUNDING):
-            raise ValueError(
-                f"stage {self.stage!r}: sample_rate={self.sample_rate:g} with period={strategy.period}: expected at most "
-                "1/period with cyclic groups, and 1/period in a fixed order"
-            )
+        as_sampler(self.sampler).check_noises(self.stage, self.multipliers, self.kinds, self.deltas)
 
     def __reduce__(self):
         return Access, (
             self.stage,
             dict(self.multipliers),
-            self.sample_rate,
+            self.sampler,
             dict(self.kinds),
             dict(self.deltas),
             self.trials,
-            self.strategy,
-            self.truncation,
         )
 
     @property
-    def sampling_probability(self) -> float:
-        """The probability with which a record takes part whose turn it is: a record of the group of a step, or of its lot.
-
-        Without a strategy it is the sample rate, since each step is every record's turn.
-        """
-        if self.strategy is None:
-            return self.sample_rate
-        return min(1.0, self.sample_rate * self.strategy.period) if self.strategy.sampler == CYCLIC else 1.0
+    def sample_rate(self) -> float:
+        """The expected part of the records in this access; 1 is a full pass."""
+        return self.sampler.sample_rate
 
     def kind(self, name: str) -> str:
         """Return the kind of the noise `name`."""
@@ -192,7 +147,7 @@ class Access:
     def event(self) -> dp_accounting.DpEvent:
         """The cost of this access, under add-or-remove-one, in a composition at a delta above 0.
 
-        With a strategy it is that of all its steps.
+        With correlated noise it is that of all steps.
         """
         return self.event_at(pure=False)
 
@@ -206,8 +161,6 @@ class Access:
         """
         if not self.private:
             return dp_accounting.NonPrivateDpEvent()
-        if self.strategy is not None:
-            return CorrelatedGaussianDpEvent.of(self.multiplier, self.sampling_probability, self.strategy)
         if self.trials:
             shape = SHAPES[next(iter(self.kinds.values()))]
             return dp_accounting.dp_event.RepeatAndSelectDpEvent(one_of(self.trials), self._mean, shape)
@@ -220,24 +173,22 @@ class Access:
             events.append(dp_accounting.LaplaceDpEvent(dominating_laplace(1.0 / m) if dominated else m))
         events += [EpsilonDeltaDpEvent(0.0, self.deltas[name]) for name in sorted(self.deltas)]
         event = events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
-        if self.sample_rate == 1.0:
-            return event
-        sampled = dp_accounting.PoissonSampledDpEvent(self.sample_rate, event)
-        failure = 0.0 if self.truncation is None else self.truncation.failure(self.sample_rate)
-        return dp_accounting.ComposedDpEvent([sampled, EpsilonDeltaDpEvent(0.0, failure)]) if failure else sampled
+        return self.sampler.event(event)
 
     def as_json(self) -> dict[str, object]:
         """Return the fields as JSON."""
-        fields = {"stage": self.stage, "sample_rate": self.sample_rate, "multipliers": dict(self.multipliers)}
-        extra: dict[str, object] = {"kinds": dict(self.kinds), "deltas": dict(self.deltas)}
-        extra["trials"] = [encode(trial) for trial in self.trials]
-        extra["strategy"] = None if self.strategy is None else self.strategy.as_json()
-        extra["truncation"] = {} if self.truncation is None else self.truncation.as_json()
-        return fields | {name: value for name, value in extra.items() if value}
+        return self._fields(self.sampler.as_json())
 
     def as_line(self) -> dict[str, object]:
-        """Return the fields of a ledger line, which names the strategy of its plan by a digest."""
-        return self.as_json() | ({} if self.strategy is None else {"strategy": self.strategy.digest})
+        """Return the fields of a ledger line."""
+        return self._fields(self.sampler.as_line())
+
+    def _fields(self, sampler: Mapping[str, Any]) -> dict[str, object]:
+        fields: dict[str, object] = {"kinds": dict(self.kinds), "deltas": dict(self.deltas)}
+        fields["trials"] = [encode(trial) for trial in self.trials]
+        optional = {name: value for name, value in fields.items() if value}
+        first = {"stage": self.stage, "sample_rate": self.sample_rate, "multipliers": dict(self.multipliers)}
+        return first | optional | dict(sampler)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Access:
@@ -247,11 +198,9 @@ class Access:
             ValueError: if the fields describe none.
         """
         check_shape(fields, _SHAPE)
-        kinds, deltas = fields.get("kinds", {}), fields.get("deltas", {})
         trials = tuple(decode(trial) for trial in fields.get("trials", ()))
-        strategy = Strategy.from_json(fields["strategy"]) if "strategy" in fields else None
-        cut = Truncation.from_json(fields["truncation"]) if "truncation" in fields else None
-        return cls(fields["stage"], fields["multipliers"], fields["sample_rate"], kinds, deltas, trials, strategy, cut)
+        kinds, deltas = fields.get("kinds", {}), fields.get("deltas", {})
+        return cls(fields["stage"], fields["multipliers"], sampler_from_json(fields), kinds, deltas, trials)
 
 
 def dominating_laplace(epsilon: float) -> float:

@@ -28,15 +28,12 @@ from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.pld import ZERO_OUT
 from lightning_dpgen.privacy.progress import Progress
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.software import versions
-from lightning_dpgen.privacy.strategy import Strategy
 from lightning_dpgen.privacy.study import Study
-from lightning_dpgen.privacy.study_entry import StudyEntry, check_relation, check_stream
+from lightning_dpgen.privacy.study_entry import StudyEntry, check_stream
 from lightning_dpgen.privacy.study_total import Total
-from lightning_dpgen.privacy.truncation import Truncation
 
 T = TypeVar("T")
 # Lines written ahead: so few that a crash costs at most a hundredth of a stage, so many that fsync is no burden.
@@ -87,7 +84,6 @@ class Account:
     ) -> None:
         stream, path = stream or PrivateStream(), None if launched_as() else ledger
         check_stream(study, stream)
-        check_relation(study, plan)
         self._begin(plan, _placed(Ledger(path, plan=plan.as_json(), about=about, noise=stream.source)), stream, study)
 
     @classmethod
@@ -242,7 +238,7 @@ class Account:
                 self.ledger.rewrite(plan.as_json())
             self.plan = plan
             for planned in plan.stages:
-                if planned.access.strategy is not None and not self.remaining(planned.name):
+                if not self.remaining(planned.name):
                     self._correlated.erase(planned.name)
         self._progress.go_on(done)
 
@@ -254,14 +250,11 @@ class Account:
 
         Raises:
             RanksDiffer: if they do not hold the same promise, made with the same software.
-            LedgerError: if this process was started as one of several, and there are no others; or of several, if the plan
-                has correlated noise, whose memory one process keeps.
+            LedgerError: if this process was started as one of several, and there are no others; or of several, if a
+                sampler of the plan is for one.
         """
-        if ranks.size > 1 and any(stage.access.strategy is not None for stage in self.plan.stages):
-            raise LedgerError(
-                f"{ranks.size} processes: correlated noise is drawn by one alone: expected devices=1, or noise that is not "
-                "correlated"
-            )
+        for stage in self.plan.stages:
+            stage.access.sampler.check_ranks(stage.name, ranks.size)
         ranks.assert_equal("software", versions())
         ranks.assert_equal("plan", (self.ledger.promise, self.ledger.noise))
         self._placed_ledger, self.ranks, self.follows = self._placed_ledger.joined(ranks), ranks, not ranks.leads
@@ -317,9 +310,7 @@ class Account:
         rows: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
         number: int | None = None,
     ) -> tuple[np.ndarray, LotId]:
-        """Draw a lot as the plan says: a Poisson sample of all units, of the group whose turn it is, or the next in order.
-
-        Each unit of privacy takes part independently, with the probability that the plan says, except in a fixed order.
+        """Draw a lot by the sampler that the plan has for a stage.
 
         Args:
             stage: the stage of the plan that the lot is drawn for; at rate 1 the lot holds all units.
@@ -332,46 +323,17 @@ class Account:
             The sorted positions of the records, which are private, and the draw that one access may be opened against.
 
         Raises:
-            PlanMismatch: for more units than a plan with truncated lots allows, or such lots in several processes.
+            PlanMismatch: for more units than a plan with truncated lots allows.
+            LedgerError: for persons, or other records than before, where these take turns.
         """
-        number = self.made(stage) if number is None else number
-        planned = self.plan.stage(stage).access_at(number)
-        if planned.strategy is not None:
-            return self._sample_in_turn(planned, planned.strategy, units, rows, number)
-        self._check_units(stage, planned.truncation, units)
-        positions = self.stream.poisson_sample(units, planned.sample_rate)
-        if planned.truncation is not None:
-            positions = self.stream.subset(positions, planned.truncation.largest_lot)
-        persons = None
+        step, sampler = self.made(stage) if number is None else number, self.plan.stage(stage).access.sampler
+        sampler.check_units(stage, units)
+        if rows is not None:
+            sampler.check_persons(stage)
+        positions, persons = sampler.draw(stage, units, step, self.stream, self._correlated), None
         if rows is not None:
             positions, persons = rows(positions)
-        lot = LotId(stage, len(positions), self.ranks.size, persons, planned.sample_rate)
-        return positions, self._lots.issue(lot)
-
-    def _check_units(self, stage: str, truncation: Truncation | None, units: int) -> None:
-        if truncation is None:
-            return
-        truncation.check(stage, units)
-        if self.ranks.size > 1:
-            raise PlanMismatch(
-                f"stage {stage!r}: a truncated lot is cut as a whole, and {self.ranks.size} processes have a part of it "
-                "each: train in one process, or with sampler='poisson'"
-            )
-
-    def _sample_in_turn(
-        self, access: Access, strategy: Strategy, units: int, rows: Callable | None, step: int
-    ) -> tuple[np.ndarray, LotId]:
-        """Draw a lot of the records whose turn a step is."""
-        if rows is not None:
-            raise LedgerError("correlated noise is proved for a unit of one record: expected no persons")
-        if self.plan.relation == ZERO_OUT and units != self.plan.n:
-            raise LedgerError(
-                f"stage {access.stage!r}: in a fixed order the number of records is public: expected that of the plan, "
-                f"n={self.plan.n}"
-            )
-        turn = self._correlated.turn(access, strategy, step, units)
-        positions = turn[self.stream.poisson_sample(len(turn), access.sampling_probability)]
-        lot = LotId(access.stage, len(positions), self.ranks.size, rate=access.sample_rate, step=step)
+        lot = LotId(stage, len(positions), self.ranks.size, persons, step if sampler.in_turn else None)
         return positions, self._lots.issue(lot)
 
     def check_draw(self, stage: str, draw: LotId) -> None:
@@ -382,10 +344,9 @@ class Account:
         two, they are under-reported.
 
         Raises:
-            LedgerError: if an access was made from this draw already, or this account has not issued it for this stage, or
-                for a step of a schedule that has another rate than the next one.
+            LedgerError: if an access was made from this draw already, or this account has not issued it for this stage.
         """
-        self._lots.check(self.upcoming(stage), draw)
+        self._lots.check(self.plan.stage(stage).access, draw)
 
     @contextmanager
     def open(self, stage: str, *, draw: LotId | None = None, of: object | None = None) -> Iterator[OpenAccess]:
@@ -433,7 +394,7 @@ class Account:
             raise
         finally:
             opened._close()
-            if access.strategy is not None and not self.remaining(stage):
+            if not self.remaining(stage):
                 self._correlated.erase(stage)
         opened._check_used_up()
         self._record(opened.drawn)
@@ -476,14 +437,6 @@ class Account:
         """Return how many accesses of a stage were made; those that were lost in a crash count."""
         return self.ledger.count(stage) if self.plan.private else self._progress.done[stage]
 
-    def upcoming(self, stage: str) -> Access:
-        """Return the access of a stage that is to be made next.
-
-        Raises:
-            ValueError: if the plan has no such stage.
-        """
-        return self.plan.stage(stage).access_at(self.made(stage))
-
     def remaining(self, stage: str) -> int:
         """Return how many accesses of a stage the plan still holds."""
         return self.plan.stage(stage).count - self.made(stage)
@@ -494,7 +447,7 @@ class Account:
         return not any(self.remaining(stage.name) for stage in self.plan.stages)
 
     def _next(self, stage: str) -> tuple[Access, int]:
-        """Return the next access of a stage, and how many are alike in a row with it."""
+        """Return the next access of a stage, and how many of them are left."""
         planned = self.plan.stage(stage)
         made = self.made(stage)
         if made >= planned.count and self.plan.private:
@@ -504,7 +457,7 @@ class Account:
                 break
             if self.plan.private and self.remaining(earlier.name):
                 raise PlanMismatch(f"stage {stage!r} was opened before stage {earlier.name!r} was complete")
-        return planned.access_at(made), sum(count for _, count in planned.runs(made)[:1])
+        return planned.access, max(0, planned.count - made)
 
     @property
     def private(self) -> bool:

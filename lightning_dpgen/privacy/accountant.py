@@ -24,7 +24,6 @@ from lightning_dpgen.privacy.pld import (
     ADD_OR_REMOVE_ONE,
     RELATIONS,
     REPLACE_ONE,
-    ZERO_OUT,
     Unaccountable,
     epsilon_at,
     in_arrays,
@@ -75,8 +74,7 @@ def spent(
     Args:
         event: an event tree. Multipliers of Gaussians are those of add-or-remove-one, for either relation.
         delta: in (0, 1); or 0, for a tree of Laplace events alone, whose multipliers are those of `relation`.
-        relation: ``add_or_remove_one``, ``replace_one`` or ``zero_out``, which costs as much as the first: a record is
-            there, or adds nothing.
+        relation: ``add_or_remove_one`` or ``replace_one``.
         interval: the only discretisation interval to use, for quick looks; None applies the rule.
         beside: the composition of which `event` is a stage, if accounts of all stages are made: the rule takes no interval
             at which these are too dear together.
@@ -95,7 +93,6 @@ def spent(
     """
     if relation not in RELATIONS:
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
-    relation = ADD_OR_REMOVE_ONE if relation == ZERO_OUT else relation
     check_accountant(accountant)
     if accountant == RDP:
         return _spent_by_moments(event, delta, relation)

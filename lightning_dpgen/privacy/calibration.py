@@ -18,12 +18,12 @@ from lightning_dpgen.privacy.gaussian_cost import check_delta, gaussian_mu
 from lightning_dpgen.privacy.limits import EpsilonLimit, ReferenceLimit
 from lightning_dpgen.privacy.number_arguments import read_whole
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, ZERO_OUT
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
 from lightning_dpgen.privacy.reference import Reference
 from lightning_dpgen.privacy.rounding import round_down, round_up
+from lightning_dpgen.privacy.samplers import TruncatedPoisson
 from lightning_dpgen.privacy.solving import beside_given, event_of, stages_of, within
 from lightning_dpgen.privacy.stage_spec import StageSpec, check_specs, records_of, shares_of
-from lightning_dpgen.privacy.truncation import Truncation
 
 # The number of this planner, which certificates name. A change of the stages, noises or counts that follow from settings
 # raises it: `verify` plans again only what this planner has planned (tests/verification/kept_plans.json).
@@ -60,8 +60,7 @@ def make_plan(
         specs: the stages in the order in which they will run.
         epsilon: the budget.
         delta: in (0, 1); or 0, for stages whose noises are Laplace or known to be pure, at rate 1.
-        relation: ``add_or_remove_one``; ``replace_one``, for full passes that are all pure (delta 0) or all Gaussian; or
-            ``zero_out``, a record replaced by nothing at its place, for steps that take the records in a fixed order.
+        relation: ``add_or_remove_one``; or ``replace_one``, for full passes that are all pure (delta 0) or all Gaussian.
         max_rows: the most records that the unit of privacy has: 1, or as many as a person has; see `Plan`.
         accountant: ``pld`` (privacy loss distributions, the tightest); or ``rdp`` (Renyi moments, looser: more noise or
             fewer steps), where a comparison with other work needs its number. The certificate states the same.
@@ -73,8 +72,9 @@ def make_plan(
         BudgetTooSmall: if a stage would need more noise than its records can outweigh; the message says what would fit.
 
     Example:
+        >>> from lightning_dpgen.privacy import Poisson
         >>> plan = make_plan([StageSpec("mean", {"sum": 1.0}, 1, max_noise=1e3, share=0.1),
-        ...                   StageSpec("training", {"gradient": 1.0}, 100, max_noise=100, sample_rate=0.1)],
+        ...                   StageSpec("training", {"gradient": 1.0}, 100, max_noise=100, sampler=Poisson(0.1))],
         ...                  epsilon=2.0, delta=1e-5)
         >>> 1.99 < plan.epsilon <= 2.0
         True
@@ -86,7 +86,7 @@ def make_plan(
     if relation == REPLACE_ONE:
         _check_replaceable(specs, delta)
         return _replacing(make_plan(specs, epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant))
-    if relation not in (ADD_OR_REMOVE_ONE, ZERO_OUT):
+    if relation != ADD_OR_REMOVE_ONE:
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     # A multiplier is one of max_rows records at once, so its noise outweighs an access max_rows times as soon.
     specs = [replace(spec, max_noise=spec.max_noise / max_rows) for spec in specs]
@@ -121,16 +121,17 @@ def make_first_plan(
         BudgetTooSmall: if the access leaves nothing.
 
     Example:
+        >>> from lightning_dpgen.privacy import Poisson
         >>> count = StageSpec("count", {"n": 1.0}, 1, max_noise=1e3, share=0.01, noise=24.0)
         >>> first = make_first_plan(count, epsilon=2.0, delta=1e-5)
-        >>> steps = StageSpec("training", {"gradient": 1.0}, 100, max_noise=100, sample_rate=0.1)
+        >>> steps = StageSpec("training", {"gradient": 1.0}, 100, max_noise=100, sampler=Poisson(0.1))
         >>> make_rest(first, [count, steps]).epsilon == first.epsilon
         True
     """
     max_rows = read_whole("max_rows", max_rows)
     check_delta(delta)
     check_specs([spec], epsilon)
-    if spec.noise is None or spec.kinds or spec.segments or spec.sample_rate < 1.0 or spec.count is None:
+    if spec.noise is None or not spec.closed or spec.count is None:
         raise ValueError(f"stage {spec.stage!r}: expected full passes, so many and with so much Gaussian noise")
     failure = 0.0 if sampled == 0 and not pure else delta / _FAILURE_PART
     stage = Stage(spec.access(spec.noise), spec.count, 1.0 if spec.share is None else spec.share)
@@ -202,8 +203,7 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
 
 def _keeps(stage: Stage, spec: StageSpec) -> bool:
     """Return whether a stage is one of this spec, whatever its noise."""
-    relative = spec.segments[0].noise if spec.segments else 1.0
-    return stage.draws_as(replace(spec, count=stage.count).planned(stage.access.multiplier / relative)) and (
+    return stage.draws_as(replace(spec, count=stage.count).planned(stage.access.multiplier)) and (
         spec.count is None or stage.count == spec.count
     )
 
@@ -225,7 +225,7 @@ def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: flo
         return _solved(specs, shares, epsilon, delta, relation, accountant)
     # The delta that those of stages leave is the delta of all the noise, exactly.
     left = _left(specs, delta)
-    plain = [replace(spec, deltas={}, truncation=None) for spec in specs]
+    plain = [replace(spec, deltas={}, sampler=spec.sampler.without_failures()) for spec in specs]
     plan = _solved(plain, shares, epsilon, left, relation, accountant)
     solved = zip(plan.stages, specs, strict=True)
     stages = tuple(_failing(stage, spec) for stage, spec in solved)
@@ -235,11 +235,7 @@ def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: flo
 def _failing(stage: Stage, spec: StageSpec) -> Stage:
     """Return a stage whose noise is solved for, with the failures of its spec."""
 
-    def failing(access: Access) -> Access:
-        return replace(access, deltas=spec.deltas, truncation=spec.truncation)
-
-    later = tuple((start, failing(access)) for start, access in stage.later)
-    return replace(stage, access=failing(stage.access), later=later)
+    return replace(stage, access=replace(stage.access, deltas=spec.deltas, sampler=spec.sampler))
 
 
 def _left(specs: Sequence[StageSpec], delta: float) -> float:
@@ -253,26 +249,11 @@ def _left(specs: Sequence[StageSpec], delta: float) -> float:
     left = without_failures(event_of(spending, [1.0] * len(spending), delta), delta)[1] if delta else 0.0
     if not left:
         for spec in spending:
-            if spec.truncation is not None:
-                raise ValueError(_too_small_a_lot(spec, delta))
+            if isinstance(spec.sampler, TruncatedPoisson):
+                raise ValueError(spec.sampler.explain_failures(spec.known_count, delta))
         named = {spec.stage: dict(spec.deltas) for spec in spending}
         raise ValueError(f"delta={delta:g} is used up by the deltas of stages, {named}: expected a sum well below it")
     return left
-
-
-def _too_small_a_lot(spec: StageSpec, delta: float) -> str:
-    """Return the message about lots whose cut uses up delta; it says which would take a hundredth of it at most."""
-    assert spec.truncation is not None, "asked for a stage with one"
-    low, high = spec.truncation.largest_lot, spec.truncation.at_most
-    while high - low > 1:
-        middle = (low + high) // 2
-        cut = replace(spec, truncation=Truncation(middle, spec.truncation.at_most)).planned(1.0)
-        fails = math.fsum(a.truncation.failure(a.sample_rate) * count for a, count in cut.runs() if a.truncation)
-        low, high = (middle, high) if fails > delta / 100.0 else (low, middle)
-    return (
-        f"largest_lot={spec.truncation.largest_lot}: of at_most={spec.truncation.at_most} records so many meet in a lot so "
-        f"often that nothing is left of delta={delta:g}: largest_lot={high} would take a hundredth of it"
-    )
 
 
 def _solved(
@@ -295,8 +276,7 @@ def _solved(
 
 def _check_replaceable(specs: Sequence[StageSpec], delta: float) -> None:
     for spec in specs:
-        sampled = spec.sample_rate < 1.0 or any(own.sample_rate < 1.0 for own in spec.segments)
-        if sampled or (delta and spec.kinds) or spec.fails:
+        if spec.sample_rate < 1.0 or (delta and spec.kinds) or spec.fails:
             raise ValueError(
                 f"stage {spec.stage!r}: a plan under {REPLACE_ONE} holds full passes, all of them pure at delta 0 or all "
                 "of them Gaussian, without deltas"
@@ -314,8 +294,5 @@ def _replacing(plan: Plan) -> Plan:
         noises = {name: m * (2.0 if access.kind(name) == GAUSSIAN else 1.0) for name, m in access.multipliers.items()}
         return replace(access, multipliers=noises)
 
-    def twice(stage: Stage) -> Stage:
-        later = tuple((start, doubled(access)) for start, access in stage.later)
-        return replace(stage, access=doubled(stage.access), later=later)
-
-    return replace(plan, stages=tuple(map(twice, plan.stages)), relation=REPLACE_ONE)
+    stages = tuple(replace(stage, access=doubled(stage.access)) for stage in plan.stages)
+    return replace(plan, stages=stages, relation=REPLACE_ONE)

@@ -7,7 +7,7 @@ import math
 import attrs
 import dp_accounting
 
-from lightning_dpgen.privacy.strategy import CYCLIC, FIXED_ORDER, Strategy
+from lightning_dpgen.privacy.strategy import Strategy
 
 # Far more than rounding moves a sensitivity that is computed again, and far less than a difference that matters.
 _ROUNDING = 1e-9
@@ -19,15 +19,15 @@ class CorrelatedGaussianDpEvent(dp_accounting.DpEvent):
 
     Args:
         noise_multiplier: the standard deviation of the independent noise over `sensitivity`.
-        sampling_probability: the probability with which a record of a step's group takes part; 1 in a fixed order.
+        sampling_probability: the probability with which a record of a step's group takes part.
         sensitivity: that of the strategy; stated for its readers, and computed again by them.
         strategy: the matrix and the sampler.
 
     Raises:
-        ValueError: for a sensitivity that is not the strategy's, or a probability that its sampler does not have.
+        ValueError: for a sensitivity that is not the strategy's, or a probability that is none.
 
     Example:
-        >>> noise = CorrelatedGaussianDpEvent.of(2.0, 0.1, Strategy("cyclic", steps=20, period=4, coefficients=(1.0, 0.5)))
+        >>> noise = CorrelatedGaussianDpEvent.of(2.0, 0.1, Strategy(steps=20, period=4, coefficients=(1.0, 0.5)))
         >>> noise.standard
         SelfComposedDpEvent(event=PoissonSampledDpEvent(...), count=5)
     """
@@ -42,12 +42,8 @@ class CorrelatedGaussianDpEvent(dp_accounting.DpEvent):
             raise ValueError(
                 f"sensitivity={self.sensitivity!r}: a record moves this strategy by {self.strategy.sensitivity:.9g}"
             )
-        if not 0.0 < self.sampling_probability <= 1.0 or (
-            self.strategy.sampler == FIXED_ORDER and self.sampling_probability != 1.0
-        ):
-            raise ValueError(
-                f"sampling_probability={self.sampling_probability!r}: expected above 0, up to 1, and 1 in a fixed order"
-            )
+        if not 0.0 < self.sampling_probability <= 1.0:
+            raise ValueError(f"sampling_probability={self.sampling_probability!r}: expected above 0, up to 1")
 
     @classmethod
     def of(cls, multiplier: float, probability: float, strategy: Strategy) -> CorrelatedGaussianDpEvent:
@@ -58,11 +54,9 @@ class CorrelatedGaussianDpEvent(dp_accounting.DpEvent):
     def standard(self) -> dp_accounting.DpEvent:
         """The event of dp-accounting that costs as much (docs/guarantees/correlated_noise.md, "Correlated noise").
 
-        In a fixed order that is one Gaussian; with cyclic sampling a Poisson-sampled one for each round.
+        That is a Poisson-sampled Gaussian for each round.
         """
         noise = dp_accounting.GaussianDpEvent(self.noise_multiplier)
-        if self.strategy.sampler != CYCLIC:
-            return noise
         if self.sampling_probability < 1.0:
             noise = dp_accounting.PoissonSampledDpEvent(self.sampling_probability, noise)
         return dp_accounting.SelfComposedDpEvent(noise, self.strategy.rounds)

@@ -15,8 +15,7 @@ from lightning_dpgen.privacy.strategy import Strategy
 class CorrelatedNoise:
     """The rows of ``C^-1 Z``, one after the other: Z is drawn anew in each step, and earlier rows are kept in memory.
 
-    With banded coefficients c a row is ``x_t = z_t - sum_i c_i x_{t-i}``, and the memory holds the last rows. With buffers
-    it is ``x_t = z_t - sum_j scale_j u_j``, after which ``u_j`` becomes ``decay_j u_j + x_t``. The memory is as secret as
+    With coefficients c a row is ``x_t = z_t - sum_i c_i x_{t-i}``, and the memory holds the last rows. It is as secret as
     the noise of released steps, which it is made of.
 
     Rows whose memory was lost count as zeros. This costs no privacy, only accuracy: the matrix that was then followed has
@@ -27,7 +26,7 @@ class CorrelatedNoise:
         step: the number of steps that the memory stands after.
 
     Example:
-        >>> noise = CorrelatedNoise(Strategy("fixed_order", steps=4, period=4, coefficients=(1.0, 0.5)), PrivateStream())
+        >>> noise = CorrelatedNoise(Strategy(steps=4, period=4, coefficients=(1.0, 0.5)), PrivateStream())
         >>> noise.add_(torch.zeros(3), step=0, multiplier=1.0, scale=0.1).shape
         torch.Size([3])
         >>> noise.step
@@ -37,12 +36,12 @@ class CorrelatedNoise:
     def __init__(self, strategy: Strategy, stream: PrivateStream) -> None:
         self._strategy, self._stream = strategy, stream
         self.step = 0
-        # (bands - 1, d) of the last rows, or (buffers, d).
+        # (bands - 1, d), the last rows: that of step t stands at t modulo their number.
         self._memory: Tensor | None = None
 
     @property
     def _slots(self) -> int:
-        return len(self._strategy.decays) or len(self._strategy.coefficients) - 1
+        return len(self._strategy.coefficients) - 1
 
     def add_(self, out: Tensor, step: int, multiplier: float, scale: float) -> Tensor:
         """Add ``scale`` times the row of a step to `out`, in place, and round the sum to the grid of the noise drawn anew.
@@ -65,9 +64,9 @@ class CorrelatedNoise:
         if self._slots:
             memory = self._held(row)
             for lost in range(self.step, step):
-                self._take(memory, lost, torch.zeros_like(row))
+                memory[lost % self._slots] = 0.0
             row.addmv_(memory.T, self._weights(step).to(row), alpha=-1.0)
-            self._take(memory, step, row)
+            memory[step % self._slots] = row
         self.step = step + 1
         out.view(-1).add_(row, alpha=scale)
         return round_to_grid_(out, deviation * scale)
@@ -86,20 +85,10 @@ class CorrelatedNoise:
 
     def _weights(self, step: int) -> Tensor:
         """Return the (slots,) parts of the memory that a step takes back."""
-        if self._strategy.decays:
-            return torch.tensor(self._strategy.scales, dtype=torch.float64)
         weights = torch.empty(self._slots, dtype=torch.float64)
-        # The row of step t stands at t modulo their number.
         places = (step - 1 - torch.arange(self._slots)) % self._slots
         weights[places] = torch.tensor(self._strategy.coefficients[1:], dtype=torch.float64)
         return weights
-
-    def _take(self, memory: Tensor, step: int, row: Tensor) -> None:
-        """Put the row of a step into the memory."""
-        if self._strategy.decays:
-            memory.mul_(torch.tensor(self._strategy.decays, dtype=torch.float64).to(row)[:, None]).add_(row)
-        else:
-            memory[step % self._slots] = row
 
     @property
     def state(self) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.correlated_noise import CorrelatedNoise
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.strategy import CYCLIC, Strategy
 
 
 class CorrelatedState:
@@ -42,42 +41,40 @@ class CorrelatedState:
 
         A memory that was not saved is gone, which costs accuracy alone (`CorrelatedNoise`).
         """
-        if access.strategy is None or not access.private:
+        strategy = access.sampler.noise_strategy
+        if strategy is None or not access.private:
             return None
         if access.stage not in self._noises:
-            self._noises[access.stage] = CorrelatedNoise(access.strategy, self._stream)
+            self._noises[access.stage] = CorrelatedNoise(strategy, self._stream)
             saved = self._saved().get(access.stage, {}).get("noise")
             if step and saved is not None and saved["step"] <= step:
                 self._noises[access.stage].restore(saved)
         return self._noises[access.stage]
 
-    def turn(self, access: Access, strategy: Strategy, step: int, units: int) -> np.ndarray:
-        """Return the sorted positions of the records whose turn a step is; private.
+    def turn(self, stage: str, period: int, step: int, units: int) -> np.ndarray:
+        """Return the sorted positions of the records whose turn a step is, of those in `period` groups; private.
 
         Raises:
             LedgerError: if the groups of a run that goes on are gone, or are those of another number of records.
         """
-        turn = step % strategy.period
-        if strategy.sampler != CYCLIC:
-            return np.arange(turn * units // strategy.period, (turn + 1) * units // strategy.period)
-        if strategy.period == 1:
+        if period == 1:
             return np.arange(units)
-        if access.stage not in self._groups:
-            saved = self._saved().get(access.stage, {}).get("groups")
+        if stage not in self._groups:
+            saved = self._saved().get(stage, {}).get("groups")
             if saved is None and step:
                 raise LedgerError(
-                    f"stage {access.stage!r}: the groups of its records, {self._path}, are gone, and with others its cost "
+                    f"stage {stage!r}: the groups of its records, {self._path}, are gone, and with others its cost "
                     "is not the planned one: begin a new run, whose cost adds to what this one has spent"
                 )
             if saved is None:
-                self._groups[access.stage] = self._stream.integers(units, strategy.period).astype(np.int32)
+                self._groups[stage] = self._stream.integers(units, period).astype(np.int32)
                 self.save()
             else:
-                self._groups[access.stage] = saved.numpy()
-        groups = self._groups[access.stage]
+                self._groups[stage] = saved.numpy()
+        groups = self._groups[stage]
         if len(groups) != units:
-            raise LedgerError(f"stage {access.stage!r}: its groups are those of other records: pass the same ones")
-        return np.flatnonzero(groups == turn)
+            raise LedgerError(f"stage {stage!r}: its groups are those of other records: pass the same ones")
+        return np.flatnonzero(groups == step % period)
 
     def save(self) -> None:
         """Write what has to be known again after a crash."""

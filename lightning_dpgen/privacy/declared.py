@@ -55,18 +55,17 @@ def warn_of_declared(n: int | None, records: int) -> None:
         warnings.warn(warning, stacklevel=3)
 
 
-def expected_lot_size(plan: Plan, stage: str, size: float | None, number: int = 0) -> float:
+def expected_lot_size(plan: Plan, stage: str, size: float | None) -> float:
     """Return the expected number of records in a lot of a stage: rate times declared number, or `size` without a number.
 
     Args:
         size: what the caller takes it for; None leaves it to the plan.
-        number: the number of accesses of the stage that come before.
 
     Raises:
         ValueError: if neither the plan nor `size` says it, if they differ by more than rounding, or for a size that is no
             positive number.
     """
-    rate = plan.stage(stage).access_at(number).sample_rate
+    rate = plan.stage(stage).access.sample_rate
     if size is None:
         if plan.n is None:
             raise ValueError(

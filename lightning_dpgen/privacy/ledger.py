@@ -333,7 +333,7 @@ def _plan(fields: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 def _with_strategy(line: Mapping[str, Any], plan: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return a line with the strategy of its plan in the place of the digest that names it."""
+    """Return a line with the strategy of its plan in the place of the digest that names it (`Sampler.as_line`)."""
     if "strategy" not in line:
         return line
     for stage in (plan or {}).get("stages", ()):

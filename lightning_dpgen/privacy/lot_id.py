@@ -22,7 +22,6 @@ class LotId:
         size: the number of records; private.
         parts: the number of processes that have a part of the lot each.
         persons: (size,) the person of each record, counted from 0 within the lot; private. None where each is a unit alone.
-        rate: the rate at which it was drawn.
         step: the number of the step that it was drawn for, where records take turns; None for any.
     """
 
@@ -30,7 +29,6 @@ class LotId:
     size: int | None = field(default=None, repr=False)
     parts: int = 1
     persons: np.ndarray | None = field(default=None, repr=False)
-    rate: float | None = None
     step: int | None = None
 
     @property
@@ -60,13 +58,7 @@ class IssuedLots:
             )
         stage, planned = access.stage, access.sample_rate
         if draw in self._issued and draw.stage == stage:
-            if draw.rate == planned:
-                return
-            raise LedgerError(
-                f"stage {stage!r}: these records were drawn at a rate of {draw.rate:g}, and the plan's schedule says "
-                f"{planned:g} for the next step: take the lots in the order in which they are drawn, each for one step. "
-                "Nothing was charged"
-            )
+            return
         found = f"were drawn for stage {draw.stage!r}, or with another account," if draw.stage else "were not drawn at all,"
         raise LedgerError(
             f"stage {stage!r}: these records {found} so the plan's rate of {planned:g} says nothing about them: take "

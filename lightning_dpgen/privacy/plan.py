@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,24 +19,23 @@ from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.events import composed, stage_events
 from lightning_dpgen.privacy.number_arguments import read_whole
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE, ZERO_OUT
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, RELATIONS
 from lightning_dpgen.privacy.reference import Reference, dominating_shift
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_down
-from lightning_dpgen.privacy.strategy import FIXED_ORDER, MOST_STRATEGIES
+from lightning_dpgen.privacy.strategy import MOST_STRATEGIES
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
 # Far more than rounding moves a number in a calibration, and far less than a difference of noise that matters.
 _ROUNDING = 1e-9
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**9}
 _NUMBER = {"type": "number"}
-_LATER = {"type": "array", "minItems": 1, "items": shape(**{"from": _COUNT}).schema}
 _REFERENCE = shape(multiplier=_NUMBER, failure=_NUMBER, after=_COUNT, replaceable={"type": "boolean"}).schema
 _SHAPE = shape(
     stages={
         "type": "array",
         "minItems": 1,
-        "items": shape(count=_COUNT, share=_NUMBER, multiple_=_COUNT, later_=_LATER).schema,
+        "items": shape(count=_COUNT, share=_NUMBER, multiple_=_COUNT).schema,
     },
     target_epsilon={"type": ["number", "null"], "exclusiveMinimum": 0},
     delta={"type": "number", "minimum": 0, "exclusiveMaximum": 1},
@@ -55,31 +53,12 @@ MOST_STAGES = 1000
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a plan: `count` accesses, which make a difference by so many at a time (`multiple`).
-
-    They are equal, or scheduled: each pair of `later` says from which number on, counted from 0, another access follows.
-    The last one goes on for as long as accesses are made.
-
-    Raises:
-        ValueError: for accesses that do not follow each other, are of another stage, or draw other noises than the first.
-    """
+    """One stage of a plan: `count` equal accesses, which make a difference by so many at a time (`multiple`)."""
 
     access: Access
     count: int
     share: float
     multiple: int = 1
-    later: tuple[tuple[int, Access], ...] = ()
-
-    def __post_init__(self) -> None:
-        starts = [0, *(start for start, _ in self.later)]
-        if any(start <= before for before, start in itertools.pairwise(starts)):
-            raise ValueError(f"stage {self.name!r}: scheduled accesses begin at {starts[:9]}: expected each after the last")
-        first = (self.name, self.access.multipliers.keys(), self.access.private)
-        for _, access in self.later:
-            if (access.stage, access.multipliers.keys(), access.private) != first or access.kinds or self.access.kinds:
-                raise ValueError(f"stage {self.name!r}: scheduled accesses draw the same noises, all of them gaussian")
-            if access.strategy is not None or self.access.strategy is not None:
-                raise ValueError(f"stage {self.name!r}: a strategy is one for all steps, which are not scheduled")
 
     @property
     def name(self) -> str:
@@ -88,38 +67,12 @@ class Stage:
     def as_json(self) -> dict[str, Any]:
         """Return the stage as it stands in a ledger; a multiple of 1 is left out."""
         fields = self.access.as_json() | {"count": self.count, "share": self.share}
-        if self.later:
-            fields["later"] = [{"from": start} | access.as_json() for start, access in self.later]
         return fields if self.multiple == 1 else fields | {"multiple": self.multiple}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Stage:
         """Return the stage that `as_json` described, of a plan whose shape was checked."""
-        later = tuple((int(own["from"]), Access.from_json(own)) for own in fields.get("later", ()))
-        return cls(Access.from_json(fields), int(fields["count"]), fields["share"], int(fields.get("multiple", 1)), later)
-
-    def access_at(self, number: int) -> Access:
-        """Return the access that follows on so many others of the stage."""
-        place = bisect.bisect_right(self.later, number, key=lambda pair: pair[0])
-        return self.later[place - 1][1] if place else self.access
-
-    def runs(self, start: int = 0, end: int | None = None) -> list[tuple[Access, int]]:
-        """Return the accesses, or those from one number to before another, run-length encoded.
-
-        Example:
-            >>> weak, strong = Access("a", {"x": 1.0}), Access("a", {"x": 2.0})
-            >>> [times for _, times in Stage(weak, 10, 1.0, later=((4, strong),)).runs(1)]
-            [3, 6]
-        """
-        end = self.count if end is None else end
-        accesses = [self.access, *(access for _, access in self.later)]
-        bounds = [0, *(first for first, _ in self.later), max(end, start)]
-        cut = [min(max(bound, start), max(end, start)) for bound in bounds]
-        return [(access, b - a) for access, (a, b) in zip(accesses, itertools.pairwise(cut), strict=True) if b > a]
-
-    def passes(self, count: int) -> float:
-        """Return how often a record is expected to be looked at in the first accesses."""
-        return math.fsum(access.sample_rate * times for access, times in self.runs(0, count))
+        return cls(Access.from_json(fields), int(fields["count"]), fields["share"], int(fields.get("multiple", 1)))
 
     def draws_as(self, other: Stage) -> bool:
         """Return whether both stages draw the same, whichever way their numbers were computed.
@@ -127,27 +80,17 @@ class Stage:
         A share says how noise was found and not what is drawn, so shares are not compared. Fractions may differ in their
         last digits, since another sequence of operations, or another version of a library, rounds differently.
         """
-        ours, theirs = self.runs(), other.runs()
-        return len(ours) == len(theirs) and all(map(_draw_the_same, ours, theirs))
-
-
-def _draw_the_same(first: tuple[Access, int], second: tuple[Access, int]) -> bool:
-    (ours, _), (theirs, _) = first, second
-    exact = [(access.stage, count, access.kinds, access.trials, access.truncation) for access, count in (first, second)]
-    one, two = ours.strategy, theirs.strategy
-    alike = one == two or (one is not None and two is not None and one.is_close(two))
-    return (
-        exact[0] == exact[1]
-        and alike
-        and all(
-            one.keys() == two.keys() and all(math.isclose(one[name], two[name], rel_tol=_ROUNDING) for name in one)
-            for one, two in (
-                ({"sample_rate": ours.sample_rate}, {"sample_rate": theirs.sample_rate}),
-                (ours.multipliers, theirs.multipliers),
-                (ours.deltas, theirs.deltas),
-            )
+        ours, theirs = self.access, other.access
+        return (
+            (self.name, self.count, ours.kinds, ours.trials) == (other.name, other.count, theirs.kinds, theirs.trials)
+            and ours.sampler.is_close(theirs.sampler)
+            and _are_close(ours.multipliers, theirs.multipliers)
+            and _are_close(ours.deltas, theirs.deltas)
         )
-    )
+
+
+def _are_close(one: Mapping[str, float], two: Mapping[str, float]) -> bool:
+    return one.keys() == two.keys() and all(math.isclose(one[name], two[name], rel_tol=_ROUNDING) for name in one)
 
 
 @dataclass(frozen=True)
@@ -193,54 +136,16 @@ class Plan:
         if self.reference is not None and self.relation != ADD_OR_REMOVE_ONE:
             raise ValueError(f"relation={self.relation!r}: a reference is one under {ADD_OR_REMOVE_ONE}")
         for stage in self.stages:
-            self._check_correlated(stage)
-            self._check_truncated(stage)
-        ordered = any(s.access.strategy is not None and s.access.strategy.sampler == FIXED_ORDER for s in self.stages)
-        if self.relation == ZERO_OUT and self.stages and not ordered:
-            raise ValueError(
-                f"relation={ZERO_OUT!r}: expected a stage that takes the records in a fixed order "
-                f"(make_strategy({FIXED_ORDER!r}, ...)); the relation of all others is {ADD_OR_REMOVE_ONE!r}"
-            )
-        if sum(stage.access.strategy is not None for stage in self.stages) > MOST_STRATEGIES:
+            stage.access.sampler.check_plan(stage.name, stage.count, self.relation, self.max_rows, self.n)
+        if sum(stage.access.sampler.noise_strategy is not None for stage in self.stages) > MOST_STRATEGIES:
             raise ValueError(f"expected at most {MOST_STRATEGIES} stages with correlated noise")
         if (count := len(self.accesses)) > MOST_STAGES:
-            raise ValueError(
-                f"{count:,} stages, and segments of stages: expected at most {MOST_STAGES:,}, so that others can verify "
-                "their account"
-            )
+            raise ValueError(f"{count:,} stages: expected at most {MOST_STAGES:,}, so that others can verify their account")
         if self.delta and self.stages and not self._affordable:
             raise ValueError(
                 f"{len(self.stages):,} stages: accounting for their noises takes minutes; expected fewer stages that are "
                 "sampled or have Laplace noise, the same noise in more of them, or more noise"
             )
-
-    def _check_truncated(self, stage: Stage) -> None:
-        """Refuse lots whose bound of n is below the declared number of records."""
-        cut = stage.access.truncation
-        if cut is not None and self.n is not None and cut.at_most * self.max_rows < self.n:
-            raise ValueError(
-                f"at_most={cut.at_most}: so many units of at most {self.max_rows} records each are fewer than the "
-                f"declared n={self.n} records: give a number that no data of this kind can exceed"
-            )
-
-    def _check_correlated(self, stage: Stage) -> None:
-        """Refuse correlated noise beyond what is proved of it."""
-        strategy = stage.access.strategy
-        if strategy is None:
-            return
-        if self.max_rows > 1:
-            raise ValueError(
-                f"max_rows={self.max_rows}: correlated noise is proved for a unit of one record: expected max_rows=1, or "
-                "noise that is not correlated"
-            )
-        if self.relation == REPLACE_ONE or (strategy.sampler == FIXED_ORDER and self.relation != ZERO_OUT):
-            raise ValueError(
-                f"relation={self.relation!r}: a fixed order is proved for a record replaced by nothing at its place, "
-                f"since an added record would move all records behind it: expected {ZERO_OUT!r}; cyclic sampling allows "
-                f"{ADD_OR_REMOVE_ONE!r}"
-            )
-        if stage.count > strategy.steps:
-            raise ValueError(f"stage {stage.name!r}: {stage.count} steps, and its strategy is one of {strategy.steps}")
 
     @property
     def _affordable(self) -> bool:
@@ -254,7 +159,7 @@ class Plan:
 
     @property
     def accesses(self) -> list[tuple[Access, int]]:
-        return [run for stage in self.stages for run in stage.runs()]
+        return [(stage.access, stage.count) for stage in self.stages]
 
     @property
     def stage_events(self) -> list[tuple[str, dp_accounting.DpEvent]]:
@@ -380,8 +285,8 @@ class Plan:
             BudgetTooSmall: if no access of the flexible stage would fit beside the lost ones, or fewer than its `multiple`.
         """
         last = self.stages[-1] if self.flexible is None else self.stage(self.flexible)
-        # Steps with correlated noise are not made again: those that were lost are steps of the same mechanism.
-        others = [stage.name for stage in self.stages if stage is not last and stage.access.strategy is None]
+        # Steps in turn are not made again: those that were lost are steps of the same mechanism.
+        others = [stage.name for stage in self.stages if stage is not last and not stage.access.sampler.in_turn]
         again = {name: made.get(name, 0) - done.get(name, 0) for name in others}
         grown = tuple(replace(stage, count=stage.count + again.get(stage.name, 0)) for stage in self.stages)
         # Lost accesses change nothing, so as many as make a difference have to come on top of them.
@@ -420,12 +325,12 @@ class Plan:
         for stage in self.stages:
             if stage.name == name:
                 break
-            before += stage.runs()
+            before.append((stage.access, stage.count))
         stage = self.stage(name)
         steps = sorted({max(1, round(stage.count * i / points)) for i in range(1, points + 1)})
         knots = []
         for count in steps:
-            event = self._up_to([*before, *stage.runs(0, count)])
+            event = self._up_to([*before, (stage.access, count)])
             knots.append(self.cost_of(event, interval=1e-3).epsilon)
         return Curve(tuple(steps), tuple(min(knot, self.epsilon) for knot in knots))
 

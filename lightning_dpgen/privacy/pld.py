@@ -126,9 +126,7 @@ def _first_above(probabilities: np.ndarray, mass: float) -> int:
 
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE = "add_or_remove_one", "replace_one"
-# A record replaced by nothing at its place: others stay where they are, so that the number of places is public.
-ZERO_OUT = "zero_out"
-RELATIONS = (ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT)
+RELATIONS = (ADD_OR_REMOVE_ONE, REPLACE_ONE)
 
 
 class Unaccountable(ValueError):

@@ -36,10 +36,10 @@ def drawn_event(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> dp_accoun
 def check_complete(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> None:
     """Raise PlanMismatch unless the accesses of a ledger are all that the plan promised, with that noise."""
     event = drawn_event(plan, accesses)
-    # Steps with correlated noise are one event, however many were made.
+    # Steps in turn are one event, however many were made.
     for stage in plan.stages if plan.private else ():
         made = sum(count for access, count in accesses if access.stage == stage.name)
-        if stage.access.strategy is not None and made != stage.count:
+        if stage.access.sampler.in_turn and made != stage.count:
             raise PlanMismatch(f"stage {stage.name!r}: {made} of {stage.count} planned steps were made")
     if encode(event) != encode(plan.composition):
         raise PlanMismatch(

@@ -58,7 +58,7 @@ def stages_of(specs: Sequence[StageSpec], shares: Sequence[float], multipliers: 
 
 def event_of(specs: Sequence[StageSpec], multipliers: Sequence[float], delta: float) -> dp_accounting.DpEvent:
     """Return the composition of the accesses of specs with these multipliers."""
-    runs = [run for d, m in zip(specs, multipliers, strict=True) for run in d.planned(m).runs()]
+    runs = [(spec.access(m), spec.known_count) for spec, m in zip(specs, multipliers, strict=True)]
     return composed([event for _, event in stage_events(runs, pure=delta == 0.0)])
 
 
@@ -172,8 +172,8 @@ def _too_small(
     hint = f"epsilon={round(needed, 4 - math.floor(math.log10(needed)))} would do"
     share = shares[list(specs).index(spec)]
     planned = spec.known_count
-    # Correlated noise is planned for all steps together, and fewer of them would be another strategy.
-    if planned > 1 and spec.strategy is None:
+    # Steps in turn are planned together, and fewer of them would be another strategy.
+    if planned > 1 and not spec.sampler.in_turn:
         fits = _most(lambda count: count < planned and _worthwhile(replace(spec, count=count), share, target, delta), 0)
         hint += f", or {fits} of the {spec.count} accesses" if fits else ", and not even one access fits"
     accesses = "the access" if spec.count == 1 else f"the {spec.count} accesses"

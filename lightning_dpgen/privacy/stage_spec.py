@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.epsilon_range import check_epsilon
 from lightning_dpgen.privacy.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.segments import Segment
-from lightning_dpgen.privacy.strategy import Strategy
-from lightning_dpgen.privacy.truncation import Truncation
+from lightning_dpgen.privacy.samplers import FULL_PASS, Sampler, as_sampler
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class StageSpec:
         stage: the name of the stage.
         noise_shares: the parts of the inverse squared noise of one access, one for each noise drawn from it.
         count: the number of accesses; None for as many as the budget buys at the given noise.
-        sample_rate: the Poisson rate of an access; 1 is a full pass.
+        sampler: who takes part in an access; its failures, if any, are taken off the plan's delta, too.
         share: the share of the whole budget's mu^2 (Gaussian-DP) that the stage may use, at delta = 0 of epsilon; None for
             the one stage that takes what is left. Without such a stage, shares are divided by their sum.
         noise: the multiplier of one access (of the one Gaussian that costs as much), if it is given and not solved for.
@@ -36,47 +33,35 @@ class StageSpec:
         n: the number of records that the numbers above were chosen for, kept in the plan; None where none of them depends
             on it.
         multiple: a count that is solved for, or shortened after a crash, is a multiple of this.
-        segments: the pieces of a schedule (`Segment`), whose rates take the place of `sample_rate`; the noise of an access
-            is the solved or given one times that of its segment. Noises are Gaussian then, and `count` is given.
-        truncation: the cut of lots that are too large (`Truncation`); its failures are taken off the plan's delta, too.
-        strategy: that of correlated noise, for as many steps as `count` says; see `Access`.
 
     Raises:
-        ValueError: for a count, an n or a multiple that is no whole number, 1 or more; for segments without a count, or
-            with other noise; for another count than a strategy has, or a strategy with segments.
+        ValueError: for a count, an n or a multiple that is no whole number, 1 or more; for a count that the sampler was not
+            made for.
     """
 
     stage: str
     noise_shares: Mapping[str, float]
     count: int | None
     max_noise: float
-    sample_rate: float = 1.0
+    sampler: Sampler = FULL_PASS
     share: float | None = None
     noise: float | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     deltas: Mapping[str, float] = field(default_factory=dict)
     n: int | None = None
     multiple: int = 1
-    segments: tuple[Segment, ...] = ()
-    truncation: Truncation | None = None
-    strategy: Strategy | None = None
 
     def __post_init__(self) -> None:
         for name, of in (("count", ""), ("n", " of records"), ("multiple", "")):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, read_whole(f"stage {self.stage!r}: {name}", value, of=of))
         object.__setattr__(self, "kinds", {name: kind for name, kind in self.kinds.items() if kind != GAUSSIAN})
-        if self.segments:
-            object.__setattr__(self, "sample_rate", self.segments[0].sample_rate)
-            if self.count is None or self.kinds or self.deltas or self.strategy is not None:
-                raise ValueError(
-                    f"stage {self.stage!r}: segments are of a given count, of gaussian noise without deltas or strategy"
-                )
-        if self.strategy is not None and self.count != self.strategy.steps:
-            raise ValueError(
-                f"stage {self.stage!r}: count={self.count}, and its strategy is one of {self.strategy.steps} steps: "
-                "expected the same number, since correlated noise is planned for all steps together"
-            )
+        as_sampler(self.sampler).check_count(self.stage, self.count)
+
+    @property
+    def sample_rate(self) -> float:
+        """The expected part of the records in an access; 1 is a full pass."""
+        return self.sampler.sample_rate
 
     @property
     def known_count(self) -> int:
@@ -92,40 +77,22 @@ class StageSpec:
     @property
     def fails(self) -> bool:
         """True if an access spends a part of delta of its own, beside its noise."""
-        return bool(self.deltas) or self.truncation is not None
+        return bool(self.deltas) or self.sampler.fails
 
     @property
     def closed(self) -> bool:
         """True if the accesses together are one Gaussian, for which there is a closed form: equal full passes."""
-        return self.sample_rate == 1.0 and not self.kinds and not self.segments and self.strategy is None
+        return self.sampler == FULL_PASS and not self.kinds
 
     def access(self, multiplier: float) -> Access:
-        """Return the first access, whose noises cost as much as one of this multiplier, if all are Gaussian (0: no noise).
-
-        In a schedule, `multiplier` is that of relative noise 1.
-        """
+        """Return an access whose noises cost as much as one of this multiplier, if all are Gaussian (0: no noise)."""
         total = sum(self.noise_shares.values())
-        if self.segments:
-            multiplier *= self.segments[0].noise
         multipliers = {name: multiplier / math.sqrt(w / total) for name, w in self.noise_shares.items()}
-        return Access(
-            self.stage,
-            multipliers,
-            self.sample_rate,
-            self.kinds,
-            self.deltas,
-            strategy=self.strategy,
-            truncation=self.truncation,
-        )
+        return Access(self.stage, multipliers, self.sampler, self.kinds, self.deltas)
 
     def planned(self, multiplier: float, share: float = 1.0) -> Stage:
         """Return the stage with this multiplier of noise; see `access`."""
-        later, start = [], 0
-        for before, own in itertools.pairwise(self.segments):
-            start += before.count
-            alone = replace(self, segments=(own,))
-            later.append((start, alone.access(multiplier)))
-        return Stage(self.access(multiplier), self.known_count, share, self.multiple, tuple(later))
+        return Stage(self.access(multiplier), self.known_count, share, self.multiple)
 
 
 def check_specs(specs: Sequence[StageSpec], epsilon: float | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT, Unaccountable
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.privacy.study_total import Total
 
@@ -38,19 +38,6 @@ def check_stream(study: Study | None, stream: PrivateStream) -> None:
         raise ValueError(
             f"study={study.name!r}: expected a run that is private, and stream=PrivateStream(seed=...) makes noise that "
             "can be removed: leave out the seed, or the study"
-        )
-
-
-def check_relation(study: Study | None, plan: Plan) -> None:
-    """Refuse a study for a run about a record replaced by nothing at its place, which is composed with no other relation.
-
-    Raises:
-        ValueError: naming both.
-    """
-    if study is not None and plan.relation == ZERO_OUT:
-        raise ValueError(
-            f"study={study.name!r}: runs of a study are about a record added, removed or replaced, and a fixed order is "
-            f"about one replaced by nothing ({ZERO_OUT}): leave the study out, or take cyclic sampling"
         )
 
 

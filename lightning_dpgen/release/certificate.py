@@ -23,9 +23,10 @@ from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.plain_text import LONGEST_NAME, say_count
-from lightning_dpgen.privacy.pld import REPLACE_ONE, ZERO_OUT, Unaccountable
+from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_up
+from lightning_dpgen.privacy.samplers import TruncatedPoisson
 from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.release.files import (
     CARD,
@@ -95,7 +96,8 @@ def make_certificate(
     epsilons: list[float | None] = [None] * len(stages)
     if plan.private:
         epsilons = [*stage_epsilons(stages, plan.delta, interval, plan.relation, plan.accountant)]
-    cut = {stage.name: stage.access.truncation.as_json() for stage in plan.stages if stage.access.truncation is not None}
+    samplers = {stage.name: stage.access.sampler for stage in plan.stages}
+    cut = {name: own.truncation for name, own in samplers.items() if isinstance(own, TruncatedPoisson)}
     declared = declared | {TRUNCATED_LOTS: cut} if cut else declared
     certificate: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -229,11 +231,6 @@ def paragraphs(certificate: dict[str, Any]) -> list[str]:
             what, reach = "The model", "for whatever is computed from the model"
         whose = "that one record was" if _rows_of_a_person(declared) is None else "that person's records were"
         change = f"for {certificate['unit']}, whether {whose} added to the data or removed from it changes {factor}"
-        if certificate["relation"] == ZERO_OUT:
-            change = (
-                f"for {certificate['unit']}, whether that one record was in its place in the data or that place was empty "
-                f"changes {factor}. The number of places is public"
-            )
     return [
         f"{what} and everything else in this folder were made by a procedure that is "
         f"({epsilon:g}, {delta:g})-differentially private. This means: {change}. It holds against "

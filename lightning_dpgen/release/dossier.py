@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
-from lightning_dpgen.privacy.pld import REPLACE_ONE, ZERO_OUT
+from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, paragraphs, selected
 from lightning_dpgen.release.files import CERTIFICATE, SYNTHETIC
@@ -131,13 +131,10 @@ def _whose(certificate: dict[str, Any]) -> list[str]:
             "protected. Protected is the value of the record, within what the unit says.",
             "A person with several records is protected less.",
         ]
-    lines = [
+    return [
         "The unit is one record. A person with several records is protected less: with two of them epsilon counts twice, "
         "and delta 1 + e^epsilon times."
     ]
-    if relation == ZERO_OUT:
-        lines.append("The number of places in the data is public; protected is whether the record's place was filled.")
-    return lines
 
 
 def _attacker(certificate: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from lightning_dpgen.privacy.drawn_noise import CORRELATED, REAL_GAUSSIAN
 from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
 from lightning_dpgen.privacy.noise import SECURE
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, selected
 from lightning_dpgen.release.files import PROJECTED, SYNTHETIC
 from lightning_dpgen.release.text import listed, printable
@@ -23,7 +23,6 @@ GUARANTEE, ALGORITHM, DEPLOYMENT = "The guarantee", "Algorithms", "Deployment"
 RELATIONS = {
     ADD_OR_REMOVE_ONE: "the unit is in the data, or it is not",
     REPLACE_ONE: "the unit has one value in the data, or another; that it is there is public",
-    ZERO_OUT: "the unit is in its place in the data, or that place is empty; the number of places is public",
 }
 _LONGEST_NAME = 80
 # The events of noise on all records, and those that put several together: none of them samples.

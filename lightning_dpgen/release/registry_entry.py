@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lightning_dpgen.privacy.pld import REPLACE_ONE, ZERO_OUT
+from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.release.certificate import TRUNCATED_LOTS, found_privately, selected
 from lightning_dpgen.release.files import PROJECTED, SYNTHETIC
 from lightning_dpgen.release.hazards import RELATIONS, exact
@@ -102,7 +102,7 @@ def names_of_null(entry: dict[str, Any]) -> Iterator[str]:
 def _domain(certificate: dict[str, Any]) -> str:
     declared = certificate["declared"]
     text = "All data sets whose records fit the description that the certificate declares"
-    if certificate["relation"] in (REPLACE_ONE, ZERO_OUT):
+    if certificate["relation"] == REPLACE_ONE:
         return f"{text}, with {declared['n']:,} places."
     cut = declared.get(TRUNCATED_LOTS)
     most = (

@@ -16,7 +16,6 @@ from lightning_dpgen.privacy.drawn_noise import NOISY_MAX
 from lightning_dpgen.privacy.exact_unit import read_unit
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.privacy.strategy import CYCLIC
 from lightning_dpgen.release.certificate import found_privately, paragraphs, selected
 from lightning_dpgen.release.charts import epsilon_curve
 from lightning_dpgen.release.files import CARD, REPORT
@@ -143,14 +142,9 @@ def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
 def _correlated(tree: dict[str, Any]) -> str:
     """Say the event of steps with a strategy in words."""
     strategy = tree["strategy"]
-    bands, buffers = len(strategy["coefficients"]), len(strategy["decays"])
+    bands, groups = len(strategy["coefficients"]), f"one of {strategy['period']:,} groups in its turn"
     noise = "independent Gaussian noise" if bands == 1 else f"Gaussian noise, correlated over {bands} steps"
-    if buffers:
-        noise = f"Gaussian noise, correlated in {buffers} buffers"
-    turns = f"each record once in {strategy['period']:,} steps, in a fixed order"
-    if strategy["sampler"] == CYCLIC:
-        groups = f"one of {strategy['period']:,} groups in its turn"
-        turns = f"each record of {groups}, with probability {tree['sampling_probability']:.4g}"
+    turns = f"each record of {groups}, with probability {tree['sampling_probability']:.4g}"
     return (
         f"{strategy['steps']:,} steps with {noise}, multiplier {tree['noise_multiplier']:.4g} at sensitivity "
         f"{tree['sensitivity']:.4g}; {turns}"

@@ -196,7 +196,7 @@ def check_map_style(dataset: Any, name: str) -> None:
         raise BadRecords(
             f"{name} is an IterableDataset{own}: expected a map-style Dataset, since each record takes part in a Poisson "
             "lot by itself and is fetched by its position; give it __getitem__ and __len__, or write its records to an "
-            "array and memory-map that, or pass it once, in its order: PrivateTraining(..., sampler='fixed_order')"
+            "array and memory-map that"
         )
     try:
         some = len(dataset) > 0

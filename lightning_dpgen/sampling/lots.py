@@ -22,7 +22,6 @@ from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.fetching import fetched
 from lightning_dpgen.sampling.stores import Store
-from lightning_dpgen.sampling.streamed import StreamedStore
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
 
@@ -222,7 +221,7 @@ class StoredLot(Lot):
 
 
 class PoissonLots:
-    """An endless source of Poisson lots, or of those of another sampler, where the plan's stage has a strategy.
+    """An endless source of lots, which the sampler of the plan's stage draws.
 
     Sampling draws a random size and distinct positions. The records of a lot are fetched when they are first asked for: at
     once, or part by part (`StoredLot`). An empty lot is a lot like any other, since skipping it would tell that it was
@@ -245,8 +244,8 @@ class PoissonLots:
         ValueError: for clusters or persons that do not fit.
 
     Example:
-        >>> from lightning_dpgen.privacy.plan import Plan, Stage
-        >>> plan = Plan((Stage(Access("training", {"gradient": 1.0}, sample_rate=0.5), 10, 1.0),), 1.0, 1e-5)
+        >>> from lightning_dpgen.privacy import Plan, Poisson, Stage
+        >>> plan = Plan((Stage(Access("training", {"gradient": 1.0}, Poisson(0.5)), 10, 1.0),), 1.0, 1e-5)
         >>> lots = PoissonLots((np.zeros((8, 3), np.float32), np.arange(8)), Account(plan))
         >>> rows, numbers = lots.draw().records
         >>> rows.shape[1:], len(rows) == len(numbers) <= 8
@@ -266,7 +265,7 @@ class PoissonLots:
         self._store = store_of(records)
         self._person_of = persons_of(self._store, persons, account.plan.max_rows)
         # Positions are drawn in the order of components; `_order` says which record is at each, None if all are in place.
-        if clusters is not None and account.plan.stage(stage).access.strategy is not None:
+        if clusters is not None and account.plan.stage(stage).access.sampler.in_turn:
             raise ValueError("clusters of records that take turns: expected None, one component")
         clusters = None if clusters is None else _checked(np.asarray(clusters), len(self._store), k)
         if clusters is None or k == 1:
@@ -310,8 +309,7 @@ class PoissonLots:
         """Draw one Poisson lot, or this process's part of it.
 
         Args:
-            ahead: the number of lots that were drawn before, and whose steps are still to come: a schedule may have another
-                rate then.
+            ahead: the number of lots that were drawn before, and whose steps are still to come: records may take turns.
 
         Raises:
             PlanMismatch: for more records than a plan with truncated lots allows; nothing is charged.
@@ -319,9 +317,6 @@ class PoissonLots:
         return self._of(*self._sampled(self._account.made(self._stage) + ahead))
 
     def _of(self, positions: np.ndarray, offsets: tuple[int, ...], draw: LotId) -> Lot:
-        if isinstance(self._store, StreamedStore):
-            # It is read once, and a lot in parts may be gone through twice.
-            return Lot(self._store.take(positions), offsets, draw, _persons(draw))
         return StoredLot(self._store, positions, offsets, draw, _persons(draw))
 
     def draws(self, count: int, workers: int = 0) -> Iterator[Lot]:
@@ -335,10 +330,8 @@ class PoissonLots:
             workers: the number of processes, each of which fetches whole lots; 0 for none, and lots that are fetched when
                 their records are asked for (`StoredLot`).
         """
-        # Lots are drawn for steps to come, which may have another rate, or be the turn of other records.
+        # Lots are drawn for steps to come, which may be the turn of other records.
         made = self._account.made(self._stage)
-        if workers and isinstance(self._store, StreamedStore):
-            raise ValueError(f"workers={workers} with a stream, which one process reads in its order: expected 0")
         if not workers:
             yield from (self._of(*self._sampled(number)) for number in range(made, made + count))
             return

@@ -21,13 +21,12 @@ from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.event_parts import gaussian_history, without_failures
 from lightning_dpgen.privacy.events import UnknownEvent, check_size, composed, decode, encode
 from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, ZERO_OUT
+from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.private_selection import SHAPES, OneOfDpEvent
 from lightning_dpgen.privacy.reference import Reference, read_reference
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.privacy.strategy import FIXED_ORDER
-from lightning_dpgen.privacy.truncation import Truncation
+from lightning_dpgen.privacy.samplers import read_truncation, truncation_failure
 from lightning_dpgen.release.certificate import ACCOUNTANTS, INIT, STUDY_UNKNOWN, TRUNCATED_LOTS, also, stage_epsilons
 from lightning_dpgen.release.verdict import TOLERANCE, Verdict
 
@@ -36,11 +35,7 @@ _BETWEEN_ACCOUNTS = 1e-2
 # A smaller delta cannot be accounted for soundly, or in reasonable time.
 _SMALLEST_DELTA = 1e-30
 # The difference between neighbours, in words.
-_CHANGES = {
-    ADD_OR_REMOVE_ONE: "added or removed",
-    REPLACE_ONE: "replaced",
-    ZERO_OUT: "replaced by nothing at its place",
-}
+_CHANGES = {ADD_OR_REMOVE_ONE: "added or removed", REPLACE_ONE: "replaced"}
 # Orders of Renyi moments, for a second account.
 _ORDERS = [*range(2, 65), 128, 256, 512]
 
@@ -92,14 +87,8 @@ def _check_correlated(certificate: dict, events: list[dp_accounting.DpEvent], ve
     """
     relation = certificate["relation"]
     found = {event for each in events for event in _parts(each) if isinstance(event, CorrelatedGaussianDpEvent)}
-    ordered = any(event.strategy.sampler == FIXED_ORDER for event in found)
     if found and (relation == REPLACE_ONE or certificate["declared"].get("max_rows", 1) > 1):
-        verdict.problems.append("correlated noise is proved for one record added, removed or replaced by nothing alone")
-    elif ordered != (relation == ZERO_OUT):
-        verdict.problems.append(
-            f"relation={relation!r}: steps in a fixed order are stated under {ZERO_OUT!r}, and nothing else is: a record "
-            "added would move all behind it"
-        )
+        verdict.problems.append("correlated noise is proved for one record added or removed alone")
     for event in found if not verdict.problems else ():
         verdict.checks.append(
             f"the strategy of the steps moves by at most {event.sensitivity:.6g} with a record, so the independent part of "
@@ -242,7 +231,7 @@ def _check_truncated(certificate: dict, events: dict[str, dp_accounting.DpEvent]
     """Check that lots are cut where the certificate says so, and that each fails as often as its numbers say."""
     stated = certificate["declared"].get(TRUNCATED_LOTS, {})
     try:
-        cuts = {name: Truncation.from_json(fields) for name, fields in stated.items()}
+        cuts = {name: read_truncation(fields) for name, fields in stated.items()}
     except (ValueError, AttributeError):
         verdict.problems.append(f"declared.{TRUNCATED_LOTS}: expected largest_lot and at_most of each stage with such lots")
         return
@@ -251,14 +240,14 @@ def _check_truncated(certificate: dict, events: dict[str, dp_accounting.DpEvent]
     for name, event in events.items():
         cut = cuts.get(name)
         for rate, failure in _lots(event):
-            if failure < (0.0 if cut is None else cut.failure(rate)) * (1.0 - TOLERANCE):
+            if failure < (0.0 if cut is None else truncation_failure(rate, *cut)) * (1.0 - TOLERANCE):
                 verdict.problems.append(f"stage {name[:80]!r}: its cut lots fail more often than its event says")
                 break
             if cut is None and failure:
                 verdict.problems.append(f"stage {name[:80]!r}: declared.{TRUNCATED_LOTS} does not say why its lots fail")
                 break
     if cuts:
-        most, declared = min(cut.at_most for cut in cuts.values()), certificate["declared"]
+        most, declared = min(at_most for _, at_most in cuts.values()), certificate["declared"]
         if most * declared.get("max_rows", 1) < declared["n"]:
             verdict.problems.append(
                 f"declared.{TRUNCATED_LOTS}: at_most={most:,} is below what declared.n={declared['n']:,} records need"

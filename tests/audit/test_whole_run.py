@@ -23,6 +23,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.runs.attacked import MeasuredRun
 from lightning_dpgen.specs import measured
 from lightning_dpgen.specs.run import read_audit
@@ -230,7 +231,7 @@ def test_runs_that_are_wholly_apart_have_a_finite_bound():
     assert paired_shift(zeros, zeros, 0.99).low == 0.0
 
 
-@pytest.mark.parametrize("access", [Access("a", {"b": 1.0}, 0.5), Access("a", {"b": 1.0}, kinds={"b": "laplace"})])
+@pytest.mark.parametrize("access", [Access("a", {"b": 1.0}, Poisson(0.5)), Access("a", {"b": 1.0}, kinds={"b": "laplace"})])
 def test_lots_and_other_noise_are_refused(access):
     with pytest.raises(ValueError, match="stage 'a'"):
         check_replayable(Plan((Stage(access, 1, 1.0),), 1.0, 1e-5))

@@ -24,6 +24,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.sampling.lots import PoissonLots
 
 STEPS, N, RATE, GROUPS = 800, 24, 0.4, 4
@@ -32,7 +33,7 @@ RECORDS = torch.randn(N, 4, generator=torch.Generator().manual_seed(0)) * torch.
 
 def account_of(ranks, multipliers, *, count=STEPS, rate=RATE, seed=5, max_rows=1):
     """Return an account that these ranks share, of equal accesses; its noise is repeatable."""
-    plan = Plan((Stage(Access("training", multipliers, rate), count, 1.0),), 1.0, 1e-5, max_rows=max_rows)
+    plan = Plan((Stage(Access("training", multipliers, Poisson(rate)), count, 1.0),), 1.0, 1e-5, max_rows=max_rows)
     account = Account(plan, stream=PrivateStream(seed=seed))
     account.join(ranks)
     return account

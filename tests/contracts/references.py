@@ -17,6 +17,7 @@ from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.calibration import make_first_plan, make_rest
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.privacy.study_entry import study_entry
@@ -27,7 +28,7 @@ EPSILON, DELTA = 4.0, 1e-5
 COUNT = StageSpec("count", {"n": 1.0}, 1, max_noise=1e9, share=0.1, noise=3.0)
 # Reasons why no account of a replaced record is known, and what follows: a number of lots not known yet, or a choice.
 FOLLOWING = {
-    "lots": ({"sampled": None}, StageSpec("training", {"gradient": 1.0}, 20, max_noise=1e9, sample_rate=0.1)),
+    "lots": ({"sampled": None}, StageSpec("training", {"gradient": 1.0}, 20, max_noise=1e9, sampler=Poisson(0.1))),
     "a choice": ({"sampled": 0, "pure": True}, StageSpec("choice", {"best": 1.0}, 2, max_noise=1e9, kinds={"best": PURE})),
 }
 

@@ -36,6 +36,7 @@ from lightning_dpgen.privacy.errors import NoiseMissing
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.sampling.lots import PoissonLots
 
 N, WORDS, STEPS, DRAWS, MULTIPLIER = 24, 11, 3, 150, 0.7
@@ -69,7 +70,7 @@ class Network(nn.Module):
 
 
 def account_of(ranks, multipliers, steps, *, seed=None, max_rows=1):
-    plan = Plan((Stage(Access("training", multipliers, 1.0), steps, 1.0),), 1.0, 1e-5, max_rows=max_rows)
+    plan = Plan((Stage(Access("training", multipliers, Poisson(1.0)), steps, 1.0),), 1.0, 1e-5, max_rows=max_rows)
     account = Account(plan, stream=PrivateStream(seed=seed))
     account.join(ranks)
     return account

@@ -77,8 +77,8 @@ from contracts.laws.projections import a_replaced_row_costs_at_most_epsilon, no_
 from contracts.laws.steps import (
     a_lot_is_spent_once,
     a_lot_that_was_not_drawn_is_refused,
+    a_record_takes_part_in_its_turns_alone,
     a_rehearsal_notices_noise_of_another_size,
-    a_schedule_is_followed_step_by_step,
     a_step_is_one_access,
     a_step_takes_no_more_records_than_were_drawn,
     without_privacy_it_is_descent_on_the_sum_over_the_expected_lot,
@@ -109,9 +109,11 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy import chain, coins, drawn_noise, mechanisms, settlement, study_entry, study_total
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.correlated_state import CorrelatedState
 from lightning_dpgen.privacy.lot_id import IssuedLots
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
+from lightning_dpgen.privacy.samplers import Cyclic, Poisson
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.noises import Noise
 from lightning_dpgen.projection.steps import Steps
@@ -334,8 +336,8 @@ BROKEN = {
         (inclusion,),
     ),
     "rate inferred from the length of the data": Broken(
-        Account.sample,
-        {"poisson_sample(units, planned.sample_rate)": "poisson_sample(units, min(1.0, 8.0 / units))"},
+        Poisson.draw,
+        {"poisson_sample(units, self.sample_rate)": "poisson_sample(units, min(1.0, 8.0 / units))"},
         (planned_rate,),
     ),
     "shared stream, numbers by position": Broken(
@@ -448,7 +450,7 @@ BROKEN = {
     ),
     "lot that was not drawn believed": Broken(
         IssuedLots.check,
-        {"draw in self._issued and draw.stage == stage": "True", "draw.rate == planned": "True"},
+        {"draw in self._issued and draw.stage == stage": "True"},
         (a_lot_that_was_not_drawn_is_refused,),
     ),
     "lot of another stage believed": Broken(
@@ -456,16 +458,18 @@ BROKEN = {
         {"draw in self._issued and draw.stage == stage": "draw in self._issued"},
         (a_lot_that_was_not_drawn_is_refused,),
     ),
-    "lot for another step of a schedule believed": Broken(
-        IssuedLots.check, {"draw.rate == planned": "True"}, (a_schedule_is_followed_step_by_step,)
+    "lot for another turn believed": Broken(
+        IssuedLots.check_step, {"draw.step is not None and draw.step != step": "False"},
+        (a_record_takes_part_in_its_turns_alone,),
     ),
-    "lots of a schedule drawn at its first rate": Broken(
-        Account.sample,
-        {"planned = self.plan.stage(stage).access_at(": "planned = self.plan.stage(stage).access_at(0 and "},
-        (a_schedule_is_followed_step_by_step,),
+    "records drawn out of their turn": Broken(
+        Cyclic.draw, {"members[stream.poisson_sample(len(members), self.sampling_probability)]":
+                      "stream.poisson_sample(units, self.sample_rate)"},
+        (a_record_takes_part_in_its_turns_alone,),
     ),
-    "divisor of a schedule that stays the first one": Broken(
-        PrivateOptimizer.pre_step, {"if self._scheduled:": "if False:"}, (a_schedule_is_followed_step_by_step,)
+    "groups by place": Broken(
+        CorrelatedState.turn, {"groups == step % period": "np.arange(units) % period == step % period"},
+        (a_record_takes_part_in_its_turns_alone,),
     ),
     "sampled access opened without a lot": Broken(
         Account.open,

@@ -122,7 +122,7 @@ def test_split(monkeypatch, extra, k, radius, dimensions):
 
 
 def _rest(spec):
-    return type(spec)(spec.stage, spec.noise_shares, spec.count, spec.max_noise, spec.sample_rate)
+    return type(spec)(spec.stage, spec.noise_shares, spec.count, spec.max_noise, spec.sampler)
 
 
 @pytest.mark.parametrize("rule", [Fixed(0.5), DPNorm(c_max=2.0, bins=10)], ids=["fixed", "dpnorm"])

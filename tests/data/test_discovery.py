@@ -31,6 +31,7 @@ from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -377,7 +378,7 @@ def test_the_spec_is_the_first_stage_of_the_whole_plan():
         items = KeyOwners.of_sets(np.arange(0, 25_001, 5), random.integers(0, 9, 25_000), list(range(9)))
         assert find_keys(access, keys_of("items"), items, most=5) == list(range(9))
     assert abs(float(n) - 5000) < 200 and bounds == (16, 127) and cities == ["a", "b"]
-    whole = make_rest(first, [spec, StageSpec("training", {"gradient": 1.0}, 20, max_noise=1e3, sample_rate=0.1)])
+    whole = make_rest(first, [spec, StageSpec("training", {"gradient": 1.0}, 20, max_noise=1e3, sampler=Poisson(0.1))])
     account.extend(whole)
     assert whole.stages[0] == first.stages[0] and 1.99 < whole.epsilon <= 2.0 and whole.event == first.event
     for _ in range(20):

@@ -39,6 +39,7 @@ from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian, rounded_gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.projection.matrices import make_matrix
@@ -117,10 +118,10 @@ def _projected(random: np.random.Generator) -> ProjectedRows:
 
 def _releases(folder: Path) -> dict[str, bytes]:
     stages = {
-        "one": [StageSpec("training", {"gradient": 1.0}, 1, max_noise=1e3, sample_rate=0.1)],
+        "one": [StageSpec("training", {"gradient": 1.0}, 1, max_noise=1e3, sampler=Poisson(0.1))],
         "run": [
             StageSpec("split", {"sum": 1.0}, 3, max_noise=1e3, share=0.2),
-            StageSpec("training", {"gradient": 1.0}, 40, max_noise=1e3, sample_rate=0.05, share=0.8),
+            StageSpec("training", {"gradient": 1.0}, 40, max_noise=1e3, sampler=Poisson(0.05), share=0.8),
         ],
     }
     made = {}
@@ -145,7 +146,7 @@ def _releases(folder: Path) -> dict[str, bytes]:
 
 
 def _ledgers(folder: Path) -> dict[str, bytes]:
-    split, lot = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, sample_rate=0.5)
+    split, lot = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, sampler=Poisson(0.5))
     account = Account(Plan((Stage(split, 1, 0.5), Stage(lot, 30, 0.5)), 8.0, 1e-5), folder / "ledger.jsonl")
     for stage in ("split", "training", "training"):
         with account.open(stage, draw=account.sample(stage, 90)[1]) as access:

@@ -26,6 +26,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import discrete_laplace, gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.sampling.stores import DenseStore, ScaledStore
 
 pytestmark = [needs_gpu, pytest.mark.filterwarnings("ignore")]
@@ -98,7 +99,7 @@ def _steps(device, inner, *, steps=2, secure=False, multiplier=1.0):
     """Take steps of a linear map on lots of no record; return the parameters before each, and after the last."""
     torch.manual_seed(0)
     network = nn.Linear(200, 200).to(device)
-    stage = Stage(Access("training", {"gradient": multiplier}, 0.5), steps, 1.0)
+    stage = Stage(Access("training", {"gradient": multiplier}, Poisson(0.5)), steps, 1.0)
     stream = PrivateStream(secure=True) if secure else PrivateStream(seed=3)
     account = Account(Plan((stage,), 1e3, 1e-5), stream=stream)
     optimizer = PrivateOptimizer(
@@ -129,7 +130,7 @@ def test_optimizers_step_as_on_the_processor(fused):
     def found(device):
         torch.manual_seed(0)
         network = nn.Sequential(nn.Linear(6, 30), nn.Tanh(), nn.Linear(30, 2)).double().to(device)
-        stage = Stage(Access("training", {"gradient": 0.0}, 0.5), 5, 1.0)
+        stage = Stage(Access("training", {"gradient": 0.0}, Poisson(0.5)), 5, 1.0)
         account = Account(Plan((stage,), math.inf, 1e-5), stream=PrivateStream(seed=3))
         optimizer = PrivateOptimizer(
             torch.optim.Adam(network.parameters(), lr=0.01, fused=fused),
@@ -228,7 +229,7 @@ def test_a_fit_goes_on_from_its_checkpoint(tmp_path):
 def test_a_loop_for_opacus_goes_through_the_account():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).to(GPU)
-    stage = Stage(Access("training", {"gradient": 1.0}, 0.25), 10, 1.0)
+    stage = Stage(Access("training", {"gradient": 1.0}, Poisson(0.25)), 10, 1.0)
     account = Account(Plan((stage,), 1e3, 1e-5), stream=PrivateStream(seed=5))
     rows = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
     network, optimizer, loader = AccountEngine(account).make_private(

@@ -486,8 +486,8 @@ def test_a_step_is_one_access():
     laws.a_step_is_one_access()
 
 
-def test_a_schedule_is_followed_step_by_step():
-    laws.a_schedule_is_followed_step_by_step()
+def test_a_record_takes_part_in_its_turns_alone():
+    laws.a_record_takes_part_in_its_turns_alone()
 
 
 def test_a_lot_that_was_not_drawn_is_refused():

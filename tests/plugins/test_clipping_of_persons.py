@@ -30,6 +30,7 @@ from lightning_dpgen.gradients.factors import Dense, RankOne
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.release.files import CERTIFICATE
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -104,7 +105,7 @@ def test_parts_of_a_lot_are_the_lot():
 
 
 def _account(rate=0.5, noise=1e-9):
-    stage = Stage(Access("training", {"gradient": noise}, rate), STEPS, 1.0)
+    stage = Stage(Access("training", {"gradient": noise}, Poisson(rate)), STEPS, 1.0)
     return Account(Plan((stage,), 1e3, 1e-5, max_rows=MOST), stream=PrivateStream(seed=2))
 
 

@@ -19,7 +19,6 @@ from lightning_dpgen import AccountEngine, DPNorm, Fixed, PrivateOptimizer, Priv
 from lightning_dpgen.privacy.correlated_noise import CorrelatedNoise
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.strategy_choice import BandedNoise, BufferedNoise
 from lightning_dpgen.sampling.errors import BadRecords
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 N, STEPS = 200, 20
 SETTINGS = {"n": N, "epsilon": 8.0, "delta": 1e-5, "sample_rate": 0.1, "steps": STEPS, "clipping": Fixed(1.0)}
 RECORDS = torch.rand(N, 4, generator=torch.Generator().manual_seed(0))
-CYCLIC, ORDERED = {"sampler": "cyclic", "noise": BandedNoise(bands=4)}, {"sampler": "fixed_order", "noise": BandedNoise(4)}
+CYCLIC = {"sampler": "cyclic", "bands": 4}
 
 
 class Plain(pl.LightningModule):
@@ -67,29 +66,17 @@ def _fit(private, *callbacks, **options):
     return model
 
 
-@pytest.mark.parametrize(
-    ("choice", "relation", "said"),
-    [
-        (CYCLIC, "add_or_remove_one", "one of 4 groups in its turn"),
-        (ORDERED, "zero_out", "in a fixed order"),
-        ({"sampler": "fixed_order", "noise": BufferedNoise(2)}, "zero_out", "correlated in 2 buffers"),
-        ({"sampler": "fixed_order"}, "zero_out", "20 steps with independent Gaussian noise"),
-    ],
-    ids=["cyclic", "banded", "buffered", "independent"],
-)
-def test_its_release_verifies_and_says_what_was_drawn(tmp_path, choice, relation, said):
-    private = _private(**choice)
+def test_its_release_verifies_and_says_what_was_drawn(tmp_path):
+    private = _private(**CYCLIC)
     certificate = private.release(_fit(private), tmp_path / "release")
     verdict = verify(tmp_path / "release")
     assert verdict.good, verdict.problems
-    assert certificate["relation"] == relation and 7.9 < certificate["epsilon"] <= 8.0
+    assert certificate["relation"] == "add_or_remove_one" and 7.9 < certificate["epsilon"] <= 8.0
     access = private.plan.stages[0].access
-    sensitivity = access.strategy.sensitivity
+    sensitivity = access.sampler.strategy.sensitivity
     assert any(f"moves by at most {sensitivity:.6g}" in check for check in verdict.checks)
     assert any(f"{access.multiplier * sensitivity:.6g} times the bound" in check for check in verdict.checks)
-    assert said in (tmp_path / "release" / "report.html").read_text()
-    place_is_empty = "that place was empty" in certificate["statement"]
-    assert place_is_empty == (relation == "zero_out")
+    assert "one of 4 groups in its turn" in (tmp_path / "release" / "report.html").read_text()
 
 
 class Rows(Dataset):
@@ -107,7 +94,7 @@ class Rows(Dataset):
         return self.rows[place]
 
 
-def _exact_sums(monkeypatch, out, choice):
+def _exact_sums(monkeypatch, out):
     """Return the sums of a fit before noise, (steps, d), in units of a record's bound; all fits get the same answers."""
     sums = []
 
@@ -118,23 +105,19 @@ def _exact_sums(monkeypatch, out, choice):
     with monkeypatch.context() as patch:
         patch.setattr(CorrelatedNoise, "add_", answer)
         patch.setattr(PrivateOptimizer, "rehearse", lambda _: None)
-        private = PrivateTraining(Rows(out), **SETTINGS | choice, stream=PrivateStream(seed=1))
+        private = PrivateTraining(Rows(out), **SETTINGS | CYCLIC, stream=PrivateStream(seed=1))
         _fit(private)
-    return np.stack(sums), private.plan.stages[0].access.strategy
+    return np.stack(sums), private.plan.stages[0].access.sampler.strategy
 
 
-@pytest.mark.parametrize("choice", [CYCLIC, ORDERED, {"sampler": "fixed_order", "noise": BufferedNoise(2)}])
-def test_over_a_whole_fit_no_record_reaches_farther_than_the_sensitivity(monkeypatch, choice):
-    with_it, strategy = _exact_sums(monkeypatch, False, choice)
-    without, _ = _exact_sums(monkeypatch, True, choice)
-    own = with_it - without
-    turns = np.flatnonzero(np.linalg.norm(own, axis=1) > 1e-9)
+def test_over_a_whole_fit_no_record_reaches_farther_than_the_sensitivity(monkeypatch):
+    with_it, strategy = _exact_sums(monkeypatch, False)
+    without, _ = _exact_sums(monkeypatch, True)
+    moved = with_it - without
+    turns = np.flatnonzero(np.linalg.norm(moved, axis=1) > 1e-9)
     assert len(turns) and (np.diff(turns) % strategy.period == 0).all(), "it takes part in its turns alone"
-    reached = np.array([[strategy.column[i - j] if i >= j else 0.0 for j in range(STEPS)] for i in range(STEPS)]) @ own
-    blocks = [reached]
-    if strategy.sampler == "cyclic":
-        blocks = np.split(reached, range(turns[0] % 4, STEPS, 4))
-    lengths = [np.linalg.norm(block) for block in blocks]
+    matrix = sum(np.diag(np.full(STEPS - i, value), -i) for i, value in enumerate(strategy.coefficients))
+    lengths = [np.linalg.norm(block) for block in np.split(matrix @ moved, range(turns[0] % 4, STEPS, 4))]
     assert 0.9 * strategy.sensitivity < max(lengths) <= strategy.sensitivity * (1 + 1e-5)
 
 
@@ -151,54 +134,53 @@ def _event(change):
 
 
 FORGED = {
-    "another relation": (_relate("add_or_remove_one"), "stated under 'zero_out'"),
     "a record replaced": (_relate("replace_one"), "correlated noise is proved|projected rows"),
     "a smaller sensitivity": (_event(lambda e: e.update(sensitivity=1.0)), "moves this strategy"),
     "another strategy": (_event(lambda e: e["strategy"].update(coefficients=[1.0, 0.1])), "moves this strategy"),
     "rising coefficients": (_event(lambda e: e["strategy"].update(coefficients=[1.0, 0.1, 0.2])), "never rise"),
-    "too few groups": (_event(lambda e: e["strategy"].update(sampler="cyclic", period=2)), "as many bands as groups"),
-    "more steps": (_event(lambda e: e["strategy"].update(steps=40)), "moves this strategy"),
+    "too few groups": (_event(lambda e: e["strategy"].update(period=2)), "as many bands as groups"),
+    "another sampler": (_event(lambda e: e["strategy"].update(sampler="fixed_order")), "strategy of correlated noise"),
+    "fewer groups at a time": (_event(lambda e: e.update(sampling_probability=0.1)), "event tree costs"),
     "less noise": (_event(lambda e: e.update(noise_multiplier=e["noise_multiplier"] / 2)), "the event tree costs"),
     "persons": (lambda c: c["declared"].update(max_rows=3), "correlated noise is proved"),
     "a bare Gaussian": (
         lambda c: [place.update(event={"type": "GaussianDpEvent", "noise_multiplier": c["event"]["noise_multiplier"]})
                    for place in (c["stages"][0], c)],
-        "nothing else is",
+        "event tree costs|event has not",
     ),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def ordered(tmp_path_factory):
-    private = _private(**ORDERED)
-    folder = tmp_path_factory.mktemp("ordered") / "release"
+def cyclic(tmp_path_factory):
+    private = _private(**CYCLIC)
+    folder = tmp_path_factory.mktemp("cyclic") / "release"
     private.release(_fit(private), folder)
     return folder
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_forged_certificate_is_refused(ordered, name):
+def test_a_forged_certificate_is_refused(cyclic, name):
     change, message = FORGED[name]
-    before = (ordered / "privacy.json").read_text()
+    before = (cyclic / "privacy.json").read_text()
     try:
-        rewrite(ordered, change)
-        problems = verify(ordered).problems
+        rewrite(cyclic, change)
+        problems = verify(cyclic).problems
         assert problems and re.search(message, "\n".join(problems)), problems
     finally:
-        (ordered / "privacy.json").write_text(before)
+        (cyclic / "privacy.json").write_text(before)
 
 
-@pytest.mark.parametrize("choice", [CYCLIC, ORDERED], ids=["cyclic", "fixed order"])
-def test_a_fit_goes_on_after_a_crash_at_the_planned_cost(tmp_path, choice):
+def test_a_fit_goes_on_after_a_crash_at_the_planned_cost(tmp_path):
     ledger, memory = tmp_path / "ledger.jsonl", tmp_path / "ledger.jsonl.noise"
-    private = _private(ledger=ledger, **choice)
+    private = _private(ledger=ledger, **CYCLIC)
     saving = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=6, filename="state", enable_version_counter=False)
     with pytest.raises(RuntimeError, match="crash"):
         # Two steps are made after the state was saved, and are lost.
         _fit(private, saving, Stop(8))
     assert stat.S_IMODE(memory.stat().st_mode) == 0o600
     held = torch.load(memory, weights_only=True)["stages"]["training"]
-    assert held["noise"]["step"] == 6 and (held["groups"] is None) == (choice is ORDERED)
+    assert held["noise"]["step"] == 6 and held["groups"] is not None
     checkpoint = torch.load(tmp_path / "saved" / "state.ckpt", weights_only=False)
     secret = held["noise"]["memory"].flatten()
     assert not any(
@@ -206,7 +188,7 @@ def test_a_fit_goes_on_after_a_crash_at_the_planned_cost(tmp_path, choice):
         for tensor in _tensors(checkpoint)
     ), "the memory is in no checkpoint"  # fmt: skip
 
-    again = _private(ledger=ledger, **choice)
+    again = _private(ledger=ledger, **CYCLIC)
     model = _fit(again, ckpt_path=tmp_path / "saved" / "state.ckpt")
     assert again.account.plan == private.plan and not again.account.remaining("training")
     assert again.account.done == {"training": STEPS - 2}, "steps that were lost are not made again"
@@ -231,13 +213,11 @@ def test_the_twin_without_noise_is_not_private():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"noise": BandedNoise()}, "sampler='poisson' with noise"),
-        ({"sampler": "cyclic", "noise": BufferedNoise()}, "expected BandedNoise"),
+        ({"bands": 2}, "sampler='poisson' with bands=2"),
         ({"sampler": "shuffle"}, "shuffled order can cost more"),
         ({"sampler": "cyclic", "clipping": DPNorm(c_max=1.0)}, "draws no noise"),
-        ({"sampler": "cyclic", "persons": np.arange(N)}, "expected None, a record alone"),
+        ({"sampler": "cyclic", "persons": np.arange(N)}, "expected no persons"),
         ({"sampler": "cyclic", "persons": np.arange(N) // 2, "max_rows": 2}, "a unit of one record"),
-        ({"sampler": "fixed_order", "n": N + 1}, "the number of records is public"),
     ],
 )
 def test_what_is_not_proved_is_refused_in_one_line_before_anything_is_spent(changes, message):

@@ -21,6 +21,7 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.checkpoints import Checkpoints
+from lightning_dpgen.privacy.samplers import Poisson
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -30,7 +31,7 @@ SPLIT, N, STEPS = SplitSettings(k=2, iterations=2, features=4, dimensions=2), 60
 
 @functools.cache
 def _plan():
-    training = StageSpec("training", {"gradient": 1.0}, STEPS, max_noise=N, sample_rate=0.5)
+    training = StageSpec("training", {"gradient": 1.0}, STEPS, max_noise=N, sampler=Poisson(0.5))
     return make_plan([*SPLIT.specs(N), training], epsilon=20.0, delta=1e-5)
 
 

@@ -42,6 +42,7 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.samplers import Poisson
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -93,7 +94,7 @@ def _one_step(how, bound):
             max_grad_norm=bound, poisson_sampling=False,
         )  # fmt: skip
     else:
-        stage = Stage(Access("training", {"gradient": 1e-7}, 1.0), 1, 1.0)
+        stage = Stage(Access("training", {"gradient": 1e-7}, Poisson(1.0)), 1, 1.0)
         account = Account(Plan((stage,), 1e3, 1e-5, n=N))
     if how == "AccountEngine":
         made = AccountEngine(account).make_private(

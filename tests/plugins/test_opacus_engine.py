@@ -21,6 +21,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.samplers import Poisson
 
 # Opacus hooks modules that PyTorch warns about (full backward hooks on a layer whose inputs are records).
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -30,7 +31,7 @@ RATE, STEPS = 0.25, 10
 
 
 def _account(noise=1.0, *, steps=STEPS, rate=RATE, seed=5, ledger=None, max_rows=1):
-    stage = Stage(Access("training", {"gradient": noise}, rate), steps, 1.0)
+    stage = Stage(Access("training", {"gradient": noise}, Poisson(rate)), steps, 1.0)
     stream = PrivateStream() if seed is None else PrivateStream(seed=seed)
     return Account(Plan((stage,), 1e3, 1e-5, max_rows=max_rows), ledger, stream)
 

@@ -36,6 +36,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins import PrivateProgress
 from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.samplers import Poisson
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -53,7 +54,7 @@ def _account(*stages):
 
 def _without_a_number():
     """Return an account whose plan was made by hand, with no number of records."""
-    spec = StageSpec("training", {"gradient": 1.0}, STEPS, max_noise=RATE * N, sample_rate=RATE)
+    spec = StageSpec("training", {"gradient": 1.0}, STEPS, max_noise=RATE * N, sampler=Poisson(RATE))
     return Account(make_plan([spec], epsilon=8.0, delta=1e-5))
 
 

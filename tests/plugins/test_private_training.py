@@ -44,7 +44,6 @@ from lightning_dpgen import (
 from lightning_dpgen.privacy.declared import declared_warning
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.strategy_choice import BandedNoise
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.sampling.lots import LotBlocks
@@ -999,10 +998,6 @@ UNITS = {
     "a person": (
         {"persons": np.arange(N) // 2, "max_rows": 2},
         "<b>1 person</b><span>added or removed, with at most 2 records</span>",
-    ),
-    "a place": (
-        {"sampler": "fixed_order", "noise": BandedNoise(bands=2), "clipping": Fixed(1.0)},
-        "<b>1 record</b><span>replaced by nothing at its place</span>",
     ),
 }
 

@@ -29,6 +29,7 @@ from lightning_dpgen import (
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.sampling.errors import BadRecords
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -39,7 +40,7 @@ SPLIT, N = SplitSettings(k=2, iterations=1, features=4), 60
 
 @functools.cache
 def _plan():
-    training = StageSpec("training", DPNorm(5.0).noise_shares | {"gradient": 0.95}, 4, max_noise=N, sample_rate=0.5)
+    training = StageSpec("training", DPNorm(5.0).noise_shares | {"gradient": 0.95}, 4, max_noise=N, sampler=Poisson(0.5))
     return make_plan([*SPLIT.specs(N), training], epsilon=20.0, delta=1e-5)
 
 
@@ -173,7 +174,7 @@ def test_a_datamodule_that_could_not_be_used_costs_nothing(tmp_path):
 
 
 def _plan_spec():
-    return StageSpec("training", {"gradient": 1.0}, 4, max_noise=N, sample_rate=0.5)
+    return StageSpec("training", {"gradient": 1.0}, 4, max_noise=N, sampler=Poisson(0.5))
 
 
 def test_more_clusters_than_the_budget_carries_are_spoken_of():

@@ -16,6 +16,7 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.renyi import spent_by_rdp
 from lightning_dpgen.privacy.rounding import round_down, round_up
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DELTA = 1e-5
@@ -71,7 +72,7 @@ def test_one_gaussian_is_the_closed_form(multiplier):
 
 
 def test_gaussians_of_one_access_are_merged_and_sampled_once():
-    access = Access("training", {"norms": 4.0, "gradient": 1.0}, sample_rate=0.0017)
+    access = Access("training", {"norms": 4.0, "gradient": 1.0}, sampler=Poisson(0.0017))
     assert access.multiplier == pytest.approx(0.970, abs=5e-4)
     merged = spent(dp_accounting.SelfComposedDpEvent(access.event, 11780), DELTA).epsilon
     # As two events, each sampled by itself, the lot would cost less than is spent (docs/PRIVACY.md).
@@ -88,11 +89,11 @@ def test_multipliers_are_python_floats(multipliers):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"sample_rate": 0.0}, {"sample_rate": 1.5}, *({"multipliers": m} for m in ({}, {"a": -1.0}, {"a": math.inf}))],
+    [{"sampler": 0.5}, *({"multipliers": m} for m in ({}, {"a": -1.0}, {"a": math.inf}))],
 )
 def test_an_impossible_access_is_refused(wrong):
     with pytest.raises(ValueError):
-        Access(**({"stage": "s", "multipliers": {"a": 1.0}, "sample_rate": 1.0} | wrong))
+        Access(**({"stage": "s", "multipliers": {"a": 1.0}} | wrong))
 
 
 def test_not_private_is_infinite():
@@ -114,7 +115,7 @@ def test_rounding_goes_the_safe_way(value):
 def test_a_plan_meets_its_target_from_below(epsilon, rate, count):
     specs = [
         StageSpec("mean", {"counts": 0.2, "sums": 0.8}, 2, max_noise=1e4, share=0.2),
-        StageSpec("training", {"gradient": 1.0}, count, max_noise=1e4, sample_rate=rate),
+        StageSpec("training", {"gradient": 1.0}, count, max_noise=1e4, sampler=Poisson(rate)),
     ]
     plan = make_plan(specs, epsilon=epsilon, delta=DELTA)
     assert 0.99 * epsilon < plan.epsilon <= epsilon
@@ -138,7 +139,9 @@ def make_plan_prefix(plan, count):
 def test_a_budget_that_is_too_small_says_what_fits():
     def plan(epsilon, count):
         return make_plan(
-            [StageSpec("training", {"gradient": 1.0}, count, max_noise=20, sample_rate=0.1)], epsilon=epsilon, delta=DELTA
+            [StageSpec("training", {"gradient": 1.0}, count, max_noise=20, sampler=Poisson(0.1))],
+            epsilon=epsilon,
+            delta=DELTA,
         )
 
     with pytest.raises(BudgetTooSmall, match="of the 5000 accesses") as error:

@@ -8,6 +8,7 @@ from lightning_dpgen.privacy.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.plan import MOST_STAGES, Plan, Stage
 from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.samplers import Poisson
 
 
 def _sampled(multiplier, rate, count=10):
@@ -21,7 +22,7 @@ def _plan(accesses):
 
 
 def test_a_plan_that_nobody_could_verify_is_refused():
-    sampled = [Access(f"s{i}", {"sum": 5.0 + i}, sample_rate=0.1) for i in range(200)]
+    sampled = [Access(f"s{i}", {"sum": 5.0 + i}, sampler=Poisson(0.1)) for i in range(200)]
     with pytest.raises(ValueError, match="200 stages: accounting for their noises"):
         _plan(sampled)
     with pytest.raises(ValueError, match=f"expected at most {MOST_STAGES:,}"):
@@ -30,11 +31,11 @@ def test_a_plan_that_nobody_could_verify_is_refused():
 
 def test_plans_of_many_stages_are_not():
     # Plans without an epsilon, or with one in closed form, cost nothing to account for.
-    _plan([Access(f"s{i}", {"sum": 1e-3}, sample_rate=0.1) for i in range(5)])
+    _plan([Access(f"s{i}", {"sum": 1e-3}, sampler=Poisson(0.1)) for i in range(5)])
     pure = [Access(f"s{i}", {"sum": 900.0 + i}, kinds={"sum": "laplace"}) for i in range(900)]
     assert Plan(tuple(Stage(access, 1, 0.1) for access in pure), 8.0, 0.0).spent.method == "closed form"
     _plan([Access(f"s{i}", {"sum": 500.0 + i}) for i in range(MOST_STAGES)])
-    _plan([Access(f"s{i}", {"sum": 5.0 + i}, sample_rate=0.1) for i in range(50)])
+    _plan([Access(f"s{i}", {"sum": 5.0 + i}, sampler=Poisson(0.1)) for i in range(50)])
 
 
 @pytest.mark.parametrize(

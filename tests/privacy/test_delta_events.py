@@ -27,11 +27,12 @@ from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable, loss_distribution
 from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DELTA = 1e-5
 DISCOVERY = StageSpec("discovery", {"n": 0.2, "keys": 0.8}, 1, max_noise=1e4, share=0.05, deltas={"keys": 2e-6})
-TRAINING = StageSpec("training", {"gradient": 1.0}, 50, max_noise=1e4, sample_rate=0.1)
+TRAINING = StageSpec("training", {"gradient": 1.0}, 50, max_noise=1e4, sampler=Poisson(0.1))
 
 
 def _failing(*deltas):
@@ -148,7 +149,7 @@ def test_what_cannot_be_planned_is_refused():
     with pytest.raises(ValueError, match="without deltas"):
         make_plan([DISCOVERY], epsilon=2.0, delta=DELTA, relation=REPLACE_ONE)
     with pytest.raises(ValueError, match="full pass"):
-        make_plan([StageSpec(**{**vars(DISCOVERY), "sample_rate": 0.5})], epsilon=2.0, delta=DELTA)
+        make_plan([StageSpec(**{**vars(DISCOVERY), "sampler": Poisson(0.5)})], epsilon=2.0, delta=DELTA)
     with pytest.raises(ValueError, match="gaussian"):
         make_plan([StageSpec(**{**vars(DISCOVERY), "kinds": {"keys": PURE}})], epsilon=2.0, delta=DELTA)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.events import UnknownEvent, decode, encode, stage_events
+from lightning_dpgen.privacy.samplers import Poisson
 
 GAUSSIANS = st.builds(dp_accounting.GaussianDpEvent, st.floats(0.01, 1e4))
 TREES = st.recursive(
@@ -79,7 +80,7 @@ def test_a_foreign_event_is_not_written():
 
 
 def test_equal_neighbours_are_counted_and_stages_keep_their_order():
-    a, b = Access("a", {"x": 1.0}), Access("b", {"x": 2.0}, sample_rate=0.1)
+    a, b = Access("a", {"x": 1.0}), Access("b", {"x": 2.0}, sampler=Poisson(0.1))
     stages = stage_events([(a, 1), (b, 2), (b, 3)])
     assert [name for name, _ in stages] == ["a", "b"]
     assert stages[0][1] == dp_accounting.GaussianDpEvent(1.0)

@@ -14,10 +14,11 @@ from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.reference import Reference
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 FIRST = Stage(Access("first", {"n": 10.0, "keys": 12.0}, deltas={"keys": 1e-7}), 1, 0.01)
-LAST = Stage(Access("last", {"sum": 2.0}, sample_rate=0.5), 3, 0.99)
+LAST = Stage(Access("last", {"sum": 2.0}, sampler=Poisson(0.5)), 3, 0.99)
 # The reference is far above the cost of the last stage.
 REFERENCE = Reference(0.3, 1e-7, after=1)
 
@@ -53,7 +54,7 @@ OTHERS = {
     "more noise": _changed(multipliers={"n": 10.0 * (1 + 1e-6), "keys": 12.0}),
     "another noise": _changed(multipliers={"n": 10.0, "bounds": 12.0}, deltas={}),
     "one more noise": _changed(multipliers={"n": 10.0, "keys": 12.0, "bounds": 10.0}),
-    "another rate": _changed(deltas={}, sample_rate=0.999),
+    "another rate": _changed(deltas={}, sampler=Poisson(0.999)),
     "another kind": _changed(deltas={}, kinds={"n": "laplace"}),
     "another delta": _changed(deltas={"keys": 2e-7}),
     "no delta": _changed(deltas={}),

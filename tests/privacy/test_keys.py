@@ -14,6 +14,7 @@ from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import key_threshold, select_keys
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.privacy.samplers import Poisson
 
 
 @pytest.mark.parametrize("most", [1, 20])
@@ -148,7 +149,7 @@ def test_a_plan_under_replace_one_selects_nothing():
         {"deltas": {"a": 1.0}},
         {"deltas": {"a": -1e-6}},
         {"deltas": {"a": math.nan}},
-        {"deltas": {"a": 1e-6}, "sample_rate": 0.5},
+        {"deltas": {"a": 1e-6}, "sampler": Poisson(0.5)},
         {"deltas": {"a": 1e-6}, "kinds": {"a": LAPLACE}},
     ],
 )

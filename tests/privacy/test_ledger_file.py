@@ -14,13 +14,14 @@ from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.samplers import Poisson
 
-SPLIT, LOT = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, sample_rate=0.5)
+SPLIT, LOT = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, sampler=Poisson(0.5))
 
 
 def _account(path, off=False):
     stages = [
-        (Access(a.stage, dict.fromkeys(a.multipliers, 0.0), a.sample_rate) if off else a, count)
+        (Access(a.stage, dict.fromkeys(a.multipliers, 0.0), Poisson(a.sample_rate)) if off else a, count)
         for a, count in ((SPLIT, 2), (LOT, 203))
     ]
     return Account(Plan(tuple(Stage(a, c, 0.5) for a, c in stages), 1.0, 1e-5), path)
@@ -69,7 +70,7 @@ def test_lines_that_nothing_was_drawn_on_are_named(tmp_path):
 def test_another_access_than_the_one_written_ahead_gets_its_own_line(tmp_path):
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path)
-    other = Access("training", {"norms": 8.0, "sum": 2.0}, sample_rate=0.5)
+    other = Access("training", {"norms": 8.0, "sum": 2.0}, sampler=Poisson(0.5))
     ledger.write(LOT, ahead=3)
     ledger.write(other)
     ledger.write(LOT)

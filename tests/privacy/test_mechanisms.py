@@ -19,6 +19,7 @@ from lightning_dpgen.privacy.events import composed, stage_events
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.privacy.samplers import Poisson
 
 # The chance that a test below fails although all is right; each has a twin of the wrong size that must fail.
 ALARM = 1e-6
@@ -164,7 +165,7 @@ def test_every_mechanism_is_noised_for_all_records_of_a_person():
 )
 def test_what_no_accountant_can_join_is_refused(multipliers, rate, kinds):
     with pytest.raises(ValueError):
-        Access("s", multipliers, rate, kinds)
+        Access("s", multipliers, Poisson(rate), kinds)
 
 
 def test_noise_of_another_kind_is_refused():

@@ -31,6 +31,8 @@ from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.renyi import RDP_ORDERS
+from lightning_dpgen.privacy.sampler_choice import make_sampler
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.release.certificate import digest, statement
 from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.specs.usage_error import UsageError
@@ -42,7 +44,7 @@ EVENTS = [
     dp_accounting.GaussianDpEvent(2.0),
     dp_accounting.ComposedDpEvent([dp_accounting.LaplaceDpEvent(3.0), dp_accounting.SelfComposedDpEvent(LOT, 3)]),
 ]
-STEPS = StageSpec("training", {"gradient": 1.0}, 100, max_noise=100, sample_rate=0.01)
+STEPS = StageSpec("training", {"gradient": 1.0}, 100, max_noise=100, sampler=Poisson(0.01))
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -56,7 +58,9 @@ def test_moments_by_name_are_those_of_dp_accounting_and_never_below_the_default(
 @pytest.mark.parametrize("noise", [None, 1.0])
 def test_a_plan_is_calibrated_by_the_accountant_that_it_names(noise):
     """Moments overstate, so they ask for more noise, or fewer steps; the plan remembers which they were."""
-    spec = STEPS if noise is None else StageSpec("training", {"gradient": 1.0}, None, 100, sample_rate=0.01, noise=noise)
+    spec = (
+        STEPS if noise is None else StageSpec("training", {"gradient": 1.0}, None, 100, sampler=Poisson(0.01), noise=noise)
+    )
     plans = {name: make_plan([spec], epsilon=2.0, delta=DELTA, accountant=name) for name in ("pld", "rdp")}
     for name, plan in plans.items():
         assert plan.spent.method == name and 1.99 < plan.epsilon <= 2.0
@@ -120,7 +124,7 @@ def test_the_refusals_are_true():
 @pytest.mark.parametrize("name", ["shuffle", "uniform", "without_replacement", "balls_in_bins", "Poisson", None])
 def test_a_sampler_without_a_proof_is_refused_in_one_line_which_says_what_is_proved(name):
     for door in (
-        lambda: training_stage(Fixed(1.0), n=9, sample_rate=0.5, steps=2, sampler=name),
+        lambda: make_sampler(name, 0.5, steps=2, epsilon=8.0, delta=DELTA),
         lambda: PrivateTraining(
             torch.rand(9, 2), n=9, epsilon=8, delta=DELTA, sample_rate=0.5, steps=2, clipping=Fixed(1.0), sampler=name
         ),

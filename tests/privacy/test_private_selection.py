@@ -35,6 +35,7 @@ from lightning_dpgen.privacy.private_selection import (
     probability_of_none,
 )
 from lightning_dpgen.privacy.renyi import RDP_ORDERS, moments_of
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.study import Study
 from lightning_dpgen.privacy.study_entry import study_entry
 
@@ -268,7 +269,7 @@ def test_is_charged_before_the_number_is_drawn_and_once(tmp_path):
     "wrong",
     [
         {"multipliers": {"trials": 1.0}}, {"multipliers": {"trials": 5.0, "more": 1.0}}, {"kinds": {}}, {"trials": ()},
-        {"sample_rate": 0.5},
+        {"sampler": Poisson(0.5)},
     ],
     ids=str,
 )  # fmt: skip

@@ -21,11 +21,12 @@ from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.study import Study
 
 
 def _plan(count=5, **multipliers):
-    return Plan((Stage(Access("training", multipliers or {"sum": 0.8}, 1.0), count, 1.0),), 1.0, 1e-5)
+    return Plan((Stage(Access("training", multipliers or {"sum": 0.8}, Poisson(1.0)), count, 1.0),), 1.0, 1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -70,7 +71,7 @@ def test_rank_0_writes_before_anybody_draws(tmp_path):
         return account.accesses
 
     first, second = together(2, work)
-    assert first == second == [(Access("training", {"sum": 0.8}, 1.0), 450)]
+    assert first == second == [(Access("training", {"sum": 0.8}, Poisson(1.0)), 450)]
     assert all(lines >= number for number, lines in written) and len(written) == 900
     assert Ledger.read(path).accesses == first
 

@@ -12,6 +12,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import PrivacyError
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.reference import Reference
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.study import Study
 
 WRONG = (None, True, -1, 0, 2, 1e300, "x", [], [[]], {}, {"x": 1})
@@ -68,7 +69,7 @@ def ledger(tmp_path):
     path = tmp_path / "ledger.jsonl"
     stages = (
         Stage(Access("first", {"n": 9.0, "keys": 8.0}, deltas={"keys": 1e-8}), 1, 0.1),
-        Stage(Access("last", {"sum": 6.0}, sample_rate=0.5), 3, 0.9),
+        Stage(Access("last", {"sum": 6.0}, sampler=Poisson(0.5)), 3, 0.9),
     )
     # The reference is far above the cost of the last stage.
     reference = Reference(0.3, 1e-7, after=1)

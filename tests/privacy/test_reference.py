@@ -29,6 +29,7 @@ from lightning_dpgen.privacy.pld import (
     replacement_profile,
 )
 from lightning_dpgen.privacy.reference import Reference, dominating_shift, read_reference
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 GAUSSIAN, LAPLACE = dp_accounting.GaussianDpEvent, dp_accounting.LaplaceDpEvent
@@ -48,7 +49,7 @@ def _count(share, *, epsilon=EPSILON, delta=DELTA):
 
 
 def _training(rate, steps, **more):
-    return StageSpec("training", {"gradient": 1.0}, steps, max_noise=1e9, sample_rate=rate, **more)
+    return StageSpec("training", {"gradient": 1.0}, steps, max_noise=1e9, sampler=Poisson(rate), **more)
 
 
 def _true_delta(count, multipliers, epsilon):

@@ -19,12 +19,13 @@ from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DRAFTS = [
     StageSpec("first", {"sum": 1.0}, 1, max_noise=1e3, share=0.1),
     StageSpec("split", {"counts": 0.2, "sums": 0.8}, 4, max_noise=1e3, share=0.3),
-    StageSpec("training", {"gradient": 1.0}, 500, max_noise=1e3, sample_rate=0.1),
+    StageSpec("training", {"gradient": 1.0}, 500, max_noise=1e3, sampler=Poisson(0.1)),
 ]
 PLAN = make_plan(DRAFTS, epsilon=2.0, delta=1e-5)
 

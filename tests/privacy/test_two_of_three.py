@@ -12,6 +12,7 @@ from lightning_dpgen.privacy.accountant import spent
 from lightning_dpgen.privacy.calibration import make_first_plan, make_plan
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
 
 DELTA = 1e-5
@@ -20,7 +21,7 @@ SPLIT = StageSpec("split", {"counts": 0.2, "sums": 0.8}, 3, max_noise=1e4, share
 
 def _training(count=200, noise=None, share=None):
     return StageSpec(
-        "training", {"norms": 0.05, "gradient": 0.95}, count, max_noise=1e4, sample_rate=0.05, noise=noise, share=share
+        "training", {"norms": 0.05, "gradient": 0.95}, count, max_noise=1e4, sampler=Poisson(0.05), noise=noise, share=share
     )
 
 

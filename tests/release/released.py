@@ -10,6 +10,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.mechanisms import gaussian, rounded_gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.synthetic import SyntheticContent
@@ -20,7 +21,7 @@ VOID = {"meta", "img", "br", "rect", "line", "polyline"}
 
 def account(epsilon=2.0, seed=None, found=()):
     """Make a paid account, with a first pass of these finds; not private for an infinite epsilon, or with a seed."""
-    training = StageSpec("training", {"gradient": 1.0}, 1, max_noise=1e3, sample_rate=0.1)
+    training = StageSpec("training", {"gradient": 1.0}, 1, max_noise=1e3, sampler=Poisson(0.1))
     first = [StageSpec("first pass", dict.fromkeys(found, 0.1 / len(found)), 1, max_noise=1e3, share=0.1)] if found else []
     plan = make_plan([*first, training], epsilon=epsilon, delta=1e-5)
     paid = Account(plan, stream=PrivateStream(seed=seed))

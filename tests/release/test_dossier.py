@@ -37,7 +37,6 @@ KINDS = {
         "unit": "one row replaced by any other row", "relation": "replace_one", "released": ["projected.parquet"],
         "also": {"replace_one_epsilon": 1.998},
     },
-    "a fixed order": {"relation": "zero_out"},
     "delta 0": {"delta": 0.0, "also": {"replace_one_epsilon": 4.5, "gaussian_mu": None, "curve": []}},
     "none replaced": {"also": {"replace_one_epsilon": None}},
     "a selection": {"selection": SELECTION},

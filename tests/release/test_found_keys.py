@@ -14,6 +14,7 @@ from lightning_dpgen.privacy.events import decode
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.rounding import round_up
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
 from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.release.report import describe
@@ -25,7 +26,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("release")
     specs = [
         StageSpec("discovery", {"n": 1.0, "keys of city": 4.0}, 1, max_noise=1e3, share=0.2, deltas={"keys of city": 1e-6}),
-        StageSpec("training", {"gradient": 1.0}, 10, max_noise=1e3, sample_rate=0.1),
+        StageSpec("training", {"gradient": 1.0}, 10, max_noise=1e3, sampler=Poisson(0.1)),
     ]
     account = Account(make_plan(specs, epsilon=2.0, delta=1e-5))
     with account.open("discovery") as access:

@@ -23,8 +23,9 @@ from lightning_dpgen.privacy.exact_unit import read_unit, write_unit
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.samplers import Cyclic, Poisson
 from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.privacy.strategy import CYCLIC, Strategy
+from lightning_dpgen.privacy.strategy import Strategy
 from lightning_dpgen.release.certificate import digest, make_certificate
 from lightning_dpgen.release.stated_noises import MOST_ALIKE, RELATIVE_GRID
 from lightning_dpgen.verification.noise_check import check_noises
@@ -64,7 +65,7 @@ def _certificate(folder, relation, rows, delta, ledger=None):
     if relation == REPLACE_ONE:
         names = [name for name in names if DOORS[name][0] == GAUSSIAN and name != "keys"]
     kinds = {name: DOORS[name][0] for name in names if DOORS[name][0] != GAUSSIAN}
-    specs = [StageSpec("gradients", {"gradient": 2.0}, 3, max_noise=1e6, sample_rate=0.1)] if delta else []
+    specs = [StageSpec("gradients", {"gradient": 2.0}, 3, max_noise=1e6, sampler=Poisson(0.1))] if delta else []
     if len(names) > len(kinds):
         gaussians = {name: float(place + 1) for place, name in enumerate(n for n in names if n not in kinds)}
         deltas = {"deltas": {"keys": 1e-7}} if "keys" in names else {}
@@ -223,8 +224,8 @@ def test_what_was_planned_and_not_drawn_is_stated_so(tmp_path):
 
 @pytest.mark.parametrize("steps", [0, 8])
 def test_correlated_noise_is_stated_whether_its_steps_were_made_or_not(tmp_path, steps):
-    strategy = Strategy(CYCLIC, 8, 2, (1.0, 0.5))
-    training = Stage(Access("training", {"gradient": 2.0}, 0.5, strategy=strategy), 8, 0.5)
+    strategy = Strategy(8, 2, (1.0, 0.5))
+    training = Stage(Access("training", {"gradient": 2.0}, Cyclic(0.5, strategy)), 8, 0.5)
     account = Account(Plan((Stage(Access("first", {"x": 5.0}), 1, 0.5), training), 100.0, 1e-5, n=900))
     with account.open("first") as access:
         mechanisms.rounded_gaussian(access, "x", torch.zeros(1, dtype=torch.int64), sensitivity=1.0)

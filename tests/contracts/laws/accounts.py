@@ -21,13 +21,14 @@ from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.rounding import round_up
+from lightning_dpgen.privacy.samplers import Poisson
 from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.sampling.lots import PoissonLots
 
 
 def account_of(multipliers, *, count=1, rate=1.0, ledger=None, seed=0, max_rows=1, kinds=MappingProxyType({})):
     """Return an account for one stage ``training`` with the given noise multipliers (0: not private)."""
-    stage = Stage(Access("training", multipliers, rate, kinds), count, share=1.0)
+    stage = Stage(Access("training", multipliers, Poisson(rate), kinds), count, share=1.0)
     return Account(Plan((stage,), target_epsilon=1.0, delta=1e-5, max_rows=max_rows), ledger, PrivateStream(seed=seed))
 
 

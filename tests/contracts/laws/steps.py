@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from contextlib import nullcontext
 
@@ -24,8 +25,11 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.samplers import Cyclic
+from lightning_dpgen.privacy.strategy import Strategy
 from lightning_dpgen.sampling.lots import Lot
 
 
@@ -96,28 +100,24 @@ def _two_stages() -> Account:
     return Account(plan)
 
 
-def a_schedule_is_followed_step_by_step() -> None:
-    """Check rate, divisor and refusals without noise: all records in a lot of rate 1, each for its own step."""
-    weight, units = nn.Parameter(torch.zeros(1)), 64
-    spec = training_stage(Fixed(1.0), n=units, sample_rate=[(2, 0.25), (3, 1.0)], steps=5)
-    account = Account(make_plan([spec], epsilon=math.inf, delta=1e-5), stream=PrivateStream(seed=3))
-    optimizer = PrivateOptimizer(torch.optim.SGD([weight], lr=1.0), account=account, clipping=Fixed(1.0))
-    ahead = account.sample("training", units, number=2)[1]
-    sizes = []
-    for expected in (16.0, 16.0, 64.0, 64.0, 64.0):
-        if expected == 16.0:
-            optimizer.set_gradients(materialised({weight: torch.ones(ahead.size, 1)}, ahead))
-            with pytest.raises(LedgerError, match="order in which they are drawn"):
-                optimizer.step()
+def a_record_takes_part_in_its_turns_alone() -> None:
+    """Check cyclic lots of whole groups: the same records every fourth step, each in one group, and a lot for one step."""
+    units, groups = 64, 4
+    spec = training_stage(Fixed(1.0), n=units, sampler=Cyclic(1.0 / groups, Strategy(3 * groups, groups)), steps=3 * groups)
+    account = Account(make_plan([spec], epsilon=50.0, delta=1e-5), stream=PrivateStream(seed=3))
+    _, ahead = [account.sample("training", units, number=number)[1] for number in (0, 1)]
+    with pytest.raises(LedgerError, match="drawn for step 1, and step 0 is next"), account.open("training", draw=ahead):
+        pass
+    taken = []
+    for _ in range(3 * groups):
         positions, draw = account.sample("training", units)
-        sizes.append(len(positions))
-        assert draw.rate == expected / units
-        weight.data.zero_()
-        optimizer.set_gradients(materialised({weight: torch.ones(len(positions), 1)}, draw))
-        optimizer.step()
-        assert -weight.item() == pytest.approx(len(positions) / expected)
-    # Binomial (64, 1/4): a false alarm has probability 1e-9 at most, and the seed is fixed.
-    assert sizes[2:] == [units] * 3 and max(sizes[:2]) < 45
+        with account.open("training", draw=draw) as access:
+            gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
+        taken.append(positions.tolist())
+    assert taken[:groups] == taken[groups : 2 * groups] == taken[2 * groups :]
+    assert sorted(itertools.chain(*taken[:groups])) == list(range(units))
+    # By chance with a probability of 4^-64.
+    assert taken[0] != list(range(0, units, groups))
 
 
 def a_lot_that_was_not_drawn_is_refused() -> None:
