@@ -12,11 +12,18 @@ import torch
 from scipy.stats import beta
 
 from lightning_dpgen.audit.bound import Finding, gaussian_bound, pure_epsilon
-from lightning_dpgen.privacy.access import LAPLACE, PURE, Access
+from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.drawn_noise import (
+    NOISY_MAX,
+    REAL_GAUSSIAN,
+    ROUNDED_GAUSSIAN,
+    ROUNDED_LAPLACE,
+    ROUNDED_SPHERICAL,
+    Mechanism,
+)
 from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.mechanisms import (
-    discrete_laplace,
     gaussian,
     noisy_histogram,
     report_noisy_max,
@@ -48,8 +55,8 @@ class _Case:
         draw: function that draws one number, larger if the record is present.
     """
 
+    mechanism: Mechanism
     draw: Callable[[OpenAccess, bool], float]
-    kind: str = "gaussian"
 
 
 def _vector(dtype: torch.dtype, mechanism: Callable, sensitivity: float = 3.0) -> Callable[[OpenAccess, bool], float]:
@@ -69,11 +76,6 @@ def _whole_vector(mechanism: Callable, sensitivity: float = 3.0) -> Callable[[Op
     return draw
 
 
-def _count(access: OpenAccess, present: bool) -> float:
-    counts = torch.tensor([7 + int(present)])
-    return float(discrete_laplace(access, _NOISE, counts, sensitivity=1)[0])
-
-
 def _histogram(access: OpenAccess, present: bool) -> float:
     return float(noisy_histogram(access, _NOISE, torch.tensor([1, 2] + [0] * present), 3)[0])
 
@@ -86,13 +88,12 @@ def _maximum(access: OpenAccess, present: bool) -> float:
 
 
 CASES = {
-    "Gaussian noise, float32": _Case(_vector(torch.float32, gaussian)),
-    "Gaussian noise, float64": _Case(_vector(torch.float64, gaussian)),
-    "Gaussian noise on a histogram": _Case(_histogram),
-    "Laplace noise": _Case(_whole_vector(rounded_laplace), LAPLACE),
-    "spherical noise": _Case(_whole_vector(rounded_spherical), PURE),
-    "discrete Laplace noise": _Case(_count, PURE),
-    "noisy maximum": _Case(_maximum, PURE),
+    "Gaussian noise, float32": _Case(REAL_GAUSSIAN, _vector(torch.float32, gaussian)),
+    "Gaussian noise, float64": _Case(REAL_GAUSSIAN, _vector(torch.float64, gaussian)),
+    "Gaussian noise on a histogram": _Case(ROUNDED_GAUSSIAN, _histogram),
+    "Laplace noise": _Case(ROUNDED_LAPLACE, _whole_vector(rounded_laplace)),
+    "spherical noise": _Case(ROUNDED_SPHERICAL, _whole_vector(rounded_spherical)),
+    "noisy maximum": _Case(NOISY_MAX, _maximum),
 }
 
 
@@ -103,8 +104,7 @@ def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
         name: a key of `CASES`.
     """
     case = CASES[name]
-    kinds = {} if case.kind == "gaussian" else {_NOISE: case.kind}
-    access = Access(_STAGE, {_NOISE: _MULTIPLIER}, kinds=kinds)
+    access = Access(_STAGE, {_NOISE: _MULTIPLIER}, kinds={_NOISE: case.mechanism.kind})
     plan = Plan((Stage(access, 2 * draws, 1.0),), math.inf, _DELTA)
     account, found = Account(plan), np.empty((2, draws))
     for i in range(draws):
@@ -112,7 +112,7 @@ def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
             with account.open(_STAGE) as opened:
                 found[int(present), i] = case.draw(opened, present)
     how = f"{draws:,} draws with a record, and without"
-    if case.kind == "gaussian":
+    if case.mechanism.kind == GAUSSIAN:
         bound = gaussian_bound(*found, confidence, _DELTA)
         return Finding(name, gaussian_epsilon(1.0 / _MULTIPLIER, _DELTA), bound, _DELTA, how)
     return Finding(name, 1.0 / _MULTIPLIER, pure_epsilon(*found, confidence), 0.0, how)

@@ -15,7 +15,6 @@ from .errors import PrivacyError as PrivacyError
 from .errors import RankLost as RankLost
 from .errors import RanksDiffer as RanksDiffer
 from .ledger import Ledger as Ledger
-from .mechanisms import discrete_laplace as discrete_laplace
 from .mechanisms import gaussian as gaussian
 from .mechanisms import noisy_histogram as noisy_histogram
 from .mechanisms import report_noisy_max as report_noisy_max

@@ -16,7 +16,7 @@ from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMAL
 from lightning_dpgen.privacy.samplers import FULL_PASS, Sampler, as_sampler, sampler_from_json
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
-# Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical or discrete noise.
+# Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical noise.
 GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"
 # The laws from which a secret number of trials is drawn count as kinds, too.
 KINDS = (GAUSSIAN, LAPLACE, PURE, *SHAPES)

@@ -1,4 +1,4 @@
-"""A noise as it was drawn: by which mechanism, and for a sum of whole numbers its unit, its bound and its size."""
+"""The mechanisms, and a noise as it was drawn: by which of them, and for a sum of whole numbers its unit and its bound."""
 
 from __future__ import annotations
 
@@ -12,21 +12,53 @@ from lightning_dpgen.privacy.exact_unit import read_unit
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.strict_json import check_shape, shape
 
-ROUNDED_GAUSSIAN, ROUNDED_LAPLACE = "rounded_gaussian", "rounded_laplace"
-ROUNDED_SPHERICAL, DISCRETE_LAPLACE = "rounded_spherical", "discrete_laplace"
-REAL_GAUSSIAN, CORRELATED, NOISY_MAX = "gaussian", "correlated_gaussian", "report_noisy_max"
-# The mechanisms for sums of whole numbers: the kind of noise of each, and the norm of the bound.
-SUMS = {
-    ROUNDED_GAUSSIAN: (GAUSSIAN, "L2"),
-    ROUNDED_LAPLACE: (LAPLACE, "L1"),
-    ROUNDED_SPHERICAL: (PURE, "L2"),
-    DISCRETE_LAPLACE: (PURE, "L1"),
-}
-# All others: the kind of noise of each.
-OTHERS = {REAL_GAUSSIAN: GAUSSIAN, CORRELATED: GAUSSIAN, NOISY_MAX: PURE}
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A way to noise a value, by the name of its function in `mechanisms`.
+
+    Ledger, certificate, `verify` and pages ask this table; the audit has a case for each, and the laws of noise go over it.
+
+    Args:
+        kind: how an access counts it: ``gaussian``, ``laplace`` or ``pure``.
+        norm: for a sum of whole numbers, the norm of its bound, ``L1`` or ``L2``; None for what is no such sum.
+        chooses: whether the outcome is one of several places, and no number with noise.
+        correlated: whether the noises of all steps are one event.
+    """
+
+    name: str
+    kind: str
+    norm: str | None = None
+    chooses: bool = False
+    correlated: bool = False
+
+    @property
+    def is_real(self) -> bool:
+        """Whether real numbers are noised, whose sum is then rounded to a grid beside the noise."""
+        return self.norm is None and not self.chooses
+
+    def scale_in_units(self, multiplier: float, bound_in_units: float, records: int, relation: str) -> float:
+        """Return the size of the noise on a sum, in its units: a Gaussian's standard deviation or another's scale.
+
+        Under replace-one a Gaussian's multiplier is twice the ratio.
+        """
+        ratio = multiplier / 2.0 if relation == REPLACE_ONE and self.kind == GAUSSIAN else multiplier
+        return ratio * bound_in_units * records
+
+
+ROUNDED_GAUSSIAN = Mechanism("rounded_gaussian", GAUSSIAN, "L2")
+ROUNDED_LAPLACE = Mechanism("rounded_laplace", LAPLACE, "L1")
+ROUNDED_SPHERICAL = Mechanism("rounded_spherical", PURE, "L2")
+# No run draws it any more; older certificates of projections state it.
+DISCRETE_LAPLACE = Mechanism("discrete_laplace", PURE, "L1")
+REAL_GAUSSIAN = Mechanism("gaussian", GAUSSIAN)
+CORRELATED = Mechanism("correlated_gaussian", GAUSSIAN, correlated=True)
+NOISY_MAX = Mechanism("report_noisy_max", PURE, chooses=True)
+_ALL = (ROUNDED_GAUSSIAN, ROUNDED_LAPLACE, ROUNDED_SPHERICAL, DISCRETE_LAPLACE, REAL_GAUSSIAN, CORRELATED, NOISY_MAX)
+MECHANISMS = {mechanism.name: mechanism for mechanism in _ALL}
 _POSITIVE = {"type": "number", "exclusiveMinimum": 0}
 _SHAPE = shape(
-    mechanism={"enum": [*SUMS, *OTHERS]},
+    mechanism={"enum": [*MECHANISMS]},
     stage={"type": "string"},
     name={"type": "string"},
     multiplier=_POSITIVE,
@@ -65,7 +97,8 @@ class DrawnNoise:
         """Return the size of the noise in units, a Gaussian's standard deviation or another's scale; None for no sum."""
         if self.bound_in_units is None:
             return None
-        return scale_in_units(self.mechanism, self.multiplier, self.bound_in_units, self.records, relation)
+        mechanism = MECHANISMS[self.mechanism]
+        return mechanism.scale_in_units(self.multiplier, self.bound_in_units, self.records, relation)
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as JSON; without those of sums where it is none."""
@@ -85,16 +118,11 @@ class DrawnNoise:
         """
         check_shape(fields, _SHAPE)
         noise = cls(**{field.name: fields[field.name] for field in dataclasses.fields(cls) if field.name in fields})
-        if (noise.mechanism in SUMS) != (noise.unit is not None) or (noise.unit is None) != (noise.bound_in_units is None):
+        whole = MECHANISMS[noise.mechanism].norm is not None
+        if (noise.unit is not None, noise.bound_in_units is not None) != (whole, whole):
             raise ValueError(
                 f"mechanism={noise.mechanism!r}: expected unit and bound_in_units for a sum of whole numbers alone"
             )
         if noise.unit is not None:
             read_unit(noise.unit)
         return noise
-
-
-def scale_in_units(mechanism: str, multiplier: float, bound_in_units: float, records: int, relation: str) -> float:
-    """Return the size of the noise of a sum, in its units; under replace-one a Gaussian's multiplier is twice the ratio."""
-    ratio = multiplier / 2.0 if relation == REPLACE_ONE and mechanism == ROUNDED_GAUSSIAN else multiplier
-    return ratio * bound_in_units * records

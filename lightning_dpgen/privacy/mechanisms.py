@@ -15,18 +15,15 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from lightning_dpgen.privacy.access import GAUSSIAN, PURE
 from lightning_dpgen.privacy.drawn_noise import (
     CORRELATED,
-    DISCRETE_LAPLACE,
     NOISY_MAX,
     REAL_GAUSSIAN,
     ROUNDED_GAUSSIAN,
     ROUNDED_LAPLACE,
     ROUNDED_SPHERICAL,
-    SUMS,
     DrawnNoise,
-    scale_in_units,
+    Mechanism,
 )
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.exact_unit import write_unit
@@ -84,7 +81,7 @@ def gaussian(
         ValueError: if the sensitivity is not positive and finite while noise is due, or values are not contiguous.
     """
     _check_real(name, values)
-    multiplier = _take(access, name, REAL_GAUSSIAN if access.correlated is None else CORRELATED, GAUSSIAN)
+    multiplier = _take(access, name, REAL_GAUSSIAN if access.correlated is None else CORRELATED)
     if multiplier != 0.0 and access.correlated is not None:
         return access.correlated.add_(values, access.step, multiplier, _checked(name, sensitivity))
     if multiplier != 0.0:
@@ -210,29 +207,6 @@ def rounded_spherical(
     if scale:
         access.stream.add_rounded_spherical_(multiples if by_row else multiples.view(1, -1), max(scale, SMALLEST_SCALE))
     return multiples.to(torch.float64).mul_(unit)
-
-
-def discrete_laplace(access: OpenAccess, name: str, counts: Tensor, *, sensitivity: int) -> Tensor:
-    """Return whole numbers plus discrete Laplace noise: no floating point, so nothing in the low-order bits.
-
-    Args:
-        access, name: as for `gaussian`.
-        counts: whole numbers (int64).
-        sensitivity: the largest L1 change of all of `counts`, a whole number.
-
-    Guarantee:
-        ``1 / multiplier``-private (Ghosh, Roughgarden and Sundararajan 2009, the geometric mechanism).
-
-    Raises:
-        LedgerError, ValueError: as for `gaussian`.
-        TypeError: if counts are not whole numbers.
-    """
-    if counts.dtype != torch.int64 or not isinstance(sensitivity, int):
-        raise TypeError(f"counts are {counts.dtype}, sensitivity={sensitivity!r}: expected int64 and a whole number")
-    scale = _take_scale(access, name, DISCRETE_LAPLACE, 1.0, sensitivity)
-    if not scale:
-        return counts
-    return counts + torch.from_numpy(access.stream.discrete_laplace(tuple(counts.shape), scale)).to(counts.device)
 
 
 def noisy_histogram(
@@ -385,23 +359,23 @@ def report_noisy_max(
     moved = (1.0 if monotonic else 2.0) * _checked(name, sensitivity) * access.max_rows / unit
     if planned := access.access.multipliers.get(name, 0.0):
         check_steps(name, planned * moved)
-    multiplier = _take(access, name, NOISY_MAX, PURE)
+    multiplier = _take(access, name, NOISY_MAX)
     if multiplier == 0.0:
         return int(multiples.argmax())
     # The product was rounded a few times, and may be below the scale that was paid for by some last bits.
     return access.stream.noisy_maximum(multiples, max(multiplier * moved * (1.0 + 2.0**-48), SMALLEST_SCALE))
 
 
-def _take(access: OpenAccess, name: str, mechanism: str, kind: str) -> float:
+def _take(access: OpenAccess, name: str, mechanism: Mechanism) -> float:
     """Use up a noise that is added to no sum of whole numbers, and return its multiplier; 0 in the non-private twin."""
-    multiplier = access.consume(name, kind)
+    multiplier = access.consume(name, mechanism.kind)
     if multiplier != 0.0:
-        access.drawn.append(DrawnNoise(mechanism, access.access.stage, name, multiplier))
+        access.drawn.append(DrawnNoise(mechanism.name, access.access.stage, name, multiplier))
     return multiplier
 
 
 def _take_scale(
-    access: OpenAccess, name: str, mechanism: str, unit: float, sensitivity: float, *, of_unit: bool = False
+    access: OpenAccess, name: str, mechanism: Mechanism, unit: float, sensitivity: float, *, of_unit: bool = False
 ) -> float:
     """Use up a noise on a sum of whole numbers, and return its size in units; 0 in the non-private twin.
 
@@ -411,16 +385,14 @@ def _take_scale(
     records = 1 if of_unit else access.max_rows
     planned = access.access.multipliers.get(name, 0.0)
     steps = planned * _checked(name, sensitivity) * records / unit if planned else 0.0
-    # Coins are tossed for noise of any size.
-    if mechanism != DISCRETE_LAPLACE:
-        check_steps(name, steps)
-    multiplier = access.consume(name, SUMS[mechanism][0])
+    check_steps(name, steps)
+    multiplier = access.consume(name, mechanism.kind)
     if multiplier == 0.0:
         return 0.0
     bound = _checked(name, sensitivity) / unit
-    noise = DrawnNoise(mechanism, access.access.stage, name, multiplier, write_unit(unit), bound, records)
+    noise = DrawnNoise(mechanism.name, access.access.stage, name, multiplier, write_unit(unit), bound, records)
     access.drawn.append(noise)
-    scale = scale_in_units(mechanism, multiplier, bound, records, access.relation)
+    scale = mechanism.scale_in_units(multiplier, bound, records, access.relation)
     # The product was rounded a few times, and may be below the size that was paid for by some last bits.
     return scale * (1.0 + 2.0**-48)
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.privacy.coins import geometric, poisson_sample
+from lightning_dpgen.privacy.coins import poisson_sample
 from lightning_dpgen.privacy.keystream import Keystream
 from lightning_dpgen.privacy.noisy_maximum import find_noisy_maximum
 from lightning_dpgen.privacy.rounded_normal import rounded_normals
@@ -179,12 +179,6 @@ class PrivateStream:
         Scores are on the CPU and below 2^62 in size; the scale is from 2^-20 to 2^45 (`find_noisy_maximum`).
         """
         return find_noisy_maximum(self._bits.random_raw, scores.numpy(), scale)
-
-    @_one_at_a_time
-    def discrete_laplace(self, shape: tuple[int, ...], scale: float) -> np.ndarray:
-        """Draw independent whole numbers of probability proportional to ``exp(-|x| / scale)``, geometric differences."""
-        count = math.prod(shape)
-        return (geometric(self._octets, count, scale) - geometric(self._octets, count, scale)).reshape(shape)
 
     def normal(
         self, shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None

@@ -10,10 +10,10 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from lightning_dpgen.privacy.access import GAUSSIAN, PURE
+from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.mechanisms import discrete_laplace, rounded_gaussian
+from lightning_dpgen.privacy.mechanisms import rounded_gaussian, rounded_laplace
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.stage_spec import StageSpec
@@ -104,7 +104,7 @@ class Projection:
         kind = NOISES[self.noise].kind
         specs = [StageSpec(ROWS, {"rows": 1.0}, 1, max_noise=np.inf, kinds={"rows": kind})]
         if self.neighbourhood.enforced and count_share:
-            how = GAUSSIAN if delta else PURE
+            how = GAUSSIAN if delta else LAPLACE
             specs.insert(
                 0, StageSpec(CLIPPED, {"count": 1.0}, 1, max_noise=np.inf, share=count_share, kinds={"count": how})
             )
@@ -137,10 +137,8 @@ class Projection:
             # The count changes by 1 between neighbours.
             exact = torch.tensor([clipped])
             with account.open(CLIPPED) as access:
-                if access.access.kind("count") == PURE:
-                    count = int(discrete_laplace(access, "count", exact, sensitivity=1))
-                else:
-                    count = int(rounded_gaussian(access, "count", exact, sensitivity=1.0))
+                noised = rounded_laplace if access.access.kind("count") == LAPLACE else rounded_gaussian
+                count = int(noised(access, "count", exact, sensitivity=1.0))
             # n is no secret here, so an impossible count is corrected.
             count = min(max(count, 0), len(steps))
         with account.open(ROWS) as access:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_dpgen.privacy.drawn_noise import CORRELATED, REAL_GAUSSIAN
+from lightning_dpgen.privacy.drawn_noise import MECHANISMS
 from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
 from lightning_dpgen.privacy.noise import SECURE
 from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
@@ -90,7 +90,8 @@ def generators_that_are_not_ciphers(certificate: dict[str, Any]) -> str:
 
 def _is_inexact(certificate: dict[str, Any]) -> bool:
     """Return whether some noise is drawn in floating point."""
-    return any(entry["mechanism"] in (REAL_GAUSSIAN, CORRELATED) for entry in certificate["noise"]["others"])
+    others = certificate["noise"]["others"]
+    return any(entry["mechanism"] in MECHANISMS and MECHANISMS[entry["mechanism"]].is_real for entry in others)
 
 
 def _types(event: dict[str, Any]) -> set[str]:

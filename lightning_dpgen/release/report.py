@@ -213,7 +213,7 @@ def describe_purchase(stage: str) -> str:
 def describe_stage(certificate: dict[str, Any], stage: dict[str, Any]) -> str:
     """Say in words how a stage of a certificate is protected: its event, and whether it stands for a choice."""
     drawn = [own for own in certificate["noise"]["others"] if own["stage"] == stage["name"]]
-    return describe(stage["event"], [own["multiplier"] for own in drawn if own["mechanism"] == NOISY_MAX])
+    return describe(stage["event"], [own["multiplier"] for own in drawn if own["mechanism"] == NOISY_MAX.name])
 
 
 def describe(tree: dict[str, Any], choices: Sequence[float] = ()) -> str:
@@ -245,7 +245,7 @@ def describe(tree: dict[str, Any], choices: Sequence[float] = ()) -> str:
             return f"{describe(lot, choices)}; a cut of the lot tells of a record with probability at most {at_most}"
         return "; ".join(describe(event, choices) for event in tree["events"])
     if kind == "LaplaceDpEvent":
-        # Spherical and discrete noise are written so, too, and the choices of trials, whose noises no certificate lists.
+        # Spherical noise is written so, too, and the choices of trials, whose noises no certificate lists.
         multiplier = tree["noise_multiplier"]
         epsilons = [1.0 / own for own in choices if _stands_for(own, multiplier)]
         drawn = (

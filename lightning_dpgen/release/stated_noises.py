@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.drawn_noise import CORRELATED, REAL_GAUSSIAN, SUMS, DrawnNoise
+from lightning_dpgen.privacy.drawn_noise import MECHANISMS, DrawnNoise
 from lightning_dpgen.privacy.exact_unit import read_unit
 from lightning_dpgen.privacy.noise_grid import GRID_POWERS
 
@@ -79,15 +79,15 @@ def _drawn_as(drawn: Iterable[DrawnNoise], multiplier: float, relation: str) -> 
 
 
 def _fields(noise: DrawnNoise, relation: str) -> dict[str, Any]:
+    mechanism = MECHANISMS[noise.mechanism]
     if noise.unit is None:
-        gridded = noise.mechanism in (REAL_GAUSSIAN, CORRELATED)
-        return {"mechanism": noise.mechanism} | ({"grid": RELATIVE_GRID} if gridded else {})
+        return {"mechanism": noise.mechanism} | ({"grid": RELATIVE_GRID} if mechanism.is_real else {})
     scale = noise.scale_in_units(relation)
     return {
         "mechanism": noise.mechanism,
         "unit": noise.unit,
         "bound_in_units": noise.bound_in_units,
-        "norm": SUMS[noise.mechanism][1],
+        "norm": mechanism.norm,
         "records": noise.records,
         "scale_in_units": scale,
         "scale": scale * float(read_unit(noise.unit)),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lightning_dpgen.privacy.access import GAUSSIAN, PURE, dominating_laplace
-from lightning_dpgen.privacy.drawn_noise import CORRELATED, OTHERS, SUMS, scale_in_units
+from lightning_dpgen.privacy.drawn_noise import CORRELATED, MECHANISMS
 from lightning_dpgen.privacy.exact_unit import read_unit
 from lightning_dpgen.release.stated_noises import MOST_ALIKE, NOT_DRAWN, RELATIVE_GRID
 
@@ -67,15 +67,15 @@ def check_noises(certificate: dict[str, Any]) -> tuple[list[str], list[str], lis
 def _sums(entries: list[dict[str, Any]], relation: str, records: set[int]) -> Iterator[str]:
     for entry in entries:
         what = f"noise.sums: {entry['names'][0][:80]!r} of stage {entry['stage'][:80]!r}"
-        law, norm = SUMS[entry["mechanism"]]
+        mechanism = MECHANISMS[entry["mechanism"]]
         try:
             unit = float(read_unit(entry["unit"]))
         except ValueError as error:
             yield f"{what}: {error}"
             continue
-        scale = scale_in_units(entry["mechanism"], entry["multiplier"], entry["bound_in_units"], entry["records"], relation)
-        if (entry["law"], entry["norm"]) != (law, norm):
-            yield f"{what}: {entry['mechanism']} is {law} noise for a bound in {norm}"
+        scale = mechanism.scale_in_units(entry["multiplier"], entry["bound_in_units"], entry["records"], relation)
+        if (entry["law"], entry["norm"]) != (mechanism.kind, mechanism.norm):
+            yield f"{what}: {mechanism.name} is {mechanism.kind} noise for a bound in {mechanism.norm}"
         elif entry["records"] not in records:
             yield f"{what}: records={entry['records']}, but a unit of privacy has {max(records)} at most"
         elif not _close(entry["scale_in_units"], scale):
@@ -105,9 +105,9 @@ def _unlisted(entries: list[dict[str, Any]]) -> Iterator[str]:
 def _others(entries: list[dict[str, Any]]) -> Iterator[str]:
     for entry in entries:
         what = f"noise.others: {entry['names'][0][:80]!r} of stage {entry['stage'][:80]!r}"
-        law = OTHERS.get(entry["mechanism"], entry["law"])
-        gridded = entry["mechanism"] != NOT_DRAWN and law == GAUSSIAN
-        if entry["law"] != law or entry.get("grid") != (RELATIVE_GRID if gridded else None):
+        mechanism = MECHANISMS.get(entry["mechanism"])
+        grid = RELATIVE_GRID if mechanism is not None and mechanism.is_real else None
+        if entry.get("grid") != grid or (mechanism is not None and entry["law"] != mechanism.kind):
             yield f"{what}: law or grid is not that of {entry['mechanism']}"
 
 
@@ -130,9 +130,9 @@ def _stage(name: str, event: dict[str, Any], entries: list[dict[str, Any]], *, p
     expected = sorted(set(_leaves(event)))
     mechanisms = {entry["mechanism"] for entry in entries}
     correlated = any(kind == _CORRELATED for kind, _ in expected)
-    if CORRELATED in mechanisms and not correlated:
+    if CORRELATED.name in mechanisms and not correlated:
         return [f"{what}: it is stated to be correlated, which its event is not"]
-    if correlated and mechanisms <= {CORRELATED, NOT_DRAWN}:
+    if correlated and mechanisms <= {CORRELATED.name, NOT_DRAWN}:
         expected = [("Gaussian" if kind == _CORRELATED else kind, multiplier) for kind, multiplier in expected]
     for kind, multiplier in _missing(expected, stated):
         return [f"{what}: no noises together make the {kind} noise of multiplier {multiplier:.9g} in its event"]

@@ -257,8 +257,8 @@ def _outline(settings: Settings, specs: Sequence[StageSpec], certificate: Mappin
 
     def drawn_by(stage: str, noise: str) -> str:
         if (stage, noise) in choices:
-            return NOISY_MAX
-        return REAL_GAUSSIAN if stage == TRAINING and noise not in _norms(settings) else ROUNDED_GAUSSIAN
+            return NOISY_MAX.name
+        return (REAL_GAUSSIAN if stage == TRAINING and noise not in _norms(settings) else ROUNDED_GAUSSIAN).name
 
     yield from unplanned_names({spec.stage: spec.noise_shares for spec in specs}, drawn_by, certificate)
     yield from _of_other_records(settings, certificate)

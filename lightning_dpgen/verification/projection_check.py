@@ -94,14 +94,15 @@ def _unplanned(projection: Projection, certificate: dict) -> list[str]:
         due = {stage.name: list(stage.access.multipliers) for stage in plan.stages}
         return [
             *unplanned_events(plan, certificate),
-            *unplanned_names(due, lambda stage, _: _drawn_by(stage, projection.noise), certificate),
+            *unplanned_names(due, lambda stage, _: _drawn_by(stage, projection.noise, certificate), certificate),
         ]
     # Settings of strangers may end anywhere in the planner.
     except Exception as error:
         return [unplannable(error, certificate["declared"])]
 
 
-def _drawn_by(stage: str, noise: str) -> str:
-    if stage == CLIPPED:
-        return ROUNDED_GAUSSIAN if noise == "gaussian" else DISCRETE_LAPLACE
-    return {"gaussian": ROUNDED_GAUSSIAN, "laplace": ROUNDED_LAPLACE, "spherical": ROUNDED_SPHERICAL}[noise]
+def _drawn_by(stage: str, noise: str, certificate: dict) -> str:
+    if stage == CLIPPED and noise != "gaussian":
+        stated = {entry["mechanism"] for entry in sums_of(certificate, stage)}
+        return (DISCRETE_LAPLACE if DISCRETE_LAPLACE.name in stated else ROUNDED_LAPLACE).name
+    return {"gaussian": ROUNDED_GAUSSIAN, "laplace": ROUNDED_LAPLACE, "spherical": ROUNDED_SPHERICAL}[noise].name

@@ -8,11 +8,13 @@ import pytest
 from contracts.changes import FACTORS, NOISE, ROUNDED_NOISE, change
 
 from lightning_dpgen.audit.canaries import canaries_of, coins
+from lightning_dpgen.audit.mechanisms import CASES
 from lightning_dpgen.audit.one_run import audit_run
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.gradients import privatize
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.privacy import mechanisms
+from lightning_dpgen.privacy.drawn_noise import MECHANISMS
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.specs.settings import read_settings
 
@@ -104,6 +106,13 @@ def test_a_broken_pipeline_is_refuted(audit, monkeypatch, case):
     assert status == 1 and "REFUTED: " in out
     for what in expected:
         assert "REFUTED" in rows[what], out
+
+
+def test_each_mechanism_is_audited():
+    """Correlated noise is audited by its steps, and discrete Laplace noise is drawn no more."""
+    audited = {case.mechanism.name for case in CASES.values()}
+    assert audited == MECHANISMS.keys() - {"correlated_gaussian", "discrete_laplace"}
+    assert all(hasattr(mechanisms, name) for name in audited)
 
 
 def test_any_number_of_canaries():

@@ -546,7 +546,8 @@ BROKEN = {
         (functools.partial(replaced, "spherical"),),
     ),
     "Gaussian noise under replace-one halved twice": Broken(
-        drawn_noise.scale_in_units, {"multiplier / 2.0": "multiplier / 4.0"}, (functools.partial(replaced, "gaussian"),)
+        drawn_noise.Mechanism.scale_in_units, {"multiplier / 2.0": "multiplier / 4.0"},
+        (functools.partial(replaced, "gaussian"),),
     ),
     "a threshold for keys that forgets how many one record holds": Broken(
         mechanisms.key_threshold, {"math.log1p(-delta) / most": "math.log1p(-delta)"}, (key_seen,)
@@ -736,11 +737,7 @@ BROKEN = {
     ),
     "Laplace or spherical noise of a record for a person": Broken(
         mechanisms._take_scale,
-        {"records = 1 if of_unit": "records = 1 if of_unit or mechanism in ('rounded_laplace', 'rounded_spherical')"},
-        (for_all_records,),
-    ),
-    "discrete noise of a record for a person": Broken(
-        mechanisms._take_scale, {"records = 1 if of_unit": "records = 1 if of_unit or mechanism == 'discrete_laplace'"},
+        {"records = 1 if of_unit": "records = 1 if of_unit or mechanism.name in ('rounded_laplace', 'rounded_spherical')"},
         (for_all_records,),
     ),
     "equal noises of an access counted once": Broken(

@@ -21,9 +21,9 @@ from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy import noise
-from lightning_dpgen.privacy.access import PURE, Access
+from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.mechanisms import discrete_laplace, gaussian
+from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.samplers import Poisson
@@ -76,12 +76,6 @@ def test_records_of_a_lot_are_gathered_where_a_gpu_reads_them():
 def test_a_seed_makes_noise_repeatable():
     drawn = [PrivateStream(seed=seed).normal((1000,), device=GPU) for seed in (1, 1, 2)]
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
-
-
-def test_whole_numbers_are_answered_where_they_are(account_of):
-    with account_of({"counts": 2.0}, kinds={"counts": PURE}).open("training") as access:
-        counts = discrete_laplace(access, "counts", torch.zeros(100, dtype=torch.int64, device=GPU), sensitivity=1)
-    assert counts.is_cuda and counts.dtype == torch.int64 and counts.any()
 
 
 def test_the_whole_path_reaches_far_into_the_tail(stream_of, monkeypatch):

@@ -26,7 +26,7 @@ import torch
 from scipy import stats
 
 from lightning_dpgen.privacy import mechanisms, noise_grid
-from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
+from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.noise_grid import grid_step, round_to_grid_
@@ -202,7 +202,6 @@ def test_gradients_would_fall_without_the_grid_or_on_a_fine_one(account_of, monk
         (GAUSSIAN, mechanisms.gaussian, torch.float64, _by_pairs),
         (GAUSSIAN, mechanisms.rounded_gaussian, torch.int64, _by_pairs),
         (LAPLACE, mechanisms.rounded_laplace, torch.int64, _by_support),
-        (PURE, mechanisms.discrete_laplace, torch.int64, _by_support),
     ],
 )
 def test_no_mechanism_falls_to_any_attack(account_of, kind, mechanism, dtype, attack):

@@ -44,11 +44,6 @@ def _spherical(stream, m, d=5):
     return noisy.numpy() / 2.0
 
 
-def _discrete(stream, m):
-    with _open(PURE, m, stream) as access:
-        return mechanisms.discrete_laplace(access, "x", torch.zeros(20_000, dtype=torch.int64), sensitivity=1).numpy()
-
-
 def _same_law(sample, law):
     return stats.kstest(sample, law).pvalue > ALARM
 
@@ -68,20 +63,6 @@ def test_spherical_noise_has_its_law(stream_of, multiplier):
     assert not _same_law(lengths / math.sqrt(2), stats.gamma(5, scale=multiplier).cdf)
     # On the sphere of five dimensions one coordinate u has (u + 1) / 2 from the beta distribution of shapes 2 and 2.
     assert _same_law((sample[:, 0] / lengths + 1) / 2, stats.beta(2, 2).cdf)
-
-
-@pytest.mark.parametrize("multiplier", [0.5, 4.0])
-def test_discrete_laplace_noise_has_its_law(stream_of, multiplier):
-    sample, law = _discrete(stream_of(3), multiplier), stats.dlaplace(1 / multiplier)
-    edges = np.arange(-6, 7)
-    seen = np.array([(sample == x).sum() for x in edges])
-
-    def fits(other):
-        expected = len(sample) * other.pmf(edges)
-        rest = len(sample) - seen.sum(), len(sample) - expected.sum()
-        return stats.chisquare([*seen, rest[0]], [*expected, rest[1]]).pvalue > ALARM
-
-    assert fits(law) and not fits(stats.dlaplace(math.sqrt(2) / multiplier))
 
 
 @pytest.mark.parametrize("monotonic", [False, True])
@@ -212,8 +193,6 @@ def test_values_that_are_not_contiguous_are_refused_before_noise_is_taken():
 
 def test_impossible_arguments():
     with _open(PURE, 1.0) as access:
-        with pytest.raises(TypeError, match="int64"):
-            mechanisms.discrete_laplace(access, "x", torch.zeros(2), sensitivity=1)
         for scores, error in (
             (torch.zeros(0).long(), "scores"),
             (torch.zeros(2, 1).long(), "scores"),
@@ -237,7 +216,6 @@ def test_the_twin_without_privacy_gives_exact_answers():
     for kind, draw, values in [
         (LAPLACE, mechanisms.rounded_laplace, torch.ones(3, dtype=torch.int64)),
         (PURE, mechanisms.rounded_spherical, torch.ones(3, dtype=torch.int64)),
-        (PURE, mechanisms.discrete_laplace, torch.ones(3, dtype=torch.int64)),
     ]:
         with _open(kind, 0.0) as access:
             assert (draw(access, "x", values, sensitivity=1) == 1).all()

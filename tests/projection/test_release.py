@@ -99,7 +99,7 @@ def test_how_many_rows_were_pulled_back_is_counted_with_noise():
     for seed in range(60):
         account = Account(projection.plan(4.0), stream=PrivateStream(seed=seed))
         counts.append(projection.release(ROWS, account)[1])
-    # Discrete Laplace of scale 25: a standard error of 4.6 for the mean of 60.
+    # Laplace noise of scale 25: a standard error of 4.6 for the mean of 60.
     assert abs(np.mean(counts) - 280) < 21 and np.std(counts) == pytest.approx(35, rel=0.45)
     assert projection.release(ROWS, Account(projection.plan(4.0, count_share=0.0)))[1] is None
     free = _projection(distance=1.0)

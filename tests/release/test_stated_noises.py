@@ -41,7 +41,6 @@ DOORS = {
     "keys": (GAUSSIAN, "L2", 1.0, math.sqrt(2.0), True),
     "rounded_laplace": (LAPLACE, "L1", 2.0**-9, 1.5, False),
     "rounded_spherical": (PURE, "L2", 2.0**-9, 2.0, False),
-    "discrete_laplace": (PURE, "L1", 1.0, 2, False),
 }
 
 
@@ -53,8 +52,6 @@ def _draw(access, name):
         mechanisms.noisy_histogram(access, name, zeros, 3, sensitivity=bound)
     elif name == "keys":
         mechanisms.select_keys(access, name, np.array(["a"]), np.array([9]), most=2)
-    elif name == "discrete_laplace":
-        mechanisms.discrete_laplace(access, name, zeros, sensitivity=bound)
     else:
         getattr(mechanisms, name)(access, name, zeros, unit=unit, sensitivity=bound)
 

@@ -128,14 +128,14 @@ def stated(settings, plan):
         for name, multiplier in stage.access.multipliers.items():
             entry = {"stage": stage.name, "access": 0, "names": [name], "multiplier": multiplier}
             if stage.access.kind(name) == PURE:
-                others.append(entry | {"mechanism": NOISY_MAX})
+                others.append(entry | {"mechanism": NOISY_MAX.name})
             elif stage.name == "training" and name not in counted:
-                others.append(entry | {"mechanism": REAL_GAUSSIAN})
+                others.append(entry | {"mechanism": REAL_GAUSSIAN.name})
             else:
                 of_unit = stage.name == "training" or (stage.name == FIRST_PASS and name[:6] in ("bounds", "keys o"))
                 records = 1 if of_unit else plan.max_rows
                 bound = {"unit": "1", "bound_in_units": bounds.get(name, 1.0)}
-                sums.append(entry | {"mechanism": ROUNDED_GAUSSIAN, "records": records} | bound)
+                sums.append(entry | {"mechanism": ROUNDED_GAUSSIAN.name, "records": records} | bound)
     certificate = {
         "target_epsilon": plan.target_epsilon,
         "epsilon": plan.epsilon,

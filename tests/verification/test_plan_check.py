@@ -397,7 +397,7 @@ def test_crossings_are_asked_of_no_planner_that_had_none(monkeypatch, tmp_path):
     ):
         assert _problems(certificate, model | {"crossings": wrong})[0].startswith("crossings: ")
     for entry in certificate["noise"]["others"]:
-        entry["mechanism"] = ROUNDED_GAUSSIAN
+        entry["mechanism"] = ROUNDED_GAUSSIAN.name
     assert "it is by report_noisy_max" in _problems(certificate, model)[0]
     with monkeypatch.context() as patch:
         write_files(tmp_path)

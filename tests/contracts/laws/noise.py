@@ -67,9 +67,6 @@ MECHANISMS = {
     "rounded_spherical by row": (
         PURE, 1.0, lambda access: mechanisms.rounded_spherical(access, "x", _zeros(2, 2), sensitivity=3.0, by_row=True)
     ),
-    "discrete_laplace": (
-        PURE, 1.0, lambda access: mechanisms.discrete_laplace(access, "x", torch.zeros(4, dtype=torch.int64), sensitivity=3)
-    ),
     "report_noisy_max": (PURE, 2.0, lambda access: mechanisms.report_noisy_max(access, "x", _zeros(4), sensitivity=3.0)),
     "report_noisy_max of scores that only rise": (
         PURE, 1.0, lambda access: mechanisms.report_noisy_max(access, "x", _zeros(4), sensitivity=3.0, monotonic=True)
@@ -91,10 +88,6 @@ def every_mechanism_is_noised_for_all_records_of_a_person() -> None:
             with pytest.MonkeyPatch.context() as patch, account.open("training") as access:
                 for add in ("add_normal_", "add_rounded_normal_", "add_rounded_laplace_", "add_rounded_spherical_"):
                     patch.setattr(account.stream, add, lambda values, scale, asked=asked: asked.append(scale) or values)
-                patch.setattr(
-                    account.stream, "discrete_laplace",
-                    lambda shape, scale, asked=asked: asked.append(scale) or np.zeros(shape, np.int64),
-                )  # fmt: skip
                 patch.setattr(account.stream, "noisy_maximum", lambda scores, scale, asked=asked: asked.append(scale) or 0)
                 draw(access)
             assert asked == [pytest.approx(0.8 * 3.0 * times * max_rows, rel=1e-12)], (name, max_rows)
