@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightning_dpgen.cli import verbose
 from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.specs.compose import asks_for_selection
-from lightning_dpgen.specs.run import check_privacy, read_projection, read_run, read_words
+from lightning_dpgen.specs.run import check_privacy, read_projection, read_words, with_default_bins
 
 HELP = """usage: dpgen budget [NAME=VALUE ...]
 
@@ -29,6 +29,6 @@ def run(argv: Sequence[str]) -> int:
     if asks_for_selection(argv):
         return imported("budgeting").tell_selection(argv)
     # A mistake is told before what a plan needs is imported.
-    check_privacy(read_words(argv))
-    spec = read_run(argv)
-    return imported("budgeting").tell_run(spec)
+    spec = read_words(argv)
+    check_privacy(spec)
+    return imported("budgeting").tell_run(with_default_bins(spec))

@@ -12,7 +12,7 @@ from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.runs.run_dir import check_no_sweep, check_run_dir
 from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, is_for_hydra, name_of
 from lightning_dpgen.specs.reference import listed
-from lightning_dpgen.specs.run import NoNumber, RunSpec, check_privacy, read_run, read_words, run_settings
+from lightning_dpgen.specs.run import NoNumber, RunSpec, check_privacy, read_run, read_words, run_settings, with_default_bins
 from lightning_dpgen.specs.usage_error import UsageError
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
@@ -55,12 +55,13 @@ def run(argv: Sequence[str]) -> int:
             return imported("sweep" if swept else "select").run(argv)
         with pace.stage("reading the settings"):
             try:
-                check_privacy(read_words(argv))
+                spec = read_words(argv)
+                check_privacy(spec)
             except NoNumber as mistake:
                 # A file that is not there, or a wrong schema, is told first.
                 imported("real_records").checked_source(mistake.data)
                 raise
-            spec = read_run(argv)
+            spec = with_default_bins(spec)
             if spec.run_dir is not None:
                 root = place_of(spec.run_dir)
                 check_run_dir(root)

@@ -99,18 +99,11 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
     Raises:
         UsageError: naming the argument, its value and what was expected.
     """
-    spec = read_words(words, kind, given=given)
-    if _takes_default_bins(spec):
-        # It imports scipy, which no mistake in a setting waits for.
-        from lightning_dpgen.specs.defaults import default_bins_share
-
-        share = default_bins_share(spec.data.n, spec.privacy.epsilon, spec.privacy.delta, spec.data.most_rows)
-        spec = spec.changed(data=spec.data.changed(bins_share=share))
-    return spec
+    return with_default_bins(read_words(words, kind, given=given))
 
 
 def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None) -> RunSpec:
-    """Return the same but for defaults that take a while to import; see `read_run`."""
+    """Return the settings without the default that takes a while to import (`with_default_bins`); see `read_run`."""
     values, named = run_settings(words, kind), {name_of(word) for word in words}
     for name, value in (given or {}).items():
         group, _, last = name.partition(".")
@@ -159,6 +152,17 @@ def _names_a_model(word: str) -> bool:
     """Return True for a word that names a model, a setting of one, or an experiment, which names one."""
     name = name_of(word)
     return name in ("model", "experiment") or name.startswith("model.")
+
+
+def with_default_bins(spec: RunSpec) -> RunSpec:
+    """Return settings with the share of the budget for bins that follows from the others, where it is left open."""
+    if not _takes_default_bins(spec):
+        return spec
+    # It imports scipy, which no mistake in a setting waits for.
+    from lightning_dpgen.specs.defaults import default_bins_share
+
+    share = default_bins_share(spec.data.n, spec.privacy.epsilon, spec.privacy.delta, spec.data.most_rows)
+    return spec.changed(data=spec.data.changed(bins_share=share))
 
 
 def _takes_default_bins(spec: RunSpec) -> bool:
