@@ -12,7 +12,15 @@ from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.runs.run_dir import check_no_sweep, check_run_dir
 from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, is_for_hydra, name_of
 from lightning_dpgen.specs.reference import listed
-from lightning_dpgen.specs.run import NoNumber, RunSpec, check_privacy, read_run, read_words, run_settings, with_default_bins
+from lightning_dpgen.specs.run import (
+    NoNumber,
+    RunSpec,
+    check_privacy,
+    read_run,
+    read_words,
+    run_settings,
+    with_default_bins,
+)
 from lightning_dpgen.specs.usage_error import UsageError
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
