@@ -7,7 +7,7 @@ experiment (`made_up_tables.py`); the choice is judged by them, and nothing was 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -241,7 +241,7 @@ def draw_mushroom(n: int, seed: int) -> pd.DataFrame:
 
 def _public(draw: Callable[[int, int], pd.DataFrame], name: str) -> MadeUp:
     schema = public_set(name).schema
-    return MadeUp(draw, schema.label, schema_text(replace(schema, header=True)))
+    return MadeUp(draw, schema.label, schema_text(schema.changed(header=True)))
 
 
 SIZES = (2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 9, 10)

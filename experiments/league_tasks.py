@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -142,7 +141,7 @@ class AdultBalanced(Tables):
         frame.iloc[np.sort(np.concatenate([few, chosen]))].drop(columns="education").to_csv(table, index=False)
         schema.unlink(missing_ok=True)
         columns = tuple(column for column in known.columns if column.name != "education")
-        schema.write_text(schema_text(replace(known, columns=columns, header=True)), encoding="utf-8")
+        schema.write_text(schema_text(known.changed(columns, header=True)), encoding="utf-8")
         return table, schema
 
 

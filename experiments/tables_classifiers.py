@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ from sklearn.metrics import roc_auc_score
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.measure.tables import TableRecipe, pays_by_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
@@ -46,7 +45,7 @@ def tables(data: str, epsilon: float, seed: int) -> tuple[Records, Records]:
     n = 15_682 if data == "adult-balanced" else public_set(data).n
     if data == "adult-balanced":
         kept = (column_of(c.name, {"type": "drop"}) if c.name == "education" else c for c in schema.columns)
-        schema = replace(schema, columns=tuple(kept))
+        schema = schema.changed(kept)
     schema = schema.completed(default_bins(n, epsilon if math.isfinite(epsilon) else None, DELTA))
     parts = []
     for held_out, of in ((False, seed), (True, 1000)):

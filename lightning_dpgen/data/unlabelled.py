@@ -11,8 +11,8 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.unmodelled import Dropped
 
 
 def unlabelled(schema: Schema) -> Schema | None:
@@ -30,20 +30,21 @@ def unlabelled(schema: Schema) -> Schema | None:
         return replace(schema, classes=())
     if not isinstance(schema, TableSchema):
         return None
-    columns = tuple(Dropped(name=own.name) if own.name == schema.label else own for own in schema.columns)
+    dropped = column_of(schema.label, {"type": "drop"}) if schema.label else None
+    columns = [dropped if column.name == schema.label else column for column in schema.columns]
     try:
-        plain = replace(schema, columns=columns, label=None, constraints=(), found_constraints=())
+        plain = schema.changed(columns, label=None, constraints=(), found_constraints=())
     except BadSchema:  # a column is relative to it
         return None
     kept = tuple(said for said in schema.constraints if _holds(plain, said))
-    plain = replace(plain, constraints=kept)
+    plain = plain.changed(constraints=kept)
     others = [size for group, size in enumerate(schema.layout.groups) if group != schema.layout.label]
     return plain if (plain.layout.units, list(plain.layout.groups)) == (schema.layout.units, others) else None
 
 
 def _holds(schema: TableSchema, constraint: object) -> bool:
     try:
-        replace(schema, constraints=(constraint,))
+        schema.changed(constraints=(constraint,))
     except BadSchema:
         return False
     return True

@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -121,12 +120,12 @@ def _with_all(schema: TableSchema, texts: Sequence[str]) -> TableSchema:
     Measurements are paid for, so there is a release whatever noise makes of the tables.
     """
     try:
-        return replace(schema, found_constraints=tuple(texts))
+        return schema.changed(found_constraints=tuple(texts))
     except BadSchema:
         pass
     for text in texts:
         with suppress(BadSchema):
-            schema = replace(schema, found_constraints=(*schema.found_constraints, text))
+            schema = schema.changed(found_constraints=(*schema.found_constraints, text))
     return schema
 
 

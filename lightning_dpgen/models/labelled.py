@@ -41,7 +41,7 @@ class LabelledNetwork(nn.Module):
         ValueError: for other records, or crossings.
 
     Example:
-        >>> from lightning_dpgen.data.tables.columns import column_of
+        >>> from lightning_dpgen.data.tables.descriptions import column_of
         >>> from lightning_dpgen.data.tables.schema import TableSchema
         >>> from lightning_dpgen.models.products import StackedProducts
         >>> columns = [column_of(name, {"type": "boolean"}) for name in ("smoker", "ill")]

@@ -23,8 +23,8 @@ from lightning_dpgen.data.key_owners import KeyCounts, KeyOwners
 from lightning_dpgen.data.number_counts import NumberCounts
 from lightning_dpgen.data.person_keys import key_hashes, person_keys
 from lightning_dpgen.data.tables.column import shortened
-from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS
-from lightning_dpgen.data.tables.open_part import Part
+from lightning_dpgen.data.tables.description import BOUNDS, KEYS
+from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.data.value_grid import Leaves
 from lightning_dpgen.data.value_tree import find_values_in
 from lightning_dpgen.passes import sealed

@@ -6,7 +6,7 @@ import base64
 import json
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -207,7 +207,7 @@ def release_mixture(
     rows = default_rows(n, bytes_of_record(schema)) if rows is None else rows
     check_sizes(rows=rows)
     # Constraints that noisy tables have shown are not declared.
-    schema = replace(schema, found_constraints=()) if isinstance(schema, TableSchema) else schema
+    schema = schema.changed(found_constraints=()) if isinstance(schema, TableSchema) else schema
     everything = {"schema": schema.as_json(), "seed": seed, "rows": rows, **words}
     if mixture.init is not None:
         everything[INIT] = dict(mixture.init)

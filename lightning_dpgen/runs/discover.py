@@ -14,8 +14,8 @@ import torch
 from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
 from lightning_dpgen.data.key_owners import KeyOwners
 from lightning_dpgen.data.person_keys import number_persons
-from lightning_dpgen.data.tables.open_columns import BOUNDS
-from lightning_dpgen.data.tables.open_part import Part
+from lightning_dpgen.data.tables.description import BOUNDS
+from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.data.value_grid import Leaves, values_of
 from lightning_dpgen.data.value_tree import MOST_PIECES, find_values
 from lightning_dpgen.privacy import durable, pace

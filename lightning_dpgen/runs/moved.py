@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from lightning_dpgen.data.persons import MORE_ROWS
 from lightning_dpgen.data.tables.column import shortened
-from lightning_dpgen.data.tables.open_columns import VALUES
+from lightning_dpgen.data.tables.description import VALUES
 from lightning_dpgen.data.tables.record_check import MOVES
 from lightning_dpgen.data.tables.row_rules import LEFT_OUT, REPAIRED
 from lightning_dpgen.sampling.errors import BadRecords

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any, Literal
 
+from lightning_dpgen.data.declarations import shown
 from lightning_dpgen.specs.network import WIDTH, NetworkSpec
-from lightning_dpgen.specs.spec import setting, shown
+from lightning_dpgen.specs.spec import setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 _DIVERGENCE = {

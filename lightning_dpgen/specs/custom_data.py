@@ -20,10 +20,10 @@ from lightning_dpgen.data.row_sample import RowSample
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table, table_bytes
 from lightning_dpgen.data.tables.record_check import TableCheck, check_table
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.custom import named, options_of, said
 from lightning_dpgen.specs.source import Source

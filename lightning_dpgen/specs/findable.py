@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lightning_dpgen.data.discovery import bounds_of, bounds_threshold, keys_of
-from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS
-from lightning_dpgen.data.tables.open_part import Part
+from lightning_dpgen.data.tables.description import BOUNDS, KEYS
+from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import key_threshold

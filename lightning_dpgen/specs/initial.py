@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lightning_dpgen.data.declarations import shown
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.schema_difference import first_difference
 from lightning_dpgen.data.tables.categories import Category
@@ -27,7 +28,6 @@ from lightning_dpgen.release.sampler import Release, load_release, weights_diges
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.network import NetworkSpec
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.spec import shown
 from lightning_dpgen.specs.usage_error import UsageError
 
 M = TypeVar("M", bound=NetworkSpec)
@@ -158,7 +158,7 @@ def take_bins(schema: TableSchema, initial: InitialNetwork) -> TableSchema:
 
     def taken(column: Column) -> Column:
         if isinstance(column, Relative):
-            return replace(column, apart=taken(column.apart))
+            return column.with_apart(taken(column.apart))
         if isinstance(column, Category) and not column.counts and (category := grouped.get(column.name)) is not None:
             same = column.values == category.values
             return column.with_counts(category.counts, category.counts_noise) if same else column
@@ -168,9 +168,9 @@ def take_bins(schema: TableSchema, initial: InitialNetwork) -> TableSchema:
         cut = ("bins", "edges", "density", "density_noise") + ("transform",) * bool(other.edges)
         same = (column.low, column.high, column.scale) == (other.low, other.high, other.scale)
         # Other bounds are refused where the schemas are compared.
-        return replace(column, **{name: getattr(other, name) for name in cut}) if same else column
+        return column.changed(**{name: getattr(other, name) for name in cut}) if same else column
 
-    return replace(schema, columns=tuple(map(taken, schema.columns)))
+    return schema.changed(map(taken, schema.columns))
 
 
 def check_records(spec: RunSpec, initial: InitialNetwork, schema: Schema, open_parts: Any) -> None:

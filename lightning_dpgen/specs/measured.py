@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning_dpgen.clustering.radius import default_radius
 from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.declarations import shown
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
@@ -28,7 +29,6 @@ from lightning_dpgen.privacy.calibration import StageSpec
 from lightning_dpgen.specs.defaults import Defaults, labels_of
 from lightning_dpgen.specs.label import check_label
 from lightning_dpgen.specs.model import ClassifierSpec, MeasuredSpec
-from lightning_dpgen.specs.spec import shown
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Tables of two columns, twice: what a fit of minutes and a GiB of memory can look at.

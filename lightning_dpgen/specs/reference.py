@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 from pydantic.fields import FieldInfo
 
+from lightning_dpgen.data.declarations import about, range_of, shown
 from lightning_dpgen.specs.compose import conf_dir
 from lightning_dpgen.specs.privacy import OffSpec, PrivacySpec, PurePrivacySpec
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
-from lightning_dpgen.specs.spec import Spec, about, names_of, range_of, shown, variants
+from lightning_dpgen.specs.spec import Spec, names_of, variants
 
 # Groups whose names are those of their files, and not of a setting.
 _FILES = {PrivacySpec: "default", OffSpec: "off", PurePrivacySpec: "pure"}

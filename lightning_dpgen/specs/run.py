@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning_dpgen.data.declarations import shown
 from lightning_dpgen.release.licenses import License
 from lightning_dpgen.release.unit_check import promises_records
 from lightning_dpgen.specs.clipping import AutoRuleSpec, ClippingSpec
@@ -15,7 +16,7 @@ from lightning_dpgen.specs.model import AutoSpec, ModelSpec
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.privacy import SMALLEST_DELTA, AnyPrivacy, OffSpec, check_budget, default_delta
 from lightning_dpgen.specs.projection import ProjectSpec
-from lightning_dpgen.specs.spec import Place, Spec, check_needed, parse, setting, shown, variants
+from lightning_dpgen.specs.spec import Place, Spec, check_needed, parse, setting, variants
 from lightning_dpgen.specs.split import SplitSpec
 from lightning_dpgen.specs.trainer import DebugSpec, TrainerSpec
 from lightning_dpgen.specs.usage_error import UsageError

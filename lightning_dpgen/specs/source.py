@@ -17,8 +17,8 @@ from lightning_dpgen.data.reading import CLAMP, Reading
 from lightning_dpgen.data.row_sample import RowSample
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.open_columns import VALUES
-from lightning_dpgen.data.tables.open_part import Part
+from lightning_dpgen.data.tables.description import VALUES
+from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords

@@ -36,12 +36,12 @@ from lightning_dpgen.data.series.form import WEEKDAYS
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.series.times import read_steps
-from lightning_dpgen.data.tables.open_columns import KEYS, PRIVATE
-from lightning_dpgen.data.tables.open_part import Part
+from lightning_dpgen.data.tables.description import KEYS, PRIVATE
 from lightning_dpgen.data.tables.reading import check_columns, read_open_columns, read_table, row_digests, table_bytes
 from lightning_dpgen.data.tables.record_check import TableCheck, check_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.data.tables.sources import declared_types
 from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.privacy.passwords import without_passwords

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from lightning_dpgen.data.declarations import about, expected_of, members_of, range_of, shown
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.privacy.nearest_word import nearest, suggest
 from lightning_dpgen.privacy.plain_text import is_plain, listed
@@ -24,11 +24,6 @@ Text = Annotated[AnyText, AfterValidator(lambda text: _plain(text))]
 Name = str | int
 # A file or a folder. None is the working directory.
 Place = Annotated[Text, AfterValidator(lambda text: str(place_of(text)) if text else text)]
-_TYPES = {
-    "int_type": "a whole number", "float_type": "a number", "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "string_type": "text", "dict_type": "names and values, as in '{width: 3}'", "list_type": "a list, as in [a,b]",
-}  # fmt: skip
 
 
 def _plain(text: str) -> str:
@@ -72,12 +67,6 @@ def setting(
     """
     about = {"rule": rule, "by_default": by_default, "needed": needed}
     return Field(default, description=meaning, json_schema_extra=about, **limits)
-
-
-def about(field: FieldInfo, what: str) -> Any:
-    """Return what `setting` was told of a field beside its type and limits."""
-    extra = field.json_schema_extra
-    return extra.get(what) if isinstance(extra, Mapping) else None
 
 
 def completed(spec: T, defaults: Any, *, leave: Sequence[str] = ()) -> T:
@@ -151,21 +140,10 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
         return f"{name}: must be given, as in {name}={next(iter(_variants(field)))}"
     if told == "missing":
         return f"{name}: must be given, as in {name}=..."
-    if told == "value_error":
-        return f"{name}={shown(value)}: expected {context['error']}"
     if told == "model_type" and isinstance(field and field.annotation, type) and issubclass(field.annotation, Spec):
         below = listed(f"{name}.{one}" for one in names_of(field.annotation))
         return f"{name}={shown(value)}: expected settings below this name: {below}"
-    of_item = _TYPES.get(told, mistake["msg"])
-    if places and field is not None and field.description:
-        of_item += f" ({field.description})"
-    expected = of_item if places or field is None else _expected(field)
-    near = (
-        suggest(shown(value), words_of(field), f"{name}={{}}", shortened=True)
-        if told == "literal_error" and not places
-        else ""
-    )
-    return f"{name}={shown(value)}: expected {expected}{near}"
+    return f"{name}={shown(value)}: expected {expected_of(mistake, field, f'{name}={{}}')}"
 
 
 def names_of(spec: type[Spec]) -> dict[str, FieldInfo]:
@@ -214,7 +192,7 @@ def declared_settings(kind: type[Spec], within: str = "") -> dict[str, list[Fiel
     """
     found: dict[str, list[FieldInfo]] = {}
     for name, field in names_of(kind).items():
-        below = [one for one in _members(field.annotation) if isinstance(one, type) and issubclass(one, Spec)]
+        below = [one for one in members_of(field.annotation) if isinstance(one, type) and issubclass(one, Spec)]
         for one in below:
             for full, fields in declared_settings(one, f"{within}{name}.").items():
                 found.setdefault(full, []).extend(fields)
@@ -223,35 +201,10 @@ def declared_settings(kind: type[Spec], within: str = "") -> dict[str, list[Fiel
     return found
 
 
-def words_of(field: FieldInfo | None) -> list[str]:
-    """Return the values of a setting that are words of a list, true and false among them.
-
-    Example:
-        >>> words_of(FieldInfo(annotation=Literal["adam", "sgd"])), words_of(None)
-        (['adam', 'sgd'], [])
-    """
-    words = []
-    for member in () if field is None else _members(field.annotation):
-        if get_origin(member) is Literal:
-            words += [shown(value) for value in get_args(member)]
-        elif member is bool:
-            words += ["true", "false"]
-    return words
-
-
-def shown(value: Any) -> str:
-    """Return a value as a person would have written it, not too long."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    text = getattr(value, "typed", None) or (f"{value:g}" if isinstance(value, float) else str(value))
-    text = text if is_plain(text) else repr(text)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def _variants(field: FieldInfo) -> dict[str, type[Spec]]:
     """Return the groups among which one setting chooses, by the value that chooses each."""
     found: dict[str, type[Spec]] = {}
-    for kind in _members(field.annotation):
+    for kind in members_of(field.annotation):
         if isinstance(kind, type) and issubclass(kind, Spec) and field.discriminator:
             found |= dict.fromkeys(get_args(kind.model_fields[str(field.discriminator)].annotation), kind)
     return found
@@ -263,68 +216,7 @@ def variants(spec: type[Spec], group: str) -> dict[str, type[Spec]]:
     return _variants(field) or {"": field.annotation}
 
 
-def _members(annotation: Any) -> Iterator[Any]:
-    if get_origin(annotation) in (Union, types.UnionType):
-        for member in get_args(annotation):
-            yield from _members(member)
-    elif get_origin(annotation) is Annotated:
-        yield from _members(get_args(annotation)[0])
-    else:
-        yield annotation
-
-
-def _limits_of_members(annotation: Any) -> list[Any]:
-    """Return what pydantic was told of the numbers among the members of a union."""
-    found = [member for member in get_args(annotation) if get_origin(member) is Annotated]
-    return [m for member in found for info in get_args(member)[1:] for m in getattr(info, "metadata", ())]
-
-
 def _expected(field: FieldInfo) -> str:
     """Return the values that a setting may have, in words."""
     words = range_of(field)
     return f"{words} ({field.description})" if field.description else words
-
-
-def range_of(field: FieldInfo) -> str:
-    """Return the type and the limits of a setting in words.
-
-    Example:
-        >>> range_of(setting("a share", gt=0, lt=1))
-        'a number above 0, below 1'
-        >>> range_of(FieldInfo(annotation=Annotated[int, Field(ge=1)] | Literal["auto"]))
-        'a whole number from 1 or auto'
-    """
-    stated = [*field.metadata, *_limits_of_members(field.annotation)]
-    limits = {name: getattr(m, name) for m in stated for name in ("ge", "gt", "le", "lt") if hasattr(m, name)}
-    said = []
-    for member in _members(field.annotation):
-        if get_origin(member) is Literal:
-            names = [shown(value) for value in get_args(member)]
-            said.append(names[0] if len(names) == 1 else f"one of {', '.join(names)}")
-        elif member is bool:
-            said.append("true or false")
-        elif member is str:
-            said.append("text")
-        elif member in (dict, list, tuple) or get_origin(member) in (dict, list, tuple):
-            said.append("a list" if (get_origin(member) or member) is not dict else "names and values")
-        elif member is type(None):
-            continue
-        elif member in (int, float):
-            said.append(("a whole number" if member is int else "a number") + _limits(limits))
-    if not said and limits:
-        said.append("a number" + _limits(limits))
-    words = " or ".join(dict.fromkeys(said))
-    if type(None) in _members(field.annotation) and not about(field, "needed"):
-        return f"{words}{',' if ', ' in words else ''} or null" if words else "null"
-    return words or "a value"
-
-
-def _limits(limits: Mapping[str, Any]) -> str:
-    number = lambda value: f"{value:,}" if isinstance(value, int) else f"{value:g}"  # noqa: E731
-    low = f" from {number(limits['ge'])}" if "ge" in limits else f" above {number(limits['gt'])}" if "gt" in limits else ""
-    if "ge" in limits and "le" in limits:
-        return f"{low} to {number(limits['le'])}"
-    high = (
-        f"at most {number(limits['le'])}" if "le" in limits else f"below {number(limits['lt'])}" if "lt" in limits else ""
-    )
-    return f"{low}{',' if low and high else ''}{' ' + high if high else ''}"

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.description import BOUNDS, VALUES
 from lightning_dpgen.data.tables.grouped import CERTAIN, MOST_COMMON
-from lightning_dpgen.data.tables.open_columns import BOUNDS, VALUES
-from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.specs.data import DataSpec
 from lightning_dpgen.specs.defaults import FEWEST_BINS
 from lightning_dpgen.specs.source import abbreviate
@@ -19,10 +19,10 @@ def table_parts(schema: TableSchema, spec: DataSpec) -> dict[str, Part]:
     """Return what is to be found of the columns of a table, by their names."""
     rows, parts = spec.most_rows, {}
     for column in schema.open:
-        whole = column.find == BOUNDS and column.scale.whole
+        bounds = column.find == BOUNDS
         # A label has a choice for each value.
-        bought = spec.share_of_values is not None and column.undecided and column.name != schema.label
-        parts[column.name] = Part(column.find, rows, whole, column=column if bought else None)
+        bought = bounds and spec.share_of_values is not None and column.declared.undecided and column.name != schema.label
+        parts[column.name] = Part(column.find, rows, bounds and column.scale.whole, column=column if bought else None)
     if spec.share_of_values is None:
         return parts
     # The default number of bins is not known before n is.
@@ -57,8 +57,9 @@ def told(schema: Schema, found: Mapping[str, Any]) -> dict[str, str]:
     for name, value in found.items():
         parts = []
         if name in columns:
-            fields = columns[name].filled(value)
-            parts.append(f"from {fields['low']} to {fields['high']}" if "low" in fields else abbreviate(fields["values"]))
+            about = columns[name].complete(value)
+            bounds = columns[name].find == BOUNDS
+            parts.append(f"from {about.low} to {about.high}" if bounds else abbreviate(about.values))
         if isinstance(value, dict) and "counts" in value:
             parts.append(filled(schema, found).rules.learned[name].in_words)
         elif isinstance(value, dict):

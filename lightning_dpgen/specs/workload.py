@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning_dpgen.data.declarations import shown
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.schema import Schema
@@ -17,7 +18,6 @@ from lightning_dpgen.measure.tables import WORKLOAD_SHARE
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.specs.defaults import strength_of
-from lightning_dpgen.specs.spec import shown
 from lightning_dpgen.specs.typed import typed
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 

@@ -12,11 +12,12 @@ from typing import Any
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.discovery import bounds_of, keys_of
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.description import BOUNDS, KEYS, PRIVATE, VALUES
+from lightning_dpgen.data.tables.descriptions import describe
 from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.open_columns import BOUNDS, KEYS, VALUES, Open
-from lightning_dpgen.data.tables.open_part import Part
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.search import Part, Search
 from lightning_dpgen.data.value_grid import VALUES_OF
 from lightning_dpgen.privacy.accountant_names import PLD
 from lightning_dpgen.privacy.noise import SECURE
@@ -39,6 +40,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 _OTHERS = {"data", "discovered", "fidelity_share", "schema", "model", INIT, "split", "clipping", "seed", "rows", LICENSE}
 _MODELS = {kind.title: kind for kind in variants(RunSpec, "model").values() if kind is not AutoSpec}
 _INDEPENDENT = "rows_independent"
+# A description whose bounds were found.
+_FOUND = describe("bounds", {"type": "integer", "low": PRIVATE, "high": PRIVATE})
 
 
 def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) -> Settings:
@@ -196,7 +199,7 @@ def _parts(names: Any, schema: Schema, data: DataSpec) -> dict[str, Part]:
             case [find] if find == BOUNDS:
                 parts[name] = Part(BOUNDS, data.most_rows)
             case [first, second] if (first, second) == (BOUNDS, VALUES):
-                parts[name] = Part(BOUNDS, data.most_rows, column=Open(name=name, described={}, find=BOUNDS))
+                parts[name] = Part(BOUNDS, data.most_rows, column=Search(name, _FOUND))
             case [find] if find == VALUES and name in grids:
                 parts[name] = Part(VALUES, data.most_rows, grid=grids[name])
             case _:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.products import StackedProducts

@@ -19,7 +19,7 @@ from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_draft import draft_of_file
@@ -159,7 +159,7 @@ def test_fields_are_quoted_as_in_the_file_that_was_read(tmp_path, quotes):
     columns = {"a": {"type": "category", "values": ["x,y"]}, "n": {"type": "integer", "low": 0, "high": 9},
                "b,c": {"type": "category", "values": ["", "q"]},
                "w": {"type": "boolean", "words": ["no", "yes"]}}  # fmt: skip
-    schema = TableSchema.of([column_of(name, fields) for name, fields in columns.items()], {"quotes": quotes})
+    schema = TableSchema([column_of(name, fields) for name, fields in columns.items()], quotes=quotes)
     chunk = pa.record_batch({"a": ["x,y", "z"], "n": [1, None], "b,c": [None, ""], "w": [False, True]})
     assert "".join(csv_text([chunk], form=AsRead.of(schema))) == QUOTED[quotes]
     # A draft of the file says the same, and Python's own reader finds the same fields.

@@ -9,10 +9,11 @@ import sys
 import pytest
 
 from lightning_dpgen.cli.main import COMMANDS
+from lightning_dpgen.data.declarations import words_of
 from lightning_dpgen.privacy.nearest_word import nearest, suggest_file
 from lightning_dpgen.specs.compose import compose_settings, conf_dir
 from lightning_dpgen.specs.run import RunSpec, read_words
-from lightning_dpgen.specs.spec import declared_settings, parse, words_of
+from lightning_dpgen.specs.spec import declared_settings, parse
 from lightning_dpgen.specs.usage_error import UsageError
 
 ASKED = {
@@ -144,7 +145,7 @@ FILES = {
     ),
     "a column": (["data=table", "data.path=other.csv", "data.schema=s.yaml", "data.n=300"], r"is 'aeg' 'age'\?"),
     "a label": (["data=table", "data.path=people.csv", "data.schema=label.yaml", "data.n=300"], r"did you mean age\?"),
-    "a key": (["data=table", "data.path=people.csv", "data.schema=key.yaml", "data.n=300"], r"did you mean separator\?"),
+    "a key": (["data=table", "data.path=people.csv", "data.schema=key.yaml", "data.n=300"], r"did you mean 'separator'\?"),
 }
 
 

@@ -37,7 +37,7 @@ KINDS = {
 def schema_of(constraints):
     derived = any("d" in str(one).split()[0] or (isinstance(one, dict) and one.get("column") == "d") for one in constraints)
     columns = [column for column in SCHEMA.columns if derived or column.name != "d"]
-    return TableSchema.of(columns, {"constraints": list(constraints)})
+    return TableSchema(columns, constraints=list(constraints))
 
 
 def rows_that_keep(schema):

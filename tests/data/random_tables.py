@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import assume
 
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.written_form import QUOTES
 
@@ -77,7 +78,9 @@ def schemas(draw):
     names = draw(st.lists(TEXT.filter(bool), min_size=1, max_size=5, unique=True))
     made = [draw(columns(name)) for name in names]
     assume(any(column.choices or column.scaled for column in made))
-    labels = [column.name for column in made if column.fields()["type"] in ("category", "boolean") and column.choices]
+    labels = [
+        column.name for column in made if column.declared.dump()["type"] in ("category", "boolean") and column.choices
+    ]
     return TableSchema(
         tuple(made),
         label=draw(st.sampled_from([None, *labels])),
@@ -105,7 +108,7 @@ def records(schema, seed, rows):
     arrays = []
     for column in schema.modelled:
         absent = random.random(rows) < (0.3 if column.missing else 0.0)
-        if column.fields()["type"] in ("category", "boolean"):
+        if isinstance(column, Category):
             chosen = random.integers(0, len(column.values), rows)
             arrays.append(pa.array(column.values, column.arrow).take(pa.array(chosen, mask=absent)))
         else:

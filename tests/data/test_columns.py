@@ -11,10 +11,9 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 
-from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins
+from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins, Density
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.columns import column_of
-from lightning_dpgen.data.tables.density import Density
+from lightning_dpgen.data.tables.descriptions import column_of
 
 SOME = settings(max_examples=100, deadline=None)
 WHOLE = st.tuples(st.integers(-300, 300), st.integers(0, 400), st.integers(1, 40), st.sampled_from(TRANSFORMS),
@@ -121,7 +120,7 @@ def test_a_scaled_column_is_exact_where_float32_can_be(kind, width, low, data):
 def test_dates_of_python_declare_too():
     low, high = datetime.date(2020, 1, 1), datetime.date(2020, 2, 1)
     column = column_of("a", {"type": "date", "low": low, "high": high, "bins": 2})
-    assert column.low == "2020-01-01" and column == column_of("a", column.fields())
+    assert column.low == "2020-01-01" and column == column_of("a", column.declared.dump())
     assert column_of("a", {"type": "time", "resolution": "hour"}).high == "23:00:00"
 
 
@@ -186,7 +185,7 @@ BAD = {
     "no text": ({"type": "category", "values": ["a", "\ud800"]}, "values: "),
     "other": ({"type": "category", "values": ["a"], "other": "b"}, "other: 'b': expected one of the values"),
     "other of another type": ({"type": "category", "values": [1, 0], "other": True}, "other: True"),
-    "values of truth": ({"type": "boolean", "values": [True]}, "values: unknown here"),
+    "values of truth": ({"type": "boolean", "values": [True]}, "values: expected only with type: category"),
     "unknown": ({"type": "integer", **A, "hihg": 3}, "hihg: unknown here: did you mean 'high'"),
     "code": ({"type": "boolean", "__class__": 3}, "unknown here"),
     "fake": ({"type": "fake", "fake": "address"}, "fake: 'address'"),
@@ -194,7 +193,7 @@ BAD = {
     "two fakes": ({"type": "fake", "fake": "name", "constant": 3}, "expected one of fake"),
     "constant": ({"type": "fake", "constant": [1]}, "constant: "),
     "constant nan": ({"type": "fake", "constant": float("nan")}, "constant: nan"),
-    "dropped bins": ({"type": "drop", "bins": 3}, "bins: unknown here"),
+    "dropped bins": ({"type": "drop", "bins": 3}, "bins: expected only with type: integer, number, date, datetime or time"),
     "description": ({"type": "drop", "description": 3}, "description: 3"),
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from lightning_dpgen.api import fit
 from lightning_dpgen.data.conditions import Said
 from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.grouped import CERTAIN, GROUPS, MOST_COMMON, MOST_KINDS, Grouped
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.value_tree import find_values
@@ -31,7 +31,8 @@ CHANCES /= CHANCES.sum()
 
 
 def _column(counts, noise=1.0, **more):
-    return Category(name="city", values=VALUES[: len(counts)], counts=tuple(map(float, counts)), counts_noise=noise, **more)
+    known = {"values": list(VALUES[: len(counts)]), "counts": list(counts), "counts_noise": noise}
+    return column_of("city", {"type": "category"} | known | more)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_counts_are_written_and_read_and_others_refused():
 
 
 def test_counts_that_are_found_are_those_of_the_records():
-    column = Category(name="x", values=VALUES, missing=True)
+    column = column_of("x", {"type": "category", "values": list(VALUES), "missing": True})
     records = np.random.default_rng(0).choice(len(VALUES), 3000, p=CHANCES)
     ticks = column.ticks(pa.array([*np.array(VALUES)[records], None]))
     with values_account(column.grid, 0.0).open("values") as access:
@@ -222,7 +223,7 @@ def test_counts_that_are_found_are_those_of_the_records():
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_no_person_costs_counts_more_than_their_access(most):
-    grid = Category(name="x", values=VALUES).grid
+    grid = column_of("x", {"type": "category", "values": list(VALUES)}).grid
 
     def run(rows):
         owners, numbers = np.asarray(rows, dtype=float).reshape(-1, 2).T

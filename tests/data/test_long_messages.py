@@ -14,7 +14,7 @@ from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
@@ -51,7 +51,7 @@ def files(tmp_path_factory):
 
 
 def _schema(**about):
-    return TableSchema.of(COLUMNS[: len(FEW)], about)
+    return TableSchema(COLUMNS[: len(FEW)], **about)
 
 
 def _values_of_categories(count):

@@ -10,7 +10,7 @@ import pytest
 import lightning_dpgen
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import COMMENTED, read_open_columns, read_table
 from lightning_dpgen.data.tables.record_check import check_table
 from lightning_dpgen.data.tables.schema import TableSchema

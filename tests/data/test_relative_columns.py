@@ -179,7 +179,7 @@ def test_rounding_leads_no_record_beyond_an_end():
     ("b: {type: integer, low: 0, high: 9, relative_to: lost}", "declare missing: true here"),
     ("b: {type: integer, low: 0, high: 9, relative_to: c}, c: {type: integer, low: 0, high: 9, relative_to: b}",
      "in a circle"),
-    ("b: {type: category, values: [x, y], relative_to: ages}", "relative_to: unknown here"),
+    ("b: {type: category, values: [x, y], relative_to: ages}", "relative_to: expected only with type: integer, number"),
     ("b: {type: integer, low: 0, high: 9000000000000000, special: [-1], relative_to: ages}", "distances below 2^52"),
     ("b: {type: integer, low: 5, high: 9, relative_to: ages, distance: [-300, -200]}", "no row keeps b lies -300 to"),
 ])  # fmt: skip

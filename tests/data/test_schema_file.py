@@ -1,6 +1,5 @@
 """Files of schemas: written and read they are the same, and what is wrong with one is said by line."""
 
-import dataclasses
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -11,9 +10,8 @@ from hypothesis import given, settings
 from random_tables import schemas
 
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.columns import KINDS
+from lightning_dpgen.data.tables.descriptions import KINDS, TableKeys
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
-from lightning_dpgen.data.tables.relative import DISTANCE, RELATIVE_TO
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_leniently, parse_schema, read_schema, schema_text, value_text
 
@@ -30,9 +28,8 @@ def test_the_page_has_every_type_and_every_key():
     before, _, _ = PAGE.partition("## Constraints")
     rows = [row.partition(" |")[0] for row in before.splitlines() if row.startswith("| `")]
     said = {word for row in rows for word in re.findall(r"`(\w+)`", row)}
-    keys = {field.name for kind in (TableSchema, *KINDS.values()) for field in dataclasses.fields(kind)}
-    keys |= {RELATIVE_TO, DISTANCE}
-    assert said - {"type"} == (keys | set(KINDS)) - {"name", "type"}
+    keys = {name for kind in (TableKeys, *KINDS.values()) for name in kind.model_fields}
+    assert said - {"type"} == (keys | {"columns"} | set(KINDS)) - {"type"}
 
 
 def test_the_schemas_of_the_page_make_sense():

@@ -14,7 +14,7 @@ from lightning_dpgen.data.conditions import Said, parse_condition
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.arrays import BadValue
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
 

@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.data import value_tree
 from lightning_dpgen.data.discovery import discovery_stage
-from lightning_dpgen.data.tables.bins import Bins
+from lightning_dpgen.data.tables.bins import Bins, Density
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.columns import column_of
-from lightning_dpgen.data.tables.density import Density
-from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.value_grid import FOUND_LEVELS, ValueGrid, values_of
 from lightning_dpgen.data.value_tree import MOST_PIECES, _likely, find_values
@@ -214,7 +212,7 @@ def test_very_many_records_have_no_more_pieces_than_a_schema_holds():
     starts = [start for start, _ in pieces]
     assert 100 < len(pieces) <= MOST_PIECES and abs(pieces[starts.index(123_456)][1] - 5_000) < 200
     assert abs(sum(mass for start, mass in pieces if start < 500_000) - 105_000) < 1_000
-    column = Numeric(name="x", type="integer", low=0, high=10**6).with_density(pieces, 0.2).with_bins(50)
+    column = column_of("x", {"type": "integer", "low": 0, "high": 10**6}).with_density(pieces, 0.2).with_bins(50)
     assert 123_456 in column.edges and 123_457 in column.edges
 
 

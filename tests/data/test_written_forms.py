@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.data.files.text import CHARSETS
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.datetimes import MOMENTS
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.moment_form import MomentForm
-from lightning_dpgen.data.tables.numeric import scale_of
 from lightning_dpgen.data.tables.reading import COMMENTED, UNNAMED, read_open_columns, read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_draft import draft_of_file, draft_text
@@ -84,7 +84,7 @@ def test_a_draft_proposes_how_a_table_is_written(tmp_path, charset):
         fields[name] |= {"low": low, "high": high}
     fields["Gewicht"]["missing"] = True
     fields["Stadt"]["values"] = ["Köln", "München"]
-    schema = TableSchema.of([column_of(name, found) for name, found in fields.items()], about).completed(5)
+    schema = TableSchema([column_of(name, found) for name, found in fields.items()], **about).completed(5)
     assert len(read_table(tmp_path / "a.csv", schema).encoded) == 3
 
 
@@ -127,7 +127,7 @@ def test_numbers_are_drafted_as_they_are_written(tmp_path, case):
     bounds = {"category": {"values": ["01067", "99999"]}}.get(expected["type"], {"low": 0, "high": 99999, "bins": 5})
     column = column_of("x", expected | bounds | {"missing": True})
     money = column_of("money", {**fields["money"], "low": 0, "high": 5000, "bins": 5})
-    assert len(read_table(tmp_path / "a.csv", TableSchema.of([column, money], about)).encoded) == 2 + ("\n\n" in texts)
+    assert len(read_table(tmp_path / "a.csv", TableSchema([column, money], **about)).encoded) == 2 + ("\n\n" in texts)
 
 
 DATE, DATETIME, TIME = ({"type": kind} for kind in ("date", "datetime", "time"))
@@ -219,7 +219,7 @@ def test_words_numbers_and_moments_are_drafted_as_they_are_spelled(tmp_path, cas
         column_of("x", fields | WIDE.get(expected["type"], values)),
         column_of("o", {"type": "category", "values": ["o"]}),
     ]
-    schema = TableSchema.of(columns, about)
+    schema = TableSchema(columns, **about)
     assert parse_schema(schema_text(schema)) == schema
     (tmp_path / "b.csv").write_text(written := _written(tmp_path / "a.csv", schema))
     again = texts.lower() if case == "mixed capitals" else texts
@@ -260,7 +260,7 @@ def test_a_draft_asks_whether_numbers_are_moments(tmp_path):
         kind = "time" if form == "%-H%M" else "datetime"
         numbers = next(table_source(tmp_path / "a.csv", _ANY).batches([draft.name])).column(0)
         read = MomentForm(form, kind).of_numbers(numbers.cast(pa.int64()))
-        assert MomentForm(form, kind).fits(read).all() and scale_of(kind, resolution="second").ticks(
+        assert MomentForm(form, kind).fits(read).all() and MOMENTS[kind].ticks(
             MomentForm(form, kind).read(read)
         ).tolist() == _seconds(draft.name)
 
@@ -292,7 +292,7 @@ def test_lines_that_are_no_records_are_drafted_and_left_out(tmp_path, case, char
     drafts, about = draft_of_file(tmp_path / "a.csv")
     columns = [column_of(draft.name, draft.fields | WIDE[draft.fields["type"]]) for draft in drafts if draft.name]
     assert [column.type for column in columns] == ["date", "integer"]
-    schema = TableSchema.of(columns, about | {"charset": charset})
+    schema = TableSchema(columns, **about | {"charset": charset})
     assert parse_schema(schema_text(schema)) == schema
     nameless = {UNNAMED: 1} if any(not draft.name for draft in drafts) else {}
     counted = read_table(tmp_path / "a.csv", schema.completed(3)).counted
@@ -457,7 +457,7 @@ REFUSED = {
     "columns: {a: {type: date, low: 2020-01-01, high: 2021-01-01, format: '%d.%m.%Y %H'}}": "format: .*%Y %m %d, each on",
     "columns: {a: {type: integer, low: 0, high: 1, format: '%d'}}": "format: expected only with type: date",
     "columns: {a: {type: datetime, low: 2020-01-01, high: 2021-01-01, zone: Mars}}": "zone: 'Mars': expected the name of",
-    "columns: {a: {type: date, low: 2020-01-01, high: 2021-01-01, zone: UTC}}": "zone: 'UTC': expected",
+    "columns: {a: {type: date, low: 2020-01-01, high: 2021-01-01, zone: UTC}}": "zone: expected only with type: datetime",
     "columns: {a: {type: boolean, words: [ja, JA]}}": "words: .* expected two words that differ",
     "columns: {a: {type: boolean, words: ja}}": "words: 'ja': expected the two words",
     "columns: {a: {type: category, values: [a, b], words: [ja, nein]}}": "words: expected only with type: boolean",

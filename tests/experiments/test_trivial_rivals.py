@@ -12,7 +12,7 @@ from trivial_rivals import RADIUS, class_means, naive_bayes
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 
 N = 4000

@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 
 from lightning_dpgen import api
+from lightning_dpgen.data.declarations import range_of
 from lightning_dpgen.runs.table import decay_line
 from lightning_dpgen.specs.compose import conf_dir
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.reference import listed, reference
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
 from lightning_dpgen.specs.settings import read_settings
-from lightning_dpgen.specs.spec import Spec, names_of, range_of, variants
+from lightning_dpgen.specs.spec import Spec, names_of, variants
 from lightning_dpgen.specs.usage_error import UsageError
 
 PAGE = Path(__file__).parents[2] / "docs/reference/settings.md"

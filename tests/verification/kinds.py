@@ -2,7 +2,7 @@
 
 import json
 
-from lightning_dpgen.data.tables.open_columns import VALUES
+from lightning_dpgen.data.tables.description import VALUES
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.calibration import PLANNER

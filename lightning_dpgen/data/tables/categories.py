@@ -4,83 +4,158 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from lightning_dpgen.data.names import one_of
 from lightning_dpgen.data.numbers import are_numbers, texts_of
 from lightning_dpgen.data.tables.arrays import Misfit, how_to_correct, shown, wrong_type
-from lightning_dpgen.data.tables.column import BadSchema, Beyond, Modelled, is_text, shortened
+from lightning_dpgen.data.tables.column import BadSchema, Beyond, Key, Modelled, is_text, shortened
+from lightning_dpgen.data.tables.description import (
+    KEYS,
+    PRIVATE,
+    Listed,
+    ModelledDescription,
+    Text,
+    key,
+    refuse,
+    refuse_twice,
+)
 from lightning_dpgen.data.tables.likely_keys import likely_advice
 from lightning_dpgen.data.tables.scales import Integers
 from lightning_dpgen.data.value_grid import ValueGrid
 
 _TRUTH = {False: ("false", "f", "no", "n", "0"), True: ("true", "t", "yes", "y", "1")}
-_LARGEST = 2**53
 # Values of a category from which on rare ones are learned together by default.
 MANY = 1000
 # The word for values that a column does not have.
 NOT_LISTED = "not listed"
+_LISTED = "a list of texts, of whole numbers, or of true and false"
+_KINDS = {str: "texts", int: "whole numbers below 2^53", bool: "true and false"}
+_VALUE = {"type": ["string", "integer", "boolean"]}
+_VALUES = {"anyOf": [{"type": "array", "minItems": 1, "items": _VALUE}, {"const": PRIVATE}]}
+_Count = Annotated[float, Field(ge=-1e15, le=1e15)]
 
 
-@dataclass(frozen=True, kw_only=True)
+def _values(values: Any) -> Any:
+    if values == PRIVATE:
+        return values
+    kind = type(values[0]) if isinstance(values, list | tuple) and values else None
+    if kind not in _KINDS:
+        raise ValueError(_LISTED)
+    for value in values:
+        if type(value) is not kind or (kind is str and not is_text(value)) or (kind is int and abs(value) > 2**53):
+            refuse("values", value, f"only {_KINDS[kind]}, as the first one is; put texts in quotes")
+    refuse_twice("values", values)
+    return tuple(values)
+
+
+class _Words(ModelledDescription):
+    """The keys of both types that may hold true and false."""
+
+    words: Annotated[tuple[Text, Text], Listed] | None = key(
+        None, expected='the two words for false and for true, as in [no, yes], or in quotes ["0", "1"]'
+    )
+    """the texts for false and for true, such as `[no, yes]`, in upper or lower case; text files, workbooks, pages and
+    rules have these texts, and a DataFrame or Parquet file has true and false (default: true, yes, t, y, 1 and their
+    opposites are read, and true and false are written)"""
+
+    def check(self) -> None:
+        super().check()
+        words = self.words
+        if words and (words[0].lower() == words[1].lower() or any(not word or word != word.strip() for word in words)):
+            refuse("words", list(words), "two words that differ in more than capitals, without spaces around them")
+
+
+class CategoryDescription(_Words):
+    holds = "texts or whole numbers from a list"
+    decide = "which values are possible, including rare ones? Rare values may share one (other)"
+
+    type: Literal["category"]
+    values: Annotated[Any, AfterValidator(_values), WithJsonSchema(_VALUES)] = ()
+    """all possible values; `private` has them found with a share of the budget (default: must be given)"""
+    other: Annotated[Any, WithJsonSchema(_VALUE)] = None
+    """the value in this list that stands for unlisted values (`outside: clamp`)"""
+    ignore_case: bool = False
+    """whether upper and lower case are alike in texts that are read; synthetic tables have them as `values` does"""
+    counts: Annotated[tuple[_Count, ...], Listed] = key((), expected="numbers, one for each of the values, such as 12.5")
+    """about how many records have each value, in the order of `values`, if that is public and need not be bought: rare
+    values are then learned together, in groups (default: none: bought with `bins_share` where there are more than
+    1,000 values, else each value is learned by itself)"""
+    counts_noise: float = Field(0.0, ge=0, le=1e15)
+    """the standard deviation of the noise in a count of `counts`"""
+
+    @property
+    def unfinished(self) -> str | None:
+        return KEYS if self.values == PRIVATE else None
+
+    def check(self) -> None:
+        super().check()
+        if self.unfinished:
+            if self.other is not None and not is_text(self.other):
+                raise BadSchema("categories that are found are texts: expected a text, or none", key="other")
+            return
+        if not self.values:
+            refuse("values", self.values, _LISTED)
+        kind = type(self.values[0])
+        if self.words is not None and kind is not bool:
+            raise BadSchema("expected only with type: boolean", key="words")
+        if self.other is not None and (type(self.other) is not kind or self.other not in self.values):
+            refuse("other", self.other, "one of the values")
+        if self.ignore_case:
+            self._check_case(kind)
+        if len(self.counts) not in (0, len(self.values)):
+            refuse("counts", list(self.counts), f"a number for each of {len(self.values):,} values")
+        if self.counts_noise and not self.counts:
+            raise BadSchema("has a meaning only with counts", key="counts_noise")
+
+    def _check_case(self, kind: type) -> None:
+        if kind is not str:
+            refuse("ignore_case", self.ignore_case, "true or false, of values that are texts")
+        first: dict[str, str] = {}
+        for value, low in zip(self.values, pc.utf8_lower(list(self.values)).to_pylist(), strict=True):
+            if first.setdefault(low, value) != value:
+                expected = "values that differ in more than upper and lower case, with ignore_case: true"
+                refuse("values", first[low], expected)
+
+    def build(self, name: str) -> Category:
+        return Category(name, self).check_missing_values()
+
+
+class BooleanDescription(_Words):
+    holds = "true and false"
+    decide = "may it be missing?"
+    values: ClassVar = (False, True)
+
+    type: Literal["boolean"]
+
+    def build(self, name: str) -> Category:
+        return Category(name, self).check_missing_values()
+
+
+@dataclass(frozen=True)
 class Category(Modelled):
-    """One of a list of values that is public.
+    """One of a list of values that is public: texts, whole numbers, or true and false.
 
-    Args:
-        values: all values there can be: different texts, whole numbers, or true and false. A synthetic table has them as
-            string, int64 or bool.
-        words: the texts for false and for true in files, where there are no other values; None for any of the usual ones.
-        other: the one of them that stands for unlisted values when these are clamped; None if none does.
-        ignore_case: whether texts are read in upper and lower case alike; synthetic tables have them as they are listed.
-        counts: about how many records have each value, in their order: found privately (`find_values`) or public. With
-            them rare values are learned together (`Grouped`); empty to learn each by itself.
-        counts_noise: the standard deviation of the noise in a count.
+    A synthetic table has them as string, int64 or bool. With counts, which are found privately (`find_values`) or public,
+    rare values are learned together (`Grouped`).
 
     Example:
-        >>> column = Category(name="city", values=("Oslo", "Rome", "elsewhere"), other="elsewhere")
+        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> city = {"type": "category", "values": ["Oslo", "Rome", "elsewhere"], "other": "elsewhere"}
         >>> counted = Counter()
-        >>> column.encode(pa.array(["Rome", "Bonn"]), True, counted)[0].tolist(), dict(counted)
+        >>> column_of("city", city).encode(pa.array(["Rome", "Bonn"]), True, counted)[0].tolist(), dict(counted)
         ([1, 2], {'city: not listed': 1})
     """
 
-    values: tuple[str, ...] | tuple[int, ...] | tuple[bool, ...] = ()
-    other: str | int | bool | None = None
-    words: tuple[str, str] | None = None
-    ignore_case: bool = False
-    counts: tuple[float, ...] = ()
-    counts_noise: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        values, kind = self.values, None
-        if isinstance(values, list | tuple) and values:
-            values, kind = tuple(values), type(values[0])
-        if kind not in (str, int, bool):
-            self.refuse("values", values, "a list of texts, of whole numbers, or of true and false")
-        for value in values:
-            if type(value) is not kind or (kind is str and not is_text(value)) or (kind is int and abs(value) > _LARGEST):
-                self.refuse("values", value, f"only {_KINDS[kind]}, as the first one is; put texts in quotes")
-        self.refuse_twice("values", values)
-        object.__setattr__(self, "values", values)
-        if self.words is not None:
-            self._check_words(kind)
-        self._check_case(kind)
-        self._check_counts()
-        if self.other is not None and (type(self.other) is not kind or self.other not in values):
-            self.refuse("other", self.other, "one of the values")
-        for text in self.missing_values if self.missing else ():
-            try:
-                found = self._codes(pa.array([text]))[0]
-            except Misfit:
-                continue
-            if found >= 0:
-                self.refuse("missing_values", text, "no text that is also one of the values")
+    values, other, words, ignore_case = Key(), Key(), Key(), Key()
+    counts, counts_noise = Key(), Key()
 
     @property
     def kind(self) -> type:
@@ -94,20 +169,6 @@ class Category(Modelled):
     @property
     def arrow(self) -> pa.DataType:
         return {str: pa.string(), int: pa.int64(), bool: pa.bool_()}[self.kind]
-
-    def fields(self) -> dict[str, Any]:
-        what: dict[str, Any] = {"type": "category", "values": list(self.values)}
-        if self.values == (False, True) and self.kind is bool and self.other is None:
-            what = {"type": "boolean"}
-        if self.other is not None:
-            what["other"] = self.other
-        if self.words is not None:
-            what["words"] = list(self.words)
-        if self.ignore_case:
-            what["ignore_case"] = True
-        if self.counts:
-            what |= {"counts": list(self.counts), "counts_noise": self.counts_noise}
-        return what | self.common_fields()
 
     @property
     def present_names(self) -> list[str]:
@@ -131,7 +192,7 @@ class Category(Modelled):
 
     def with_counts(self, counts: Sequence[float], noise: float) -> Category:
         """Return the same with the counts that `find_values` has found on `grid`."""
-        return replace(self, counts=tuple(counts), counts_noise=noise)
+        return self.changed(counts=tuple(counts), counts_noise=noise)
 
     def readable(self, values: pa.Array) -> pa.Array:
         values = super().readable(values)
@@ -162,6 +223,9 @@ class Category(Modelled):
     @property
     def ranges(self) -> list[tuple[int | float, int | float]]:
         return [(code, code) for code in range(self.present)]
+
+    def takes(self, text: pa.Array) -> bool:
+        return bool(self._codes(text)[0] >= 0)
 
     def takes_empty(self) -> bool:
         return self.kind is str and "" in self.values
@@ -198,7 +262,8 @@ class Category(Modelled):
         """Return what a schema may declare so that an unlisted value is one of those that are listed.
 
         Example:
-            >>> Category(name="city", values=("Oslo", "Rome")).likely_cures("OSLO")
+            >>> from lightning_dpgen.data.tables.descriptions import column_of
+            >>> column_of("city", {"type": "category", "values": ["Oslo", "Rome"]}).likely_cures("OSLO")
             ["declare ignore_case: true if 'OSLO' is 'Oslo'"]
         """
         if self.kind is not str or not isinstance(value, str):
@@ -224,38 +289,6 @@ class Category(Modelled):
     def _choices(self) -> pa.Array:
         return pa.array([*self.values, None], self.arrow)
 
-    def _check_counts(self) -> None:
-        counts, most = self.counts, 1e15
-        if not isinstance(counts, list | tuple) or len(counts) not in (0, len(self.values)):
-            self.refuse("counts", counts, f"a number for each of {len(self.values):,} values")
-        for count in counts:
-            if type(count) not in (int, float) or not abs(count) <= most:
-                self.refuse("counts", count, "a number, such as 12.5")
-        if type(self.counts_noise) not in (int, float) or not 0.0 <= self.counts_noise <= most:
-            self.refuse("counts_noise", self.counts_noise, "a number, 0 or more")
-        if self.counts_noise and not counts:
-            raise BadSchema("has a meaning only with counts", self.name, "counts_noise")
-        object.__setattr__(self, "counts", tuple(map(float, counts)))
-        object.__setattr__(self, "counts_noise", float(self.counts_noise))
-
-    def _check_words(self, kind: type) -> None:
-        words = self.words
-        if kind is not bool:
-            raise BadSchema("expected only with type: boolean", self.name, "words")
-        if not isinstance(words, list | tuple) or len(words) != 2 or not all(is_text(word) and word for word in words):
-            self.refuse("words", words, 'the two words for false and for true, as in [no, yes], or in quotes ["0", "1"]')
-        if words[0].lower() == words[1].lower() or any(word != word.strip() for word in words):
-            self.refuse("words", words, "two words that differ in more than capitals, without spaces around them")
-        object.__setattr__(self, "words", tuple(words))
-
-    def _check_case(self, kind: type) -> None:
-        if type(self.ignore_case) is not bool or (self.ignore_case and kind is not str):
-            self.refuse("ignore_case", self.ignore_case, "true or false, of values that are texts")
-        lowered = self._lowered.to_pylist() if self.ignore_case else []
-        if len(set(lowered)) < len(lowered):
-            twice = next(value for value, low in zip(self.values, lowered, strict=True) if lowered.count(low) > 1)
-            self.refuse("values", twice, "values that differ in more than upper and lower case, with ignore_case: true")
-
     @cached_property
     def _lowered(self) -> pa.Array:
         return pc.utf8_lower(self._choices[:-1])
@@ -273,9 +306,6 @@ class Category(Modelled):
         else:
             found = pc.index_in(_truths(values, self.words), self._choices[:-1])
         return found.fill_null(-1).to_numpy().astype(np.int64)
-
-
-_KINDS = {str: "texts", int: "whole numbers below 2^53", bool: "true and false"}
 
 
 def _truths(values: pa.Array, declared: tuple[str, str] | None = None) -> pa.Array:

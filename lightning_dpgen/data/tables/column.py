@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.numbers import are_numbers, floats_of
-from lightning_dpgen.data.reading import CLAMP, OUTSIDE
+from lightning_dpgen.data.reading import CLAMP
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 
-# The longest name of a column, and the longest key that a message quotes.
-_LONGEST_NAME, _LONGEST_KEY = 1000, 100
+if TYPE_CHECKING:
+    from lightning_dpgen.data.tables.description import ColumnDescription
+
+# The longest key that a message quotes.
+_LONGEST_KEY = 100
 
 
 class BadSchema(ValueError):
@@ -45,37 +47,44 @@ class BadParts(BadSchema):
         self.whole, self.parts = key, parts
 
 
-@dataclass(frozen=True, kw_only=True)
+class Key:
+    """An attribute that is what the description declares under the same name; None where it has no such key."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, described: Any, owner: type | None = None) -> Any:
+        return self if described is None else getattr(described.declared, self._name, None)
+
+
+@dataclass(frozen=True)
 class Column(ABC):
-    """A column, and all that may be declared of any; BadSchema is raised if that makes no sense."""
+    """A column by its name and its finished description, which is checked."""
 
     name: str
-    description: str = ""
+    declared: ColumnDescription
 
-    def __post_init__(self) -> None:
-        if not is_text(self.name) or not 0 < len(self.name) <= _LONGEST_NAME:
-            raise BadSchema(f"expected text of 1 to {_LONGEST_NAME} characters", self.name, "name")
-        if not is_text(self.description):
-            self.refuse("description", self.description, "text")
+    description = Key()
 
     @property
     @abstractmethod
     def arrow(self) -> pa.DataType | None:
         """The type in a synthetic table; None if it is not in there."""
 
-    @abstractmethod
-    def fields(self) -> dict[str, Any]:
-        """Return all that is declared beside the name, as JSON and YAML hold it."""
+    def changed(self, **keys: Any) -> Column:
+        """Return the column with other values of some keys of its description.
 
-    def refuse(self, key: str, value: Any, expected: str) -> None:
-        """Raise BadSchema for what is declared under a key."""
-        raise BadSchema(f"{shortened(value)}: expected {expected}", self.name, key)
+        Raises:
+            BadSchema: if these make no sense.
+        """
+        try:
+            return self.declared.changed(**keys).build(self.name)
+        except BadSchema as error:
+            raise BadSchema(error.problem, self.name, error.key) from None
 
-    def refuse_twice(self, key: str, values: Iterable[Any]) -> None:
-        """Raise BadSchema for the first of the values under a key that is there twice."""
-        for value, count in Counter(values).items():
-            if count > 1:
-                self.refuse(key, value, f"each value once, and it is there {'twice' if count == 2 else f'{count} times'}")
+    def with_bins(self, bins: int) -> Column:
+        """Return the column with this many bins, where it is cut into bins whose number is not declared."""
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,36 +102,27 @@ class Beyond:
     becomes: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Modelled(Column):
     """A column that is learned: a group of `choices`, a unit if it is `scaled`, or both.
 
-    Args:
-        missing: whether values may be missing, which is a choice of its own, the last one.
-        missing_values: texts that say so in a file of text, and in columns of text.
-        outside: ``refuse`` or ``clamp`` values outside of what is declared; None where the reader says it.
+    A missing value is a choice of its own, the last one.
     """
 
-    missing: bool = False
-    missing_values: tuple[str, ...] = ("",)
-    outside: str | None = None
+    missing, missing_values, outside = Key(), Key(), Key()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if type(self.missing) is not bool:
-            self.refuse("missing", self.missing, "true or false")
-        texts = self.missing_values
-        if isinstance(texts, list | tuple):
-            # Most people write a code such as -9 without quotes.
-            texts = tuple(str(text) if type(text) is int else text for text in texts)
-        if not isinstance(texts, tuple) or not all(map(is_text, texts)) or not texts:
-            self.refuse("missing_values", self.missing_values, "a list of different texts, such as ['', '?']")
-        self.refuse_twice("missing_values", texts)
-        object.__setattr__(self, "missing_values", texts)
-        if texts != ("",) and not self.missing:
-            raise BadSchema("has a meaning only with missing: true", self.name, "missing_values")
-        if self.outside is not None and self.outside not in OUTSIDE:
-            self.refuse("outside", self.outside, f"one of {', '.join(OUTSIDE)}")
+    def check_missing_values(self) -> Self:
+        """Return the column, if no text stands for a missing value and for another one.
+
+        Raises:
+            BadSchema: naming the text.
+        """
+        for text in self.missing_values if self.missing else ():
+            with suppress(Misfit):
+                if self.takes(pa.array([text])):
+                    expected = "no text that is also one of the values"
+                    raise BadSchema(f"{shortened(text)}: expected {expected}", self.name, "missing_values")
+        return self
 
     def clamps(self, outside: str) -> bool:
         """Tell whether values outside of what is declared are moved, where a reader refuses or clamps by default."""
@@ -181,7 +181,7 @@ class Modelled(Column):
             Misfit: naming the first value that does not fit.
         """
         values = self.readable(values)
-        absent = self._absent(values)
+        absent = self.absent(values)
         if not absent.any():
             return self.encode_present(values, clamp, counted)
         rows = np.flatnonzero(~absent)
@@ -206,7 +206,7 @@ class Modelled(Column):
         those of `encode`.
         """
         values = self.readable(values)
-        absent = self._absent(values)
+        absent = self.absent(values)
         rows = np.flatnonzero(~absent)
         present = values.filter(pa.array(~absent)) if len(rows) else pa.array([], pa.string())
         try:
@@ -258,13 +258,6 @@ class Modelled(Column):
         """The names of all its choices."""
         return self.present_names + ["missing"] * self.missing
 
-    def common_fields(self) -> dict[str, Any]:
-        """Return what `fields` says of missing values and of others outside of what is declared, and the description."""
-        fields: dict[str, Any] = {"missing": True} if self.missing else {}
-        if self.missing_values != ("",):
-            fields["missing_values"] = list(self.missing_values)
-        return fields | {key: value for key in ("outside", "description") if (value := getattr(self, key))}
-
     def is_missing(self, values: pa.Array) -> np.ndarray:
         """Mark missing values (n,); NaN is no value either, and no text of a file is NaN here."""
         absent = pc.is_null(values, nan_is_null=True)
@@ -276,7 +269,7 @@ class Modelled(Column):
             absent = pc.or_(absent, pa.array(np.isin(floats_of(values), codes)))
         return absent.to_numpy(zero_copy_only=False)
 
-    def _absent(self, values: pa.Array) -> np.ndarray:
+    def absent(self, values: pa.Array) -> np.ndarray:
         """Mark missing values (n,), where there may be any."""
         absent = self.is_missing(values)
         if absent.any() and not self.missing:
@@ -291,6 +284,14 @@ class Modelled(Column):
             with suppress(ValueError):
                 numbers.append(float(text))
         return numbers
+
+    @abstractmethod
+    def takes(self, text: pa.Array) -> bool:
+        """Tell whether a text (1,) is one of the values, missing ones aside.
+
+        Raises:
+            Misfit: if it cannot be read as any.
+        """
 
     def takes_empty(self) -> bool:
         """Tell whether the empty text is a value."""

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.open_columns import KEYS, Open
 
 OBJECT, CATEGORY, ORDERED = "object", "category", "ordered category"
 # The end of the names of types of pandas that hold arrays of Arrow.
@@ -40,9 +39,6 @@ _NULLABLE |= {"Float32": "float32", "Float64": "float64", "boolean": "bool"}
 _DECIMAL = "decimal128"
 # Moments in nanoseconds reach from 1677 to 2262; these years are whole.
 _NANOSECONDS = (-293 * 365 * 86400, 292 * 365 * 86400)
-# Bounds of what is found privately: any.
-_ANY = {"integer": (-(2**53), 2**53), "number": (-1e100, 1e100)}
-_EVER = (-(2**40), 2**40)
 
 
 def name_of(kind: Any) -> str | None:
@@ -97,11 +93,11 @@ def named_types(kinds: Mapping[str, Any], columns: Mapping[str, Modelled]) -> di
         columns: as the schema declares them.
 
     Example:
-        >>> from lightning_dpgen.data.tables.columns import column_of
+        >>> from lightning_dpgen.data.tables.descriptions import column_of
         >>> age = column_of("age", {"type": "integer", "low": 0, "high": 99})
         >>> named_types({"age": np.dtype("int8")}, {"age": age})
         {'age': 'int8'}
-        >>> named_types({"age": np.dtype("int8")}, {"age": column_of("age", age.fields() | {"missing": True})})
+        >>> named_types({"age": np.dtype("int8")}, {"age": column_of("age", age.declared.dump() | {"missing": True})})
         {'age': 'float64'}
     """
     found = {}
@@ -148,7 +144,7 @@ def _without_values(name: str | None, column: Modelled, *, is_file: bool) -> str
 
 def _is_always_parsed(column: Modelled) -> bool:
     """Tell whether a program that parses days reads each that the schema allows: else one would leave all as texts."""
-    is_iso = column.fields().get("format") is None and set(column.missing_values) <= {""}
+    is_iso = getattr(column.declared, "format", None) is None and set(column.missing_values) <= {""}
     return is_iso and holds("datetime64[ns]", column)
 
 
@@ -156,8 +152,6 @@ def _kind_of(column: Modelled) -> str:
     """Return integer, number, boolean, text, date, datetime or time."""
     if isinstance(column, Category):
         return {bool: "boolean", str: "text"}.get(column.kind, "integer")
-    if isinstance(column, Open):
-        return "text" if column.find == KEYS else column.described["type"]
     assert isinstance(column, Numeric)
     return column.type
 
@@ -177,7 +171,7 @@ def holds(name: str, column: Modelled) -> bool:
     """Tell whether a type holds every value that a column may have.
 
     Example:
-        >>> from lightning_dpgen.data.tables.columns import column_of
+        >>> from lightning_dpgen.data.tables.descriptions import column_of
         >>> age = column_of("age", {"type": "integer", "low": 0, "high": 300})
         >>> holds("int8", age), holds("int16", age), holds("category", age)
         (False, True, False)
@@ -189,16 +183,17 @@ def holds(name: str, column: Modelled) -> bool:
         return False
     if base == OBJECT:
         return True
-    if isinstance(column, Category) or (isinstance(column, Open) and column.find == KEYS):
-        kind = column.kind if isinstance(column, Category) else str
+    if isinstance(column, Category):
+        kind = column.kind
         if base in (CATEGORY, ORDERED):
             return True
         if kind is str:
             return base in _TEXTS
-        values = [int(value) for value in column.values] if isinstance(column, Category) else []
+        values = [int(value) for value in column.values]
         return (base == "bool" and kind is bool) or _holds_whole(base, min(values), max(values))
-    kind = column.type if isinstance(column, Numeric) else column.described["type"] if isinstance(column, Open) else None
-    low, high = _ends(column, kind)
+    assert isinstance(column, Numeric)
+    kind = column.type
+    low, high = _ends(column)
     if kind == "integer":
         return _holds_whole(base, low, high)
     if kind == "number":
@@ -213,9 +208,7 @@ def holds(name: str, column: Modelled) -> bool:
     )
 
 
-def _ends(column: Modelled, kind: str | None) -> tuple[int | float, int | float]:
-    if not isinstance(column, Numeric):
-        return _ANY.get(kind or "", _EVER)
+def _ends(column: Numeric) -> tuple[int | float, int | float]:
     ticks = [*column.limits, *column.special_ticks.tolist()]
     return min(ticks), max(ticks)
 
@@ -227,17 +220,17 @@ def _holds_whole(base: str, low: int | float, high: int | float) -> bool:
     return base in _FLOATS and -_FLOATS[base][1] <= low and high <= _FLOATS[base][1]
 
 
-def _holds_numbers(base: str, column: Modelled, low: int | float, high: int | float) -> bool:
-    unit = column.scale.unit if isinstance(column, Numeric | Open) else 1
+def _holds_numbers(base: str, column: Numeric, low: int | float, high: int | float) -> bool:
+    unit = column.scale.unit
     if base in _FLOATS:
         return max(-low, high) / unit <= float(np.finfo(base).max)
     # A float64 has no more digits than these.
-    return base == _DECIMAL and bool(getattr(column, "decimals", None)) and max(-low, high) < 2**53
+    return base == _DECIMAL and bool(column.decimals) and max(-low, high) < 2**53
 
 
-def _seconds_of(column: Modelled) -> int:
+def _seconds_of(column: Numeric) -> int:
     """Return the seconds of a tick of dates or moments."""
-    return 86400 // column.scale.unit if isinstance(column, Numeric | Open) else 86400
+    return 86400 // column.scale.unit
 
 
 def in_arrow(name: str, column: Modelled, values: pa.Array) -> pa.Array:
@@ -268,7 +261,7 @@ def _rounded_within(values: pa.Array, column: Numeric, kind: pa.DataType) -> pa.
     """Return numbers as floats, none of which is rounded beyond the bounds."""
     if kind == pa.float64():
         return values
-    low, high = (tick / column.scale.unit for tick in _ends(column, column.type))
+    low, high = (tick / column.scale.unit for tick in _ends(column))
     least, most = np.float32(low), np.float32(high)
     least = np.nextafter(least, np.float32(np.inf)) if least < low else least
     most = np.nextafter(most, np.float32(-np.inf)) if most > high else most

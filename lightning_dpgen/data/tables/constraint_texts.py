@@ -22,8 +22,9 @@ from lightning_dpgen.data.tables.constraints import (
     Sum,
     Term,
 )
+from lightning_dpgen.data.tables.description import BOUNDS
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.open_columns import BOUNDS, Open
+from lightning_dpgen.data.tables.search import Search
 from lightning_dpgen.data.tables.value_set import all_values, value_set, values_of
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
@@ -49,13 +50,13 @@ _FORMS = (
 )
 
 
-def most_constraints(columns: Mapping[str, Modelled]) -> int:
+def most_constraints(columns: Mapping[str, Modelled | Search]) -> int:
     """Return how many constraints a schema with these columns may have."""
     names = sum(len(column.values) if isinstance(column, Category) else 1 for column in columns.values())
     return min(_MOST, _MOST_NAMES // max(1, names))
 
 
-def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled], key: str) -> list[Constraint]:
+def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled | Search], key: str) -> list[Constraint]:
     """Return the constraints that a schema declares, in an order in which derived columns can be computed.
 
     Args:
@@ -67,7 +68,8 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled], 
         BadSchema: for anything else than a list, or constraints of which two determine one column, or in a circle.
 
     Example:
-        >>> columns = {name: Numeric(name=name, type="integer", low=0, high=9) for name in ("a", "b", "c")}
+        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> columns = {name: column_of(name, {"type": "integer", "low": 0, "high": 9}) for name in ("a", "b", "c")}
         >>> [constraint.derives for constraint in parse_constraints(["a <= b", "c = a + b"], columns, "constraints")]
         ['c', None]
     """
@@ -99,7 +101,7 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled], 
     return [derived[name] for name in order] + [constraint for constraint in found if constraint.derives is None]
 
 
-def _parsed(one: Any, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Constraint:
+def _parsed(one: Any, columns: Mapping[str, Modelled | Search], pattern: re.Pattern) -> Constraint:
     if isinstance(one, dict):
         if set(one) == {"column", "of", "mapping"}:
             return _function(one, columns)
@@ -128,7 +130,7 @@ def _parsed(one: Any, columns: Mapping[str, Modelled], pattern: re.Pattern) -> C
     return statement
 
 
-def _statement(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Constraint:
+def _statement(text: str, columns: Mapping[str, Modelled | Search], pattern: re.Pattern) -> Constraint:
     """Return a comparison of columns, or a condition on one."""
     comparison = _comparison(text, columns, pattern)
     if comparison is not None:
@@ -141,12 +143,12 @@ def _statement(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) 
         raise ValueError(_fault_of_sum(text, columns) or str(error)) from None
 
 
-def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
+def _fault_of_sum(text: str, columns: Mapping[str, Modelled | Search]) -> str | None:
     """Return what is wrong with a text that was meant as a comparison of sums; None where nothing tells."""
     for sign, right in _MISTAKEN.items():
         if cut_outside(text, sign)[0].strip() in columns and len(cut_outside(text, sign)) > 1:
             return f"{sign} is no sign here: expected {right}"
-    numbers = [name for name, column in columns.items() if isinstance(column, Numeric | Open)]
+    numbers = [name for name, column in columns.items() if isinstance(column, Numeric | Search)]
     sides = _SIGN.split(text.strip().replace("!=", "="))
     if len(sides) == 3 and {sides[0], sides[2]} <= columns.keys() and not {sides[0], sides[2]} <= {*numbers}:
         left, right = (listed([side]) for side in (sides[0], sides[2]))
@@ -169,7 +171,7 @@ def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
         terms = [term for term in _TERM.split(side) if term and not _NUMBER.fullmatch(term)]
         for term in terms:
             if term in columns:
-                if len(terms) > 1 and not isinstance(columns[term], Numeric | Open):
+                if len(terms) > 1 and not isinstance(columns[term], Numeric | Search):
                     return f"column {shortened(term)} holds no numbers, and sums are of numbers"
                 continue
             if is_in_quotes(term) and term[1:-1] in columns:
@@ -183,7 +185,7 @@ def _fault_of_sum(text: str, columns: Mapping[str, Modelled]) -> str | None:
     return None
 
 
-def _comparison(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Comparison | None:
+def _comparison(text: str, columns: Mapping[str, Modelled | Search], pattern: re.Pattern) -> Comparison | None:
     """Return a comparison of sums; None for any other text."""
     sides = _SIGN.split(text.strip())
     if len(sides) != 3:
@@ -238,15 +240,16 @@ def _computed(text: str, left: Sum, right: Sum) -> tuple[Sum, Sum]:
     return Sum((first, *rest), left.constant), right
 
 
-def _pattern(columns: Mapping[str, Modelled]) -> re.Pattern:
+def _pattern(columns: Mapping[str, Modelled | Search]) -> re.Pattern:
     """Return the pattern of a factor: the name of a column of numbers, or a number."""
-    names = sorted((name for name, column in columns.items() if isinstance(column, Numeric | Open)), key=len, reverse=True)
+    numbers = [name for name, column in columns.items() if isinstance(column, Numeric | Search)]
+    names = sorted(numbers, key=len, reverse=True)
     quoted = [re.escape("`" + name.replace("`", "``") + "`") for name in names]
     forms = "|".join(quoted + [re.escape(name) for name in names] or [r"(?!)"])
     return re.compile(rf"\s*(?:({forms})(?![\w`])|(\d{{1,15}}(?:\.\d{{1,15}})?)(?!\w))\s*")
 
 
-def _sum(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Sum | None:
+def _sum(text: str, columns: Mapping[str, Modelled | Search], pattern: re.Pattern) -> Sum | None:
     """Return a sum of numbers and of products and quotients of columns and numbers; None for any other text."""
     parts, constant, place = [], 0.0, 0
     while place < len(text):
@@ -266,7 +269,7 @@ def _sum(text: str, columns: Mapping[str, Modelled], pattern: re.Pattern) -> Sum
     return Sum(tuple(parts), constant) if place else None
 
 
-def _term(text: str, place: int, columns: Mapping[str, Modelled], pattern: re.Pattern) -> tuple[Term, int] | None:
+def _term(text: str, place: int, columns: Mapping[str, Modelled | Search], pattern: re.Pattern) -> tuple[Term, int] | None:
     """Return the product or quotient that begins at a place, and where it ends; None where none does."""
     factor, operator = 1.0, "*"
     sides: dict[str, list[Any]] = {"*": [], "/": []}
@@ -291,7 +294,7 @@ def _term(text: str, place: int, columns: Mapping[str, Modelled], pattern: re.Pa
     return Term(factor, tuple(sides["*"]), tuple(sides["/"])), place
 
 
-def _function(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Function:
+def _function(fields: Mapping[str, Any], columns: Mapping[str, Modelled | Search]) -> Function:
     column, of = _known(fields["column"], columns), _known(fields["of"], columns)
     mapping = fields["mapping"]
     if column is of or not isinstance(mapping, dict) or not mapping:
@@ -311,7 +314,7 @@ def _function(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Fun
     return Function(text, column, of, keys, tuple(pairs[key] for key in keys), missing)
 
 
-def _allowed(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Allowed:
+def _allowed(fields: Mapping[str, Any], columns: Mapping[str, Modelled | Search]) -> Allowed:
     names, combinations = fields["columns"], fields["allowed"]
     if not isinstance(names, list) or len(names) < 2 or not isinstance(combinations, list) or not combinations:
         raise ValueError("expected at least two columns, and the list of their allowed combinations")
@@ -326,11 +329,11 @@ def _allowed(fields: Mapping[str, Any], columns: Mapping[str, Modelled]) -> Allo
     return Allowed(text, of, tuple(zip(*found, strict=True)))
 
 
-def _known(name: Any, columns: Mapping[str, Modelled]) -> Any:
+def _known(name: Any, columns: Mapping[str, Modelled | Search]) -> Any:
     if not isinstance(name, str) or name not in columns:
         near = suggest(name, columns) if isinstance(name, str) else ""
         raise ValueError(f"column {shortened(name)}: expected one that is read: {listed(columns)}{near}")
-    if isinstance(columns[name], Open):
+    if isinstance(columns[name], Search):
         known = "bounds" if columns[name].find == BOUNDS else "values"
         raise ValueError(f"{name!r} is to be found privately: declare its {known}, which a constraint takes for public")
     return columns[name]

@@ -169,6 +169,10 @@ class Times(Scale):
         return pa.array((ticks * RESOLUTIONS[self.resolution]).astype(np.int32), mask=absent).view(self.arrow)
 
 
+# The scales of types by their names, in seconds where they have any.
+MOMENTS: dict[str, Scale] = {"date": Dates(), "datetime": Datetimes("second"), "time": Times("second")}
+
+
 def is_zone(name: Any) -> bool:
     """Tell whether there is a time zone of this name.
 

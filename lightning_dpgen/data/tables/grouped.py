@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ MOST_COMMON, GROUPS = 1000, 16
 MOST_KINDS = 100
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Grouped(Modelled):
     """A column of categories whose noisy counts are known, with a choice for each common value and for groups of others.
 
@@ -36,8 +35,9 @@ class Grouped(Modelled):
         kinds: (values,) whole numbers; public. None where all values are of one kind.
 
     Example:
-        >>> city = Category(name="city", values=("a", "b", "c", "d"), counts=(2.0, 90.0, 1.0, -3.0), counts_noise=2.0)
-        >>> column = Grouped.of(city)
+        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> city = {"type": "category", "values": ["a", "b", "c", "d"], "counts": [2, 90, 1, -3], "counts_noise": 2}
+        >>> column = Grouped.of(column_of("city", city))
         >>> column.present, column.encode(pa.array(["b", "a"]), False, Counter())[0].tolist(), column.present_names[0]
         (2, [0, 1], 'b')
     """
@@ -47,8 +47,7 @@ class Grouped(Modelled):
 
     @classmethod
     def of(cls, value: Category, kinds: Sequence[int] | None = None) -> Grouped:
-        about = {key: getattr(value, key) for key in ("name", "description", "missing", "missing_values", "outside")}
-        return cls(value=value, kinds=None if kinds is None else tuple(kinds), **about)
+        return cls(value.name, value.declared, value, None if kinds is None else tuple(kinds))
 
     @cached_property
     def _members(self) -> list[np.ndarray]:
@@ -117,6 +116,9 @@ class Grouped(Modelled):
     def beyond(self, values: pa.Array) -> list[Beyond]:
         return self.value.beyond(values)
 
+    def takes(self, text: pa.Array) -> bool:
+        return self.value.takes(text)
+
     def takes_empty(self) -> bool:
         return self.value.takes_empty()
 
@@ -148,9 +150,6 @@ class Grouped(Modelled):
     @property
     def arrow(self) -> pa.DataType:
         return self.value.arrow
-
-    def fields(self) -> dict[str, Any]:
-        return self.value.fields()
 
 
 def choices_of(column: Modelled, values: ValueSet) -> tuple[set[int], set[int]]:

@@ -13,9 +13,9 @@ from lightning_dpgen.data.names import plain
 from lightning_dpgen.data.numbers import are_numbers
 from lightning_dpgen.data.tables.arrays import Misfit, shown
 from lightning_dpgen.data.tables.column import shortened
+from lightning_dpgen.data.tables.datetimes import MOMENTS
 from lightning_dpgen.data.tables.likely_keys import likely_advice
 from lightning_dpgen.data.tables.moment_form import MomentForm
-from lightning_dpgen.data.tables.numeric import scale_of
 from lightning_dpgen.data.tables.written_form import WrittenForm
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -87,7 +87,7 @@ def read_in_form(column: pa.Array, form: WrittenForm, missing: Sequence[str]) ->
         # A day that there is not, such as the 31st of February, is told as it stands in the file.
         rows = np.flatnonzero(present)
         try:
-            scale_of(form.kind, resolution="second").ticks(read.filter(pa.array(present)))
+            MOMENTS[form.kind].ticks(read.filter(pa.array(present)))
         except Misfit as misfit:
             raise _refusal(form, values, misfit.moved(rows).row) from None
     return pc.if_else(absent, values, read)

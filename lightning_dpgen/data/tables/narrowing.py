@@ -62,8 +62,9 @@ def narrowed(constraints: Sequence[Constraint], columns: Mapping[str, Modelled],
 
     Example:
         >>> from lightning_dpgen.data.tables.constraint_texts import parse_constraints
+        >>> from lightning_dpgen.data.tables.descriptions import column_of
         >>> from lightning_dpgen.data.tables.value_set import all_values
-        >>> columns = {name: Numeric(name=name, type="integer", low=0, high=9) for name in ("a", "b", "c")}
+        >>> columns = {name: column_of(name, {"type": "integer", "low": 0, "high": 9}) for name in ("a", "b", "c")}
         >>> constraints = parse_constraints(["a < b", "b < c"], columns, "constraints")
         >>> left = narrowed(constraints, columns, {name: all_values(column) for name, column in columns.items()})
         >>> [left[name].intervals for name in "abc"]

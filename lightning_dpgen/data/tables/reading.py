@@ -22,9 +22,10 @@ from lightning_dpgen.data.row_sample import SAMPLED, RowSample, SampledRows
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit, plain
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import shortened
+from lightning_dpgen.data.tables.description import KEYS
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.open_columns import KEYS, Open
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.search import Search
 from lightning_dpgen.data.tables.sources import OTHER_SEPARATOR, table_source
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.privacy.nearest_word import nearest, suggest
@@ -157,10 +158,10 @@ def read_open_columns(
 def read_open_rows(
     rows: RowSource, schema: TableSchema, names: Sequence[str] | None = None, *, person: str | None = None
 ) -> tuple[dict[str, np.ndarray | pa.ChunkedArray], list[pa.Array] | None]:
-    """Read of rows what is to be looked at privately: `Open.raw` of open columns, the `ticks` of others.
+    """Read of rows what is to be looked at privately: `Search.raw` of unfinished columns, the `ticks` of others.
 
     Args:
-        names: of the columns; None for those that are open.
+        names: of the columns; None for the unfinished ones.
         person: the column of the owners of rows, if there is one.
 
     Returns:
@@ -169,12 +170,8 @@ def read_open_rows(
     Raises:
         BadRecords: as `read_table`.
     """
-    columns: list[Open | Numeric | Category] = [
-        column
-        for column in schema.modelled
-        if isinstance(column, Open | Numeric | Category)
-        and (isinstance(column, Open) if names is None else column.name in names)
-    ]
+    counted = [column for column in schema.modelled if isinstance(column, Numeric | Category)] if names else []
+    columns = [column for column in (*schema.open, *counted) if names is None or column.name in names]
     parts: dict[str, list] = {column.name: [] for column in columns}
     others = {one.relative_to for name, one in schema.rules.relatives.items() if name in parts}
     persons: list[pa.Array] = []
@@ -182,7 +179,7 @@ def read_open_rows(
         for block in blocks:
             with _placed(rows, block):
                 for column in columns:
-                    read = column.raw if isinstance(column, Open) else column.ticks
+                    read = column.raw if isinstance(column, Search) else column.ticks
                     try:
                         parts[column.name].append(read(schema.learned(column.name, block.rows, True, Counter())))
                     except Misfit as misfit:
@@ -191,7 +188,7 @@ def read_open_rows(
                     persons.append(_owners(block.column(person), person))
     raw = {
         column.name: pa.chunked_array(parts[column.name], pa.string())
-        if isinstance(column, Open) and column.find == KEYS
+        if isinstance(column, Search) and column.find == KEYS
         else np.concatenate([np.empty(0), *parts[column.name]])
         for column in columns
     }

@@ -210,8 +210,9 @@ class _Look:
         n = block.rows.num_rows
         self.rows += n
         read, whole = {}, np.ones(n, bool)
+        unknown = {column.name for column in self.schema.open}
         for column in self.schema.recorded:
-            values, refused = self._of_column(column, block)
+            values, refused = self._of_column(column, block, known=column.name not in unknown)
             whole &= ~refused
             read[column.name] = values
         if self.person is not None:
@@ -243,8 +244,12 @@ class _Look:
         order = {name: place for place, name in enumerate(columns)}
         return sorted(found, key=lambda one: order.get(one.column, len(order)))
 
-    def _of_column(self, column: Modelled, block: Block) -> tuple[pa.Array, np.ndarray]:
-        """Note the faults of a column; return its values as programs write them, and which are refused in any case (n,)."""
+    def _of_column(self, column: Modelled, block: Block, *, known: bool) -> tuple[pa.Array, np.ndarray]:
+        """Note the faults of a column; return its values as programs write them, and which are refused in any case (n,).
+
+        Args:
+            known: whether its bounds and values are.
+        """
         n, form = block.rows.num_rows, self.schema.forms.get(column.name)
         missing = column.missing_values if column.missing else ()
 
@@ -276,7 +281,7 @@ class _Look:
             self._note((column.name, MISSING, "fill it in, or declare missing: true"), absent & ~refused, block)
         there = np.flatnonzero(~absent)
         refused = refused | (absent & (not column.missing))
-        for one in outside:
+        for one in outside if known else ():
             rows = _spread(one.rows, there, n)
             self._note((column.name, one.what, ""), rows, block, written, one.becomes)
             if one.becomes is None:

@@ -4,89 +4,57 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.conditions import quoted_name
-from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, shortened
+from lightning_dpgen.data.tables.column import BadSchema, Column, Key, Modelled, shortened
 from lightning_dpgen.data.tables.constraints import Distance
-from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.numeric import OF_DISTANCE, Numeric
 from lightning_dpgen.privacy.nearest_word import suggest
 
-# The key that names the other column, and the one of the least and the largest distance.
-RELATIVE_TO, DISTANCE = "relative_to", "distance"
+# The key that names the other column.
+RELATIVE_TO = "relative_to"
 _NUMBERS = ("integer", "number")
-# Special values have the next numbers beyond all distances, which are told apart below 2^53.
-_LARGEST = 2**52
-# Keys of the distance, and not of the values themselves.
-_OF_DISTANCE = ("bins", "edges", "transform", "encoding", "density", "density_noise")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Relative(Column):
     """Numbers, dates or times that are learned by their distance from another column of the same type.
 
     A record without a value of the other column has none of this one. A special value stays as it is.
 
     Args:
-        relative_to: the name of the other column.
         value: the column as it is read and written.
         apart: the distances, in whole days of dates, in units of the resolution of times, or as the numbers are.
 
     Example:
-        >>> stay = Relative.of("discharged", {
+        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> stay = column_of("discharged", {
         ...     "type": "date", "low": "2023-01-01", "high": "2025-12-31", "relative_to": "admitted", "distance": [0, 180],
         ... })
         >>> stay.apart.low, stay.apart.high, stay.text
         (0, 180, 'discharged lies 0 to 180 days after admitted')
     """
 
-    relative_to: str
     value: Numeric
     apart: Numeric
 
-    @classmethod
-    def of(cls, name: str, fields: Mapping[str, Any]) -> Relative:
-        """Return the column that a schema describes with the key ``relative_to``.
+    relative_to = Key()
 
-        Raises:
-            BadSchema: if that makes no sense, naming column and key.
-        """
-        other = fields.get(RELATIVE_TO)
-        if not isinstance(other, str) or other == name:
-            raise BadSchema(f"{shortened(other)}: expected the name of another column", name, RELATIVE_TO)
-        of_distance = {key: fields[key] for key in _OF_DISTANCE if key in fields}
-        rest = {key: value for key, value in fields.items() if key not in (*_OF_DISTANCE, RELATIVE_TO, DISTANCE)}
-        value = Numeric(name=name, **rest)
-        width = value.limits[1] - value.limits[0]
-        ends = fields.get(DISTANCE, [0, value.scale.declared(width) if value.type in _NUMBERS else width])
-        if not isinstance(ends, list | tuple) or len(ends) != 2:
-            raise BadSchema(f"{shortened(ends)}: expected the least and the largest, as in [0, 180]", name, DISTANCE)
-        kind = {"type": "number", "decimals": value.decimals} if value.type == "number" else {"type": "integer"}
-        kind |= {"missing": value.missing, "outside": value.outside}
-        try:
-            bare = Numeric(name=name, low=ends[0], high=ends[1], **kind)
-            if value.special and max(map(abs, bare.limits)) > _LARGEST:
-                raise BadSchema("expected distances below 2^52 beside special values", name, DISTANCE)
-            # Special values have places of their own beyond all distances.
-            places = (bare.scale.declared(bare.limits[1] + 1 + place) for place in range(len(value.special)))
-            apart = replace(bare, special=tuple(places), **of_distance)
-        except BadSchema as error:
-            key = DISTANCE if error.key in ("low", "high") else error.key
-            raise BadSchema(error.problem, name, key) from None
-        return cls(name=name, description=value.description, relative_to=other, value=value, apart=apart)
+    def with_apart(self, apart: Numeric) -> Column:
+        """Return the column with distances that are cut, or distributed, otherwise."""
+        return self.changed(**{key: getattr(apart, key) for key in OF_DISTANCE})
+
+    def with_bins(self, bins: int) -> Column:
+        return self.with_apart(self.apart.with_bins(bins))
 
     @property
     def arrow(self) -> pa.DataType:
         return self.value.arrow
-
-    def fields(self) -> dict[str, Any]:
-        about, said = {RELATIVE_TO: self.relative_to, DISTANCE: [self.apart.low, self.apart.high]}, self.apart.fields()
-        return self.value.fields() | about | {key: said[key] for key in _OF_DISTANCE if key in said}
 
     @property
     def text(self) -> str:

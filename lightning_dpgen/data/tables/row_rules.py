@@ -22,6 +22,7 @@ from lightning_dpgen.data.tables.impossible_pairs import impossible_pairs
 from lightning_dpgen.data.tables.narrowing import Impossible, narrowed
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative, ordered, ticks_of
+from lightning_dpgen.data.tables.search import Search
 from lightning_dpgen.data.tables.value_set import ValueSet, all_values
 from lightning_dpgen.privacy.plain_text import listed
 
@@ -54,6 +55,7 @@ class RowRules:
         declared: constraints of records and synthetic rows, as a schema declares them.
         found: constraints of synthetic rows alone.
         relatives: the columns that are learned by their distance from another one.
+        searches: those of which something is to be found: no constraint may speak of them.
 
     Attributes:
         derived: the names of the columns that others determine.
@@ -65,17 +67,23 @@ class RowRules:
     """
 
     def __init__(
-        self, columns: Mapping[str, Modelled], declared: Sequence, found: Sequence, relatives: Sequence[Relative] = ()
+        self,
+        columns: Mapping[str, Modelled],
+        declared: Sequence,
+        found: Sequence,
+        relatives: Sequence[Relative] = (),
+        searches: Sequence[Search] = (),
     ) -> None:
         self.columns = columns
-        stated = parse_constraints(declared, columns, CONSTRAINTS)
+        known = dict(columns) | {search.name: search for search in searches}
+        stated = parse_constraints(declared, known, CONSTRAINTS)
         self.derived = frozenset(c.derives for c in stated if c.derives is not None)
         self.unlearned = self.derived - {c.derives for c in stated if isinstance(c, Function) and c.coarse}
-        self.relatives = {column.name: column for column in ordered(relatives, columns, self.derived)}
+        self.relatives = {column.name: column for column in ordered(relatives, known, self.derived)}
         distances = [column.constraint(columns[column.relative_to]) for column in self.relatives.values()]
         self._declared = [*stated, *distances]
         self._impossible: dict[tuple[str, str], np.ndarray] | None = None
-        self._all = [*self._declared, *parse_constraints(found, columns, FOUND)]
+        self._all = [*self._declared, *parse_constraints(found, known, FOUND)]
 
     @cached_property
     def learned(self) -> dict[str, Modelled]:

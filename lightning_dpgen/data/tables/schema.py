@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -14,22 +14,21 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.conditions import Condition, Said, quoted, quoted_name
-from lightning_dpgen.data.files.text import CHARSETS, UTF8, charset_of
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.categories import MANY, Category
-from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, Modelled, is_text, shortened
+from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, Key, Modelled, shortened
 from lightning_dpgen.data.tables.column_types import holds, named_types
-from lightning_dpgen.data.tables.columns import column_of
+from lightning_dpgen.data.tables.descriptions import TableKeys, column_of
 from lightning_dpgen.data.tables.grouped import choices_of
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.relative import RELATIVE_TO, Relative, ticks_of
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, Cells, RowRules
-from lightning_dpgen.data.tables.unmodelled import Fake
+from lightning_dpgen.data.tables.search import Search
+from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
 from lightning_dpgen.data.tables.value_set import value_set
-from lightning_dpgen.data.tables.written_form import NEEDED, QUOTES, NumberForm, WrittenForm, problem_of_signs
+from lightning_dpgen.data.tables.written_form import NumberForm, WrittenForm, problem_of_signs
 from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.privacy.plain_text import listed
 
@@ -37,48 +36,16 @@ _NO_CELLS: Cells = MappingProxyType({})
 _MOST_COLUMNS = 10_000
 _MOST_CHOICES = 2**20
 _MOST_LABELS = 1000
-_MOST_SKIPPED, _MOST_MARKS, _LONGEST_MARK = 1000, 20, 100
-# Keys of the whole table, beside its columns.
-_DEFAULTS = {
-    "description": "",
-    "label": None,
-    "table": None,
-    "header": True,
-    "skip_rows": 0,
-    "comment": (),
-    "strip": True,
-    "separator": None,
-    "charset": UTF8,
-    "quotes": NEEDED,
-    "decimal": ".",
-    "thousands": "",
-    "types": {},
-    "constraints": (),
-    "found_constraints": (),
-}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class TableSchema:
     """A table with one record a row. All of it is declared; nothing is read off the data.
 
     Args:
-        columns: in their order.
-        label: the name of a column of categories, true and false, or few whole numbers; None without one.
-        description: for people.
-        header: whether a file of text begins with the names of columns; else they are told by their positions.
-        skip_rows: the number of lines of a file of text, or of rows of a workbook, above the header or the first record.
-        comment: how lines (first cells of rows) begin that are no records: texts such as ``#``, or one text.
-        strip: whether spaces around the fields of a file of text are no part of them.
-        separator: of fields in a file of text; None for a tab in a ``.tsv`` file, and a comma in any other.
-        table: the sheet of a workbook, or the table of a database; None for the only one.
-        charset: the encoding of a file of text, by the name that Python has for it.
-        quotes: which fields of a written file of text stand in double quotes: ``needed``, ``texts`` or ``all``.
-        decimal, thousands: where numbers are text, the sign before their decimals and the one between thousands, if any.
-        types: the types in which frames and Parquet files have columns, by their names; see `column_types`.
-        constraints: statements about several columns that hold of every record and every synthetic row: texts such as
-            ``start <= end`` or ``pdays = -1 if and only if previous = 0``, and mappings; see `constraints`.
-        found_constraints: the same, of synthetic rows alone: those that noisy tables of the records show.
+        columns: in their order; of some, something may still be to be found privately.
+        declared: what is declared of the whole table; None for all by default.
+        keys: what else is, in place of it, by the names of `TableKeys`.
 
     Raises:
         BadSchema: if that makes no sense.
@@ -97,85 +64,53 @@ class TableSchema:
 
     kind: ClassVar[str] = "table"
 
-    columns: tuple[Column, ...]
-    label: str | None = None
-    description: str = ""
-    header: bool = True
-    strip: bool = True
-    separator: str | None = None
-    table: str | None = None
-    charset: str = UTF8
-    quotes: str = NEEDED
-    decimal: str = "."
-    thousands: str = ""
-    types: Mapping[str, str] = field(default_factory=dict)
-    constraints: tuple = ()
-    found_constraints: tuple = ()
-    skip_rows: int = 0
-    comment: tuple[str, ...] = ()
+    columns: tuple[Column | Search, ...]
+    declared: TableKeys
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.columns, list | tuple) or not all(isinstance(column, Column) for column in self.columns):
+    label, description, table, types = Key(), Key(), Key(), Key()
+    header, skip_rows, comment, strip, separator = (Key() for _ in range(5))
+    charset, quotes, decimal, thousands = (Key() for _ in range(4))
+    constraints, found_constraints = Key(), Key()
+
+    def __init__(self, columns: Sequence[Column | Search], declared: TableKeys | None = None, **keys: Any) -> None:
+        if not isinstance(columns, list | tuple) or not all(isinstance(column, Column | Search) for column in columns):
             raise BadSchema("columns: expected a list of columns")
-        object.__setattr__(self, "columns", tuple(self.columns))
-        for key in ("header", "strip"):
-            if type(getattr(self, key)) is not bool:
-                raise BadSchema(f"{shortened(getattr(self, key))}: expected true or false", key=key)
-        if not is_text(self.description):
-            raise BadSchema(f"{shortened(self.description)}: expected text", key="description")
-        cut = self.separator
-        if cut is not None and (not isinstance(cut, str) or len(cut) != 1 or not cut.isascii() or cut in '"\r\n'):
-            raise BadSchema(f"{shortened(cut)}: expected one character, such as ';'", key="separator")
-        self._check_skipped()
-        if type(self.table) is int:
-            # Most people write a year without quotes.
-            object.__setattr__(self, "table", str(self.table))
-        if self.table is not None and not (is_text(self.table) and self.table):
-            raise BadSchema(f"{shortened(self.table)}: expected the name of a sheet or of a table", key="table")
-        charset = charset_of(self.charset) if isinstance(self.charset, str) else None
-        if charset is None:
-            raise BadSchema(f"{shortened(self.charset)}: expected an encoding: {', '.join(CHARSETS)}", key="charset")
-        object.__setattr__(self, "charset", charset)
-        if self.quotes not in QUOTES:
-            raise BadSchema(f"{shortened(self.quotes)}: expected one of {', '.join(QUOTES)}", key="quotes")
-        if problem := problem_of_signs(self.decimal, self.thousands):
-            raise BadSchema(problem, key="decimal")
-        for column in self.columns:
-            form = self.forms.get(column.name)
-            if isinstance(form, NumberForm) and (problem := problem_of_signs(form.decimal, form.thousands)):
-                raise BadSchema(f"{problem}, which the table declares", column.name, "decimal")
-        names = Counter(column.name for column in self.columns)
-        twice = [name for name, count in names.items() if count > 1]
-        if twice:
-            raise BadSchema("appears twice: expected each name once", twice[0])
-        if not self.recorded:
-            raise BadSchema("no column is modelled: expected at least one that is not of type drop or fake", key="columns")
-        numbers = [column.apart if isinstance(column, Relative) else column for column in self.columns]
-        numeric = sum(column.most_choices for column in numbers if isinstance(column, Numeric))
-        if len(self.columns) > _MOST_COLUMNS or numeric > _MOST_CHOICES:
-            raise BadSchema(f"expected at most {_MOST_COLUMNS} columns, of {_MOST_CHOICES} bins in all", key="columns")
+        declared = declared or TableKeys()
+        object.__setattr__(self, "columns", tuple(columns))
+        object.__setattr__(self, "declared", declared.changed(**keys) if keys else declared)
+        self._check_columns()
+        self._check_signs()
         self._check_types()
         if self.strip:
             self._check_spaces()
-        for key in ("constraints", "found_constraints"):
-            listed = getattr(self, key)
-            object.__setattr__(self, key, tuple(listed) if isinstance(listed, list | tuple) else listed)
         if self.constraints or self.found_constraints or any(isinstance(column, Relative) for column in self.columns):
             self._check_constraints()
         if self.label is not None:
             self._check_label()
 
+    def changed(self, columns: Iterable[Column | Search] | None = None, **keys: Any) -> TableSchema:
+        """Return the same with other columns, or other keys of the whole table."""
+        return TableSchema(self.columns if columns is None else tuple(columns), self.declared, **keys)
+
     @property
     def recorded(self) -> list[Modelled]:
-        """The columns that are read of a record, and that a synthetic row has."""
-        columns = (column.value if isinstance(column, Relative) else column for column in self.columns)
+        """The columns that are read of a record, and that a synthetic row has.
+
+        Where something is to be found privately, they hold whatever may be (`Search.widest`).
+        """
+        columns = [column.value if isinstance(column, Relative) else column for column in self.columns]
+        columns = [column.widest if isinstance(column, Search) else column for column in columns]
         return [column for column in columns if isinstance(column, Modelled)]
 
     @property
     def modelled(self) -> list[Modelled]:
-        """The columns as they are learned: all that are recorded, but for some that others determine; some as distances."""
+        """The columns as they are learned: all that are recorded, but for some that others determine; some as distances.
+
+        Those of which something is to be found are none yet.
+        """
         rules = self.rules
-        return [rules.learned.get(column.name, column) for column in self.recorded if column.name not in rules.unlearned]
+        left_out = {*rules.unlearned, *(column.name for column in self.open)}
+        return [rules.learned.get(column.name, column) for column in self.recorded if column.name not in left_out]
 
     @property
     def scaled(self) -> list[Numeric]:
@@ -187,8 +122,10 @@ class TableSchema:
         """The scaled columns as units, then the groups of columns with something to choose, in their order.
 
         Raises:
-            BadSchema: if a column is undecided (see `completed`), or none has two values.
+            BadSchema: if a column is undecided (see `completed`), something is to be found, or no column has two values.
         """
+        for column in self.open:
+            raise BadSchema(f"its {column.find} are still to be found", column.name)
         chosen = [column for column in self.modelled if column.choices]
         groups = tuple(column.choices for column in chosen)
         units = sum(column.scaled for column in self.modelled)
@@ -204,16 +141,15 @@ class TableSchema:
         return pa.schema([(column.name, column.arrow) for column in self.columns if column.arrow is not None])
 
     @property
-    def open(self) -> list[Open]:
+    def open(self) -> list[Search]:
         """The columns of which something is to be found privately."""
-        return [column for column in self.columns if isinstance(column, Open)]
+        return [column for column in self.columns if isinstance(column, Search)]
 
     @cached_property
     def forms(self) -> dict[str, WrittenForm]:
         """The forms of columns whose texts are written otherwise than programs do, by name."""
-        signs = {"decimal": self.decimal, "thousands": self.thousands}
-        columns = [column for column in self.recorded if isinstance(column, Numeric | Open)]
-        return {column.name: form for column in columns if (form := column.form(**signs)) is not None}
+        forms = {column.name: column.declared.form(self.decimal, self.thousands) for column in self.columns}
+        return {name: form for name, form in forms.items() if form is not None}
 
     def undecided(self, bins: int) -> list[Numeric]:
         """Return the columns of numbers whose bins are left open and which have more values than so many bins.
@@ -244,36 +180,35 @@ class TableSchema:
             >>> schema.with_types_of({"age": np.dtype("int8"), "name": np.dtype("object")}).types
             {'age': 'int8'}
         """
-        return replace(self, types=named_types(kinds, {c.name: c for c in self.recorded}) | dict(self.types))
+        return self.changed(types=named_types(kinds, {c.name: c for c in self.recorded}) | self.types)
 
     def filled(self, found: Mapping[str, Any]) -> TableSchema:
         """Return the same with what was found of columns, by their names.
 
-        See `Open.filled`, `Numeric.with_density` and `Category.with_counts`.
+        See `Search.complete`, `Numeric.with_density` and `Category.with_counts`.
         """
 
-        def filled(column: Column) -> Column:
-            if isinstance(column, Open):
-                return column_of(column.name, column.filled(found[column.name]))
+        def filled(column: Column | Search) -> Column:
+            if isinstance(column, Search):
+                return column.build(found[column.name])
+            if isinstance(column, Relative):
+                return column.with_apart(filled(column.apart)) if column.name in found else column
             if isinstance(column, Numeric) and column.name in found:
                 return column.with_density(**found[column.name])
             if isinstance(column, Category) and column.name in found:
                 return column.with_counts(**found[column.name])
-            return replace(column, apart=filled(column.apart)) if isinstance(column, Relative) else column
+            return column
 
-        return replace(self, columns=tuple(map(filled, self.columns)))
+        return self.changed(map(filled, self.columns))
 
     def completed(self, bins: int) -> TableSchema:
         """Return the same with so many bins (public) where none are declared; a label has a choice for each value."""
 
-        def decided(column: Column) -> Column:
-            if isinstance(column, Relative):
-                return replace(column, apart=decided(column.apart))
-            if not isinstance(column, Numeric):
-                return column
-            return column.with_bins(_MOST_LABELS if column.name == self.label else bins)
+        def decided(column: Column | Search) -> Column | Search:
+            most = _MOST_LABELS if column.name == self.label else bins
+            return column if isinstance(column, Search) else column.with_bins(most)
 
-        return replace(self, columns=tuple(map(decided, self.columns)))
+        return self.changed(map(decided, self.columns))
 
     def encode(self, batch: pa.RecordBatch, *, outside: str = "refuse", counted: Counter[str] | None = None) -> Encoded:
         """Encode records as numbers, each of them alone, so that none changes another.
@@ -333,7 +268,7 @@ class TableSchema:
         """The constraints of rows."""
         relatives = [column for column in self.columns if isinstance(column, Relative)]
         columns = {column.name: column for column in self.recorded}
-        return RowRules(columns, self.constraints, self.found_constraints, relatives)
+        return RowRules(columns, self.constraints, self.found_constraints, relatives, self.open)
 
     def decode(self, encoded: Encoded, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
         """Return records as a table of `arrow`: `values`, and `with_fakes`."""
@@ -447,13 +382,8 @@ class TableSchema:
         return {c.name: relatives.get(c.name, c).choice_names for c in self.modelled if c.choices}
 
     def as_json(self) -> dict[str, Any]:
-        about = {"kind": self.kind, "columns": [{"name": column.name, **column.fields()} for column in self.columns]}
-        return about | self.table_fields()
-
-    def table_fields(self) -> dict[str, Any]:
-        """Return what is declared of the whole table, where it is not the default."""
-        found = {key: getattr(self, key) for key, default in _DEFAULTS.items() if getattr(self, key) != default}
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
+        columns = [{"name": column.name, **column.declared.dump()} for column in self.columns]
+        return {"kind": self.kind, "columns": columns} | self.declared.dump()
 
     @classmethod
     def from_json(cls, fields: Any) -> TableSchema:
@@ -474,20 +404,28 @@ class TableSchema:
                 raise BadSchema(f"{shortened(column)}: expected an object with name and type", key="columns")
             column = dict(column)
             made.append(column_of(column.pop("name", None), column))
-        return cls.of(made, fields)
-
-    @classmethod
-    def of(cls, columns: list[Column], fields: dict[str, Any]) -> TableSchema:
-        """Make a schema from its columns, and what is declared of the whole table; raise BadSchema for foreign keys too."""
-        for key in fields:
-            if key not in _DEFAULTS:
-                near = suggest(key, ["columns", *_DEFAULTS], shortened=True)
-                raise BadSchema(f"unknown here: expected one of columns, {', '.join(_DEFAULTS)}{near}", key=str(key))
-        return cls(tuple(columns), **{key: value for key, value in fields.items() if value is not None})
+        return cls(made, TableKeys.of(fields))
 
     @cached_property
     def _groups(self) -> list[str]:
         return [column.name for column in self.modelled if column.choices]
+
+    def _check_columns(self) -> None:
+        names = Counter(column.name for column in self.columns)
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            raise BadSchema("appears twice: expected each name once", twice[0])
+        if all(isinstance(column, Dropped | Fake) for column in self.columns):
+            raise BadSchema("no column is modelled: expected at least one that is not of type drop or fake", key="columns")
+        numbers = [column.apart if isinstance(column, Relative) else column for column in self.columns]
+        bins = sum(column.most_choices for column in numbers if isinstance(column, Numeric))
+        if len(self.columns) > _MOST_COLUMNS or bins > _MOST_CHOICES:
+            raise BadSchema(f"expected at most {_MOST_COLUMNS} columns, of {_MOST_CHOICES} bins in all", key="columns")
+
+    def _check_signs(self) -> None:
+        for name, form in self.forms.items():
+            if isinstance(form, NumberForm) and (problem := problem_of_signs(form.decimal, form.thousands)):
+                raise BadSchema(f"{problem}, which the table declares", name, "decimal")
 
     def _check_constraints(self) -> None:
         if self.label in self.rules.derived:
@@ -504,33 +442,11 @@ class TableSchema:
                 raise BadSchema("spaces around a name are cut off: leave them out, or declare strip: false", column.name)
             for value in column.values if isinstance(column, Category) and column.kind is str else ():
                 if value != value.strip():
-                    column.refuse("values", value, "no spaces around it, since they are cut off; or declare strip: false")
-
-    def _check_skipped(self) -> None:
-        if type(self.skip_rows) is not int or not 0 <= self.skip_rows <= _MOST_SKIPPED:
-            raise BadSchema(f"{shortened(self.skip_rows)}: expected a number of lines, at most 1,000", key="skip_rows")
-        marks = (self.comment,) if isinstance(self.comment, str) else self.comment
-        expected = "expected a text by which lines begin that are no records, or a list of such, as in '#'"
-        if not isinstance(marks, list | tuple) or len(marks) > _MOST_MARKS:
-            raise BadSchema(f"{shortened(marks)}: {expected}", key="comment")
-        for mark in marks:
-            if (
-                not is_text(mark)
-                or not mark.strip()
-                or not mark.isprintable()
-                or mark[0] in '" '
-                or len(mark) > _LONGEST_MARK
-            ):
-                raise BadSchema(f"{shortened(mark)}: {expected}, without a quote or a space in front", key="comment")
-            if mark[0] == (self.separator or ","):
-                told = "expected another text than the separator, by which lines with an empty first field begin"
-                raise BadSchema(f"{shortened(mark)}: {told}", key="comment")
-        object.__setattr__(self, "comment", tuple(marks))
+                    expected = "no spaces around it, since they are cut off; or declare strip: false"
+                    raise BadSchema(f"{shortened(value)}: expected {expected}", column.name, "values")
 
     def _check_types(self) -> None:
         """Refuse types that are none, or hold less than what may stand in a column, so that a record would decide them."""
-        if not isinstance(self.types, Mapping) or not all(isinstance(name, str) for name in self.types.values()):
-            raise BadSchema(f"{shortened(self.types)}: expected a type for each of some columns", key="types")
         columns = {column.name: column for column in self.recorded} if self.types else {}
         wrong = {}
         for name, own in self.types.items():
@@ -546,13 +462,13 @@ class TableSchema:
             raise BadParts(wrong, "types")
 
     def _check_label(self) -> None:
+        if self.label in [column.name for column in self.open]:
+            return
         found = [column for column in self.modelled if column.name == self.label]
         if not found:
             near = suggest(self.label, [column.name for column in self.modelled])
             raise BadSchema(f"{shortened(self.label)}: expected the name of one of the modelled columns{near}", key="label")
-        if isinstance(found[0], Open):
-            return
-        column = found[0].with_bins(_MOST_LABELS) if isinstance(found[0], Numeric) else found[0]
+        column = found[0].with_bins(_MOST_LABELS)
         if not 2 <= column.choices <= _MOST_LABELS or not all(map(column.alone, range(column.present))):
             expected = f"a column of 2 to {_MOST_LABELS:,} choices, each of one value, such as categories"
             raise BadSchema(f"{self.label!r} has {_values_in_words(found[0])}: expected {expected}", key="label")

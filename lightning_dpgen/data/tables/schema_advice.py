@@ -13,13 +13,12 @@ from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
+from lightning_dpgen.data.tables.descriptions import KINDS, keys_of, meaning_of
 from lightning_dpgen.data.tables.grouped import GROUPS
 from lightning_dpgen.data.tables.likely_form import likely_code
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.open_columns import Open
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.schema_keys import KINDS, keys_of
 from lightning_dpgen.privacy.plain_text import listed
 
 # Records behind a value of a category in units of its noise.
@@ -40,7 +39,7 @@ def warnings_of(schema: TableSchema, n: int | None = None, noise: float | None =
         noise: the standard deviation of the noise in a count, if one column alone had the budget; None without one.
 
     Example:
-        >>> from lightning_dpgen.data.tables.columns import column_of
+        >>> from lightning_dpgen.data.tables.descriptions import column_of
         >>> column = column_of("previous", {"type": "integer", "low": 0, "high": 300, "bins": 29})
         >>> list(warnings_of(TableSchema((column,))))[0][1][:60]
         'each of 29 bins of equal width holds about 10 values, which '
@@ -71,12 +70,12 @@ def warning_of_few(schema: TableSchema, n: int, noise: float) -> str | None:
         noise: the standard deviation of the noise in a count, if one column alone had the budget.
 
     Example:
-        >>> from lightning_dpgen.data.tables.columns import column_of
+        >>> from lightning_dpgen.data.tables.descriptions import column_of
         >>> columns = [column_of(name, {"type": "integer", "low": 0, "high": 9, "bins": 10}) for name in "abcdefgh"]
         >>> [warning_of_few(TableSchema(tuple(columns)), n, 1.3) is None for n in (100, 1000)]
         [False, True]
     """
-    sizes = [column.choices for column in schema.modelled if not isinstance(column, Open) and column.choices]
+    sizes = [column.choices for column in schema.modelled if column.choices]
     tables = [math.prod(pair) for pair in itertools.combinations(sizes, 2)]
     if not tables:
         return None
@@ -213,9 +212,10 @@ def explained(name: str, fields: Mapping[str, Any]) -> list[str]:
     kind = fields.get("type")
     if kind not in KINDS:
         raise ValueError(f"type: {kind}: expected one of {', '.join(KINDS)}")
-    lines = [f"{name}: {KINDS[kind].values}", f"  decide: {KINDS[kind].decide}"]
-    for key in keys_of(kind):
-        given = f" = {fields[key.name]}" if fields.get(key.name) is not None else ""
-        lines.append(f"  {key.name}{given}: {key.meaning}" + ("" if given else f" (default: {key.default})"))
+    lines = [f"{name}: {KINDS[kind].holds}", f"  decide: {KINDS[kind].decide}"]
+    for name, field in keys_of(KINDS[kind]).items():
+        given = f" = {fields[name]}" if fields.get(name) is not None else ""
+        meaning, default = meaning_of(field)
+        lines.append(f"  {name}{given}: {meaning}" + ("" if given else f" (default: {default})"))
     # The texts are those of a page, with marks and places of its own.
     return [line.replace("`", "").replace(" (below)", " (docs/reference/schema.md)") for line in lines]

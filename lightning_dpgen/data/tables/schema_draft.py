@@ -24,8 +24,8 @@ from lightning_dpgen.data.files.values import Nested
 from lightning_dpgen.data.files.workbook import WorkbookRows
 from lightning_dpgen.data.names import plain
 from lightning_dpgen.data.numbers import texts_of
-from lightning_dpgen.data.tables.columns import KINDS
-from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times, is_zone
+from lightning_dpgen.data.tables.datetimes import MOMENTS, Datetimes, is_zone
+from lightning_dpgen.data.tables.descriptions import KINDS
 from lightning_dpgen.data.tables.likely_form import (
     TRUTH,
     has_same_decimals,
@@ -51,7 +51,6 @@ from lightning_dpgen.data.tables.likely_units import Amounts, is_missing_word, l
 from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
-from lightning_dpgen.data.tables.schema_keys import KINDS as DECIDED
 from lightning_dpgen.data.tables.sources import check_kind
 from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm
 from lightning_dpgen.privacy.plain_text import listed
@@ -104,9 +103,7 @@ _MOST_COLUMNS = 20_000
 _TESTS: dict[str, Scale] = {
     "integer": Integers(),
     "number": Decimals(),
-    "date": Dates(),
-    "datetime": Datetimes("second"),
-    "time": Times("second"),
+    **MOMENTS,
 }
 
 
@@ -187,8 +184,8 @@ def draft_text(
             lines.append(f"  # {column.why['type']}")
             continue
         lines.append(f"  {_text(column.name)}:")
-        if (kind := column.fields.get("type")) in DECIDED:
-            lines.append(f"    # decide: {DECIDED[kind].decide}")
+        if (kind := column.fields.get("type")) in KINDS:
+            lines.append(f"    # decide: {KINDS[kind].decide}")
         for key, value in column.fields.items():
             comment = f"   # {column.why[key]}" if key in column.why else ""
             lines.append(f"    {key}: {_text(value)}{comment}")

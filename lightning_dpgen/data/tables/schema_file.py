@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lightning_dpgen.data.files.text import check_there
-from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, shortened
-from lightning_dpgen.data.tables.columns import column_of
-from lightning_dpgen.data.tables.relative import DISTANCE, RELATIVE_TO
+from lightning_dpgen.data.tables.description import Unfilled
+from lightning_dpgen.data.tables.descriptions import KINDS, TableKeys, column_of, describe
+from lightning_dpgen.data.tables.relative import RELATIVE_TO
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, FOUND
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.privacy.folders import place_of
@@ -27,8 +27,8 @@ UNFILLED = ("???", "TODO")
 _BEHIND_QUOTE = "expected <block end>, but found '<scalar>'"
 # A place to fill in, behind a sign and not in a comment.
 _BETWEEN_BRACES = re.compile(r"(?m)(?<=[:,\[{ \t])\?\?\?(?=[\s,\]}]|$)")
-# The words of a problem, and the problem of a key that is misspelt.
-_WORD, _MEANT = re.compile(r"\w+"), re.compile(r"unknown here: did you mean '(\w+)'\?")
+# The problem of a key that is misspelt.
+_MEANT = re.compile(r"unknown here: did you mean '(\w+)'\?")
 _LARGEST_FILE = 16 * 2**20
 # By YAML 1.2, where `no` is no boolean and 12:30 no number.
 _SCALARS = {
@@ -61,6 +61,14 @@ class _Loader(yaml.SafeLoader):
         if len(node.value) > 100:
             raise _Refused("a huge number", node.start_mark)
         return int(node.value)
+
+    def construct_yaml_str(self, node: Any) -> str:
+        text = super().construct_yaml_str(node)
+        if node.style is not None or not text.strip().startswith(UNFILLED):
+            return text
+        word = Unfilled(text)
+        word.line = node.start_mark.line + 1
+        return word
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict:
         if not isinstance(node, yaml.MappingNode):
@@ -105,6 +113,7 @@ class _Refused(Exception):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_yaml_str)
 
 
 def read_schema(path: str | Path) -> TableSchema:
@@ -143,7 +152,7 @@ def schema_of(description: TableSchema | Mapping[str, Any] | str | Path) -> Tabl
     columns = fields.pop("columns", None)
     if not isinstance(columns, Mapping):
         raise BadSchema(f"{shortened(columns)}: expected a dict from column names to their declarations", key="columns")
-    return TableSchema.of([column_of(name, described) for name, described in columns.items()], fields)
+    return TableSchema([column_of(name, described) for name, described in columns.items()], TableKeys.of(fields))
 
 
 def read_leniently(path: str | Path) -> tuple[TableSchema | None, list[BadSchema]]:
@@ -213,13 +222,12 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
         line = lines.get((error.key, str(part)), lines.get((error.column, error.key), lines.get((error.column, None), 1)))
         problems.append(BadSchema(problem, error.column, error.key, f"{source}, line {line}"))
 
-    try:
-        _refuse_unfilled(node, source)
-    except BadSchema as error:
-        problems.append(error)
-    blank = _take_unfilled(node, columns, fields)
+    if unfilled := sorted({word.line for word in _unfilled([columns, fields])}):
+        told = f"line{'s' if len(unfilled) > 1 else ''} {listed(unfilled)}"
+        problems.append(BadSchema(f"{source}: ??? or TODO is still to be filled in, on {told}"))
+    fields = {key: value for key, value in fields.items() if not any(_unfilled(value))}
     for name in list(columns):
-        columns[name], wrong = _mended(name, columns[name], blank.get(name, set()))
+        columns[name], wrong = _mended(name, columns[name])
         for one in wrong:
             tell(one, one.problem)
     names = list(columns)
@@ -230,7 +238,8 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
     stand_in: list[Column] = []
     while True:
         try:
-            found = TableSchema.of([column_of(name, one) for name, one in columns.items()] + stand_in, fields)
+            made = [column_of(name, one) for name, one in columns.items()]
+            found = TableSchema(made + stand_in, TableKeys.of(fields))
             return None if stand_in else found, problems
         except BadParts as error:
             declared = fields[error.whole]
@@ -242,7 +251,7 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
                 misnamed = {problem.column for problem in problems if problem.key == "name"}
                 name = next((name for name in names if name not in misnamed), "column")
                 columns.pop(name, None)
-                stand_in.append(Category(name=name, values=("0", "1")))
+                stand_in.append(column_of(name, {"type": "boolean"}))
                 continue
             tell(error, error.problem)
             if error.column is not None and error.column in columns:
@@ -253,49 +262,48 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
                 return None, problems
 
 
-def _mended(name: str, described: Any, blank: set[str]) -> tuple[dict[str, Any] | None, list[BadSchema]]:
+def _mended(name: str, described: Any) -> tuple[dict[str, Any] | None, list[BadSchema]]:
     """Return what is declared of a column without the keys that are wrong, or as they are meant, and what is wrong.
 
-    Args:
-        blank: keys that are to be filled in, and are left out already; what misses one of them is not told.
+    A key that is wrong is like one that a person is still to decide on: which others fit to it is not checked.
 
     Returns:
         None for what is declared where too little of it is left for a column.
     """
+    if not isinstance(described, dict):
+        return None, [] if isinstance(described, Unfilled) else [_refusal(name, described)]
     problems: list[BadSchema] = []
-    kept, left_out = dict(described) if isinstance(described, dict) else {}, set(blank)
-    while True:
-        try:
-            column_of(name, kept if isinstance(described, dict) else described)
-            return kept, problems
-        except BadSchema as error:
-            is_there = error.key in kept
-            if not left_out or (is_there and left_out.isdisjoint(_WORD.findall(error.problem))):
-                problems.append(error)
-            if not is_there or error.key is None:
-                return None, problems
-            value, meant = kept.pop(error.key), _MEANT.fullmatch(error.problem)
-            if meant is not None and meant[1] not in kept:
-                kept[meant[1]] = value
-            else:
-                left_out.add(error.key)
+    kept = {key: next(_unfilled(value), value) for key, value in described.items()}
+    while not isinstance(kept.get("type"), Unfilled) and (error := _refusal(name, kept)):
+        problems.append(error)
+        if error.key not in kept:
+            return None, problems
+        value, meant = kept.pop(error.key), _MEANT.fullmatch(error.problem)
+        if meant is not None and meant[1] not in kept:
+            kept[meant[1]] = value
+        elif error.key == "type" or error.key in KINDS[kept["type"]].model_fields:
+            kept[error.key] = Unfilled(UNFILLED[0])
+    kept = {key: value for key, value in kept.items() if not isinstance(value, Unfilled)}
+    return (None if _refusal(name, kept) else kept), problems
 
 
-def _take_unfilled(root: yaml.MappingNode, columns: dict[str, Any], fields: dict[str, Any]) -> dict[str, set[str]]:
-    """Take what is to be filled in off the declarations, and return the keys that each column lacks since."""
-    blank: dict[str, set[str]] = {}
-    for key, value in root.value:
-        if key.value in fields and _unfilled_lines(value):
-            del fields[key.value]
-        for name, node in value.value if key.value == "columns" else ():
-            for inner, content in node.value if isinstance(node, yaml.MappingNode) else ():
-                if _unfilled_lines(content):
-                    del columns[name.value][inner.value]
-                    blank.setdefault(name.value, set()).add(inner.value)
-            if not isinstance(node, yaml.MappingNode) and _unfilled_lines(node):
-                columns[name.value] = {}
-                blank[name.value] = {"type"}
-    return blank
+def _refusal(name: str, described: Any) -> BadSchema | None:
+    """Return what is wrong with what is declared of a column; None if nothing is."""
+    try:
+        # A column that is not all filled in cannot be built yet.
+        (describe if any(_unfilled(described)) else column_of)(name, described)
+    except BadSchema as error:
+        return error
+    return None
+
+
+def _unfilled(value: Any) -> Iterator[Unfilled]:
+    """Yield the words in a value that stand for what a person is still to decide."""
+    if isinstance(value, Unfilled):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _unfilled(part)
 
 
 def _without(declared: Any, parts: Container) -> Any:
@@ -318,7 +326,7 @@ def _leave_out(name: str, columns: dict[str, Any], fields: dict[str, Any]) -> No
             fields[key] = [one for one in fields[key] if not named.search(str(one))]
     for other in columns.values():
         if isinstance(other, dict) and other.get(RELATIVE_TO) == name:
-            for key in (RELATIVE_TO, DISTANCE):
+            for key in (RELATIVE_TO, "distance"):
                 other.pop(key, None)
 
 
@@ -331,9 +339,9 @@ def schema_text(schema: TableSchema) -> str:
         columns:
           sex: {type: category, values: [F, M]}
     """
-    fields = schema.table_fields()
+    fields = schema.declared.dump()
     rules = {key: fields.pop(key) for key in (CONSTRAINTS, FOUND) if key in fields}
-    fields |= {"columns": {column.name: _OneLine(column.fields()) for column in schema.columns}} | rules
+    fields |= {"columns": {column.name: _OneLine(column.declared.dump()) for column in schema.columns}} | rules
     return yaml.dump(
         fields, Dumper=_Dumper, default_flow_style=False, sort_keys=False, allow_unicode=True, width=float("inf")
     )
@@ -405,27 +413,3 @@ def _lines(root: yaml.MappingNode) -> dict[tuple[str | None, str | None], int]:
                 for inner, content in described.value:
                     found[name.value, inner.value] = content.start_mark.line + 1
     return found
-
-
-def _refuse_unfilled(root: yaml.Node, source: str) -> None:
-    _refuse(_unfilled_lines(root), source)
-
-
-def _unfilled_lines(root: yaml.Node) -> set[int]:
-    """Return the lines of a node on which a person is still to decide."""
-    lines, nodes = set(), [root]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, yaml.ScalarNode):
-            if node.style is None and node.value.strip().startswith(UNFILLED):
-                lines.add(node.start_mark.line + 1)
-        else:
-            nodes.extend(part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,)))
-    return lines
-
-
-def _refuse(unfilled: set[int], source: str) -> None:
-    if unfilled:
-        several = sorted(unfilled)
-        lines = f"line{'s' if len(several) > 1 else ''} {listed(several)}"
-        raise BadSchema(f"{source}: ??? or TODO is still to be filled in, on {lines}")

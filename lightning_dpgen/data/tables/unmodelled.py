@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import WithJsonSchema
 
-from lightning_dpgen.data.tables.column import BadSchema, Column, is_text
+from lightning_dpgen.data.tables.column import BadSchema, Column, Key, is_text
+from lightning_dpgen.data.tables.description import ColumnDescription, refuse
 
-FAKES = ("row_number", "uuid", "name", "email")
 _FIRST = (
     "Ada", "Amir", "Ana", "Ben", "Chen", "Clara", "David", "Elif", "Emma", "Eva", "Farah", "Felix", "Grace", "Hana", "Hugo",
     "Ines", "Ivan", "Jan", "Kofi", "Lara", "Leo", "Lin", "Maria", "Mila", "Nia", "Noah", "Olga", "Omar", "Paul", "Rosa",
@@ -24,7 +25,40 @@ _LAST = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+class DropDescription(ColumnDescription):
+    holds = "the column is left out"
+    decide = "nothing: the column is not in the synthetic table"
+
+    type: Literal["drop"]
+
+    def build(self, name: str) -> Dropped:
+        return Dropped(name, self)
+
+
+class FakeDescription(ColumnDescription):
+    holds = "made-up values, which do not depend on the records"
+    decide = "which made-up value takes its place?"
+
+    type: Literal["fake"]
+    fake: Literal["row_number", "uuid", "name", "email"] | None = None
+    """`row_number`, `uuid`, `name` or `email`"""
+    constant: Annotated[Any, WithJsonSchema({"type": ["string", "number", "boolean"]})] = None
+    """one value for all rows"""
+
+    def check(self) -> None:
+        if (self.fake is None) == (self.constant is None):
+            known = "row_number, uuid, name, email"
+            raise BadSchema(f"expected one of fake ({known}) and constant", key="fake")
+        value = self.constant
+        fine = is_text(value) or type(value) is bool or (type(value) is int and abs(value) < 2**63)
+        if value is not None and not fine and not (type(value) is float and np.isfinite(value)):
+            refuse("constant", value, "text, a number, true or false")
+
+    def build(self, name: str) -> Fake:
+        return Fake(name, self)
+
+
+@dataclass(frozen=True)
 class Dropped(Column):
     """A column of the records that a synthetic table does not have."""
 
@@ -32,46 +66,26 @@ class Dropped(Column):
     def arrow(self) -> None:
         return None
 
-    def fields(self) -> dict[str, Any]:
-        return {"type": "drop"} | ({"description": self.description} if self.description else {})
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Fake(Column):
     """A column that a synthetic table has, but not from the records.
 
-    Args:
-        fake: ``row_number`` (1, 2, ... in each table that is drawn), ``uuid``, ``name`` or ``email`` (of example.com).
-        constant: a text, number, true or false for all rows; in place of `fake`.
+    It numbers the rows of each table that is drawn, makes up identifiers, names or addresses, or is constant.
 
     Example:
-        >>> Fake(name="who", fake="name").made(1, np.random.default_rng(0))[0].as_py()
+        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> column_of("who", {"type": "fake", "fake": "name"}).made(1, np.random.default_rng(0))[0].as_py()
         'Tom Nguyen'
     """
 
-    fake: str | None = None
-    constant: str | int | float | bool | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.fake is None) == (self.constant is None):
-            raise BadSchema(f"expected one of fake ({', '.join(FAKES)}) and constant", self.name, "fake")
-        if self.fake is not None and self.fake not in FAKES:
-            self.refuse("fake", self.fake, f"one of {', '.join(FAKES)}")
-        value = self.constant
-        fine = is_text(value) or type(value) is bool or (type(value) is int and abs(value) < 2**63)
-        if value is not None and not fine and not (type(value) is float and np.isfinite(value)):
-            self.refuse("constant", value, "text, a number, true or false")
+    fake, constant = Key(), Key()
 
     @property
     def arrow(self) -> pa.DataType:
         if self.constant is not None:
             return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}[type(self.constant)]
         return pa.int64() if self.fake == "row_number" else pa.string()
-
-    def fields(self) -> dict[str, Any]:
-        what = {"fake": self.fake} if self.constant is None else {"constant": self.constant}
-        return {"type": "fake", **what} | ({"description": self.description} if self.description else {})
 
     def made(self, rows: int, random: np.random.Generator, before: int = 0) -> pa.Array:
         """Return values for this many rows, after `before` others."""

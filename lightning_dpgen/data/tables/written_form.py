@@ -6,14 +6,17 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-DECIMALS = (".", ",")
 # Spaces of three kinds are one sign: programs write any of them between thousands.
-THOUSANDS = ("", ".", ",", "'", " ")
+DecimalSign, ThousandsSign = Literal[".", ","], Literal["", ".", ",", "'", " "]
+DECIMALS, THOUSANDS = get_args(DecimalSign), get_args(ThousandsSign)
+# The same in words.
+ANY_DECIMAL, ANY_THOUSANDS = "'.' or ','", "one of '.', ',', ' ' and \"'\""
 # Fields of text in double quotes: those that need them (RFC 4180), all texts, or all fields.
 NEEDED, OF_TEXTS, OF_ALL = QUOTES = ("needed", "texts", "all")
 SPACES = " \u00a0\u202f"
@@ -217,17 +220,13 @@ def with_offset(moments: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(texts, r"(\d\d)$", r":\1")
 
 
-def problem_of_signs(decimal: object, thousands: object) -> str | None:
+def problem_of_signs(decimal: str, thousands: str) -> str | None:
     """Return what is wrong with the signs before decimals and between thousands; None if nothing is.
 
     Example:
         >>> problem_of_signs(",", "."), problem_of_signs(",", ",")
         (None, "',': expected another sign between thousands than before decimals")
     """
-    if decimal not in DECIMALS:
-        return f"decimal: {str(decimal)[:20]!r}: expected '.' or ','"
-    if thousands not in THOUSANDS:
-        return f"thousands: {str(thousands)[:20]!r}: expected one of '.', ',', ' ' and \"'\""
     return f"{decimal!r}: expected another sign between thousands than before decimals" if decimal == thousands else None
 
 

@@ -1,6 +1,5 @@
 """Keys of a schema are declared once: for the code, the page and the JSON Schema of editors, which know the same ones."""
 
-import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -10,52 +9,32 @@ from data.random_tables import schemas
 from hypothesis import given, settings
 
 import lightning_dpgen
-from lightning_dpgen.data.tables import columns, schema
-from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import BadSchema, Key
+from lightning_dpgen.data.tables.descriptions import KINDS, TableKeys, json_schema, tables
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.relative import DISTANCE, RELATIVE_TO
+from lightning_dpgen.data.tables.relative import Relative
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, read_yaml, schema_text
-from lightning_dpgen.data.tables.schema_keys import COLUMN_KEYS, KINDS, TABLE_KEYS, json_schema, keys_of, tables
+from lightning_dpgen.data.tables.unmodelled import Fake
 
 ROOT = Path(__file__).parents[2]
 CHECK = jsonschema.Draft202012Validator(json_schema())
-# Keys that have a meaning for some types of numbers alone, though the class of all of them has them.
-_OF_SOME = {
-    "decimals": {"integer", "number"},
-    "resolution": {"datetime", "time"},
-    "decimal": {"integer", "number"},
-    "thousands": {"integer", "number"},
-    "unit": {"integer", "number"},
-    "negative": {"integer", "number"},
-    "format": {"date", "datetime", "time"},
-    "zone": {"datetime"},
-    "words": {"boolean"},
-}
 
 
 def test_the_declaration_is_a_json_schema():
     jsonschema.Draft202012Validator.check_schema(json_schema())
 
 
-@pytest.mark.parametrize("kind", columns.KINDS)
-def test_each_type_has_the_keys_of_its_class(kind):
-    """The fields of the class are the oracle: a key that is added there is missing here."""
-    known = {field.name for field in dataclasses.fields(columns.KINDS[kind])} - {"name", "type"}
-    known |= {RELATIVE_TO, DISTANCE} if columns.KINDS[kind] is Numeric else set()
-    known -= {"values", "other", "ignore_case", "counts", "counts_noise"} if kind == "boolean" else set()
-    known -= {key for key, kinds in _OF_SOME.items() if kind not in kinds}
-    assert {key.name for key in keys_of(kind)} == known
-
-
-def test_types_and_table_keys_are_those_of_the_code():
-    assert list(KINDS) == list(columns.KINDS)
-    assert {key.name for key in TABLE_KEYS} == {"columns", *schema._DEFAULTS}
-    assert len({key.name for key in COLUMN_KEYS}) == len(COLUMN_KEYS)
-    assert all(key.name in {own.name for kind in KINDS for own in keys_of(kind)} for key in COLUMN_KEYS)
+@pytest.mark.parametrize("kind", [Category, Numeric, Relative, Fake, TableSchema])
+def test_what_a_column_takes_from_its_description_is_a_key(kind):
+    known = {name for one in (*KINDS.values(), TableKeys) for name in one.model_fields}
+    taken = {name for one in kind.__mro__ for name, value in vars(one).items() if isinstance(value, Key)}
+    assert taken <= known
 
 
 def test_the_page_has_the_tables_of_the_declarations():
-    """Else: python -m lightning_dpgen.data.tables.schema_keys prints them."""
+    """Else: python -m lightning_dpgen.data.tables.descriptions prints them."""
     assert tables() in (ROOT / "docs/reference/schema.md").read_text(encoding="utf-8")
 
 
