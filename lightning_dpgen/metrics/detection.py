@@ -10,10 +10,13 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import check_fit
 from lightning_dpgen.metrics.features import MOST_UNITS, categorical, ordinals, subsample, varying_units
+from lightning_dpgen.metrics.measure import DETECTION, TABLE, Need, Result, register
+from lightning_dpgen.metrics.sides import Sides
 
 # The most records of each side that are looked at, and the parts of the cross-validation.
 ROWS = 10_000
 FOLDS = 3
+DETECTED = "detected, 2 AUC - 1"
 
 
 def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool = True, seed: int = 0) -> dict[str, float]:
@@ -58,3 +61,31 @@ def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool 
     chances = cross_val_predict(booster, x, y, cv=folds, method="predict_proba")[:, 1]
     area = float(roc_auc_score(y, chances))
     return {"AUC": area, "detected": 2.0 * max(area, 0.5) - 1.0}
+
+
+_ENOUGH = Need(
+    lambda sides: min(len(sides.real), len(sides.synthetic)) >= FOLDS, f"there are fewer than {FOLDS} records on one side"
+)
+_ASKED = {
+    "section": DETECTION, "better": "lower", "needs": (_ENOUGH,), "glance": {"AUC": "AUC of telling them apart"}
+}  # fmt: skip
+
+
+@register(
+    "images", "baskets", "series", place=70, **_ASKED,
+    says="Gradient boosting that is asked whether a record is real or synthetic, cross-validated: AUC 0.5 if it cannot "
+    "tell, 1 if it always can.",
+)  # fmt: skip
+@register(
+    TABLE, place=35, **_ASKED,
+    says="Gradient boosting that is asked whether a record is real or synthetic, by its values, cross-validated on as "
+    "many of each: AUC 0.5 if it cannot tell, 1 if it always can.",
+)  # fmt: skip
+def _tell_apart(sides: Sides) -> Result:
+    sides = sides.encoded
+    found = [
+        detection(sides.real, other, sides.layout, total=sides.alike, seed=sides.seed)
+        for other in sides.compared
+        if len(other) >= FOLDS
+    ]
+    return Result(*({"AUC": scores["AUC"], DETECTED: scores["detected"]} for scores in found))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +19,16 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import check_fit
 from lightning_dpgen.metrics.features import categorical, one_hot, ordinals, subsample, varying_units
+from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, TABLE, TRAINING, Glance, Result, beside_real, register
+from lightning_dpgen.metrics.sides import Sides
 
 # The most records that a classifier is trained on, and tested on.
 ROWS = 20_000
 CLASSIFIERS = ("logistic regression", "random forest", "gradient boosting")
 # Units that trees look at: every pixel of small pictures; of more, those that vary most.
 _MOST_PIXELS = 1_000
+# Pixels and readings beyond which boosting is left out: with many classes it takes minutes.
+_BOOSTED = 100
 
 
 def train_on_synthetic(
@@ -148,3 +153,28 @@ def _classifier(name: str, categories: list[bool], seed: int) -> ClassifierMixin
         return RandomForestClassifier(100, random_state=seed)
     # Stopping early needs some of each label to put aside, which synthetic records may not have.
     return HistGradientBoostingClassifier(categorical_features=categories, early_stopping=False, random_state=seed)
+
+
+def _best(evaluation: Any) -> list[Glance]:
+    """Pick the classifier that is right most often."""
+    scores = {name: evaluation.scores.get(TRAINING, {}).get(f"{name}, accuracy") for name in CLASSIFIERS}
+    scores = {name: value for name, value in scores.items() if value is not None}
+    if not scores:
+        return []
+    best = max(scores, key=scores.__getitem__)
+    below = beside_real(evaluation.reference[TRAINING][f"{best}, accuracy"])
+    return [Glance(scores[best], f"accuracy, {best}", below=below)]
+
+
+@register(
+    "images", "baskets", "series", TABLE, section=TRAINING, place=60, better="higher", needs=(A_LABEL, A_TEST),
+    says="Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same learned from "
+    "real records.",
+    glance=_best,
+)  # fmt: skip
+def _train(sides: Sides) -> Result:
+    """Train on synthetic records, test on real ones; beside it the same with real ones in their place."""
+    sides = sides.encoded
+    classifiers = CLASSIFIERS[:2] if sides.alike and sides.layout.units > _BOOSTED else CLASSIFIERS
+    asked = {"classifiers": classifiers, "total": sides.alike, "seed": sides.seed}
+    return Result(*(train_on_synthetic(side, sides.test, sides.layout, **asked) for side in (sides.synthetic, sides.real)))
