@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics.columns import blocks, check_fit, choose_pairs, columns, count_pairs
-from lightning_dpgen.metrics.features import varying_units
+from lightning_dpgen.metrics.columns import blocks, check_fit, choose_pairs, columns, count_pairs, varying_units
 from lightning_dpgen.metrics.marginals import mean_and_worst
 from lightning_dpgen.metrics.measure import Need, Result, register
 from lightning_dpgen.metrics.sides import EncodedSides

@@ -8,8 +8,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics.columns import check_fit
-from lightning_dpgen.metrics.features import MOST_UNITS, categorical, ordinals, subsample, varying_units
+from lightning_dpgen.metrics.columns import MOST_UNITS, categorical, check_fit, ordinals, subsample, varying_units
 from lightning_dpgen.metrics.measure import DETECTION, TABLE, Need, Result, register
 from lightning_dpgen.metrics.sides import Sides
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics.columns import check_fit
-from lightning_dpgen.metrics.features import subsample
+from lightning_dpgen.metrics.columns import check_fit, subsample
 from lightning_dpgen.metrics.measure import TABLE, Interval, Listing, Measure, Plot, Result, measures_of
 from lightning_dpgen.metrics.numeric_summaries import Summary
 from lightning_dpgen.metrics.sides import ROWS, Answers, EncodedSides, Sides, TableSides

@@ -22,8 +22,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.metrics.columns import blocks
-from lightning_dpgen.metrics.features import subsample, varying_units, written_out
+from lightning_dpgen.metrics.columns import blocks, subsample, varying_units, written_out
 from lightning_dpgen.metrics.measure import (
     MEMBERSHIP,
     TABLE,

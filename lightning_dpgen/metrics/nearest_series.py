@@ -10,7 +10,7 @@ import torch
 from dtaidistance import dtw_ndim
 from torch import Tensor
 
-from lightning_dpgen.metrics.features import subsample
+from lightning_dpgen.metrics.columns import subsample
 from lightning_dpgen.metrics.measure import Plot, Result, register
 from lightning_dpgen.metrics.sides import EncodedSides
 from lightning_dpgen.metrics.two_sided import Collected, check_seconds

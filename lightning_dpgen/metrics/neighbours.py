@@ -7,7 +7,7 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-from lightning_dpgen.metrics.features import written_out
+from lightning_dpgen.metrics.columns import written_out
 from lightning_dpgen.metrics.measure import TABLE, Interval, Need, Result, register
 from lightning_dpgen.metrics.sides import TableSides
 from lightning_dpgen.metrics.two_sided import Collected

@@ -17,8 +17,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics.columns import check_fit
-from lightning_dpgen.metrics.features import categorical, one_hot, ordinals, subsample, varying_units
+from lightning_dpgen.metrics.columns import categorical, check_fit, one_hot, ordinals, subsample, varying_units
 from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, TABLE, TRAINING, Glance, Result, beside_real, register
 from lightning_dpgen.metrics.sides import Sides
 

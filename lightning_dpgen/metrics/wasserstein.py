@@ -8,7 +8,7 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics.features import subsample, written_out
+from lightning_dpgen.metrics.columns import subsample, written_out
 from lightning_dpgen.metrics.measure import A_COLUMN, TABLE, TRANSPORT, Result, register
 from lightning_dpgen.metrics.sides import Sides
 from lightning_dpgen.metrics.two_sided import Collected

@@ -5,8 +5,8 @@ import pytest
 import scipy.sparse
 
 from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.metrics.columns import categorical, one_hot, ordinals, varying_units
 from lightning_dpgen.metrics.detection import detection
-from lightning_dpgen.metrics.features import categorical, one_hot, ordinals, varying_units
 from lightning_dpgen.metrics.train_on_synthetic import CLASSIFIERS, train_on_synthetic
 
 # A unit and a group that say the label, and one that says nothing.

@@ -11,8 +11,8 @@ from scipy.stats import binomtest, wasserstein_distance
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import evaluation, wasserstein
+from lightning_dpgen.metrics.columns import subsample
 from lightning_dpgen.metrics.evaluation import KINDS, compute_section, evaluate_encoded
-from lightning_dpgen.metrics.features import subsample
 from lightning_dpgen.metrics.measure import MEMBERSHIP, TRAINING, TRANSPORT, measures_of
 from lightning_dpgen.metrics.sides import EncodedSides
 from lightning_dpgen.sampling.errors import BadRecords

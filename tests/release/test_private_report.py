@@ -9,14 +9,14 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from metrics.records import drawn
-from metrics.test_evaluation import evaluated
+from metrics.test_evaluation import LAYOUTS, evaluated
 from metrics.test_table_evaluation import evaluated as evaluated_table
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import KINDS, Evaluation, evaluate_encoded, evaluate_table
-from lightning_dpgen.metrics.measure import MEMBERSHIP, Interval, Listing
+from lightning_dpgen.metrics.measure import MEMBERSHIP, Interval, Listing, Plot, Result, register
 from lightning_dpgen.metrics.numeric_summaries import Summary
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
@@ -55,6 +55,30 @@ def test_each_kind_has_its_page(tmp_path, kind, n, m):
             assert f"<td>{name.replace(chr(39), '&#39;')}{tested}</td>" in page
     titles = {"images": "Pictures", "table": "Columns", "baskets": "Items and baskets", "series": "Curves"}
     assert f"<h2>{titles[kind]}</h2>" in page
+
+
+@register(
+    "numbers", section="peaks", place=1, better="lower", says="Difference of the largest numbers.",
+    glance={"peaks, difference": "difference of peaks"},
+)  # fmt: skip
+def compare_peaks(sides):
+    """Compare the largest numbers of records, in a kind of this test alone."""
+    real, *others = (sides.readings(side).max(axis=1) for side in (sides.real, *sides.compared))
+    drawn = {"real": real, "synthetic": others[0], "said": "peaks", "along": "record", "up": "peak"}
+    found = ({"peaks, difference": abs(float(peaks.mean() - real.mean()))} for peaks in others)
+    return Result(*found, plots=[Plot("Peaks", "By record", "lines", drawn)], remarks={"peaks": ["all are there"]})
+
+
+def test_a_measure_is_one_function_that_says_all_that_is_told(tmp_path):
+    """A measure of a new kind of records has scores, a picture, words and a place at the head of the page."""
+    layout = LAYOUTS["series"]
+    found = evaluate_encoded(*(drawn(layout, 40, seed) for seed in (0, 1)), layout, kind="numbers")
+    assert list(found.scores) == ["peaks"] and found.reference["peaks"].keys() == found.scores["peaks"].keys()
+    page = page_of(tmp_path, found)
+    check_page(page)
+    glance, rest = page.partition("At a glance")[2].split("</section>", 1)
+    assert "difference of peaks" in glance and "<b>Peaks:</b> all are there." in glance
+    assert "<h2>Peaks</h2>" in rest and "<span>Difference of the largest numbers. Lower is better.</span>" in rest
 
 
 def test_a_table_has_its_page(tmp_path):
