@@ -1,9 +1,9 @@
 from .baskets import BasketDistance as BasketDistance
 from .baskets import CountingQueryError as CountingQueryError
+from .classifiers import classifier_scores as classifier_scores
 from .clustering import ClusteringAccuracy as ClusteringAccuracy
 from .correlation import AssociationDistance as AssociationDistance
 from .evaluation import Evaluation as Evaluation
-from .labels import classifier_scores as classifier_scores
 from .marginals import MarginalDistance as MarginalDistance
 from .measure import Measure as Measure
 from .measure import Result as Result

@@ -1,4 +1,4 @@
-"""Distances between the first and second moments of real and synthetic records."""
+"""Distances between the first and second moments of real and synthetic records, and between the labels of pictures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.metrics.measure import Plot, Result, register
+from lightning_dpgen.metrics.measure import A_LABEL, Plot, Result, register
 from lightning_dpgen.metrics.sides import EncodedSides
 from lightning_dpgen.metrics.two_sided import TwoSided, compare, named_scores
 
@@ -75,3 +75,16 @@ def _plots(sides: EncodedSides) -> list[Plot]:
         Plot("Pictures", "Synthetic pictures", "sheet", {"pictures": drawn, "across": 12, "said": "synthetic pictures"}),
         Plot("Pictures", words, "sheet", {"pictures": three, "across": 3, "said": "mean pictures", "least": 150}),
     ]
+
+
+@register(
+    "images", section="pictures", place=11, better="lower", needs=(A_LABEL,),
+    says="Shares of labels: total variation.",
+)  # fmt: skip
+def _compare_labels(sides: EncodedSides) -> Result:
+    label = sides.layout.label
+    real, *others = (
+        np.bincount(side.codes[:, label], minlength=sides.layout.groups[label]) / len(side)
+        for side in (sides.real, *sides.compared)
+    )
+    return Result(*({"labels, total variation": float(0.5 * np.abs(other - real).sum())} for other in others))

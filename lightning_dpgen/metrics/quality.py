@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_dpgen.metrics.detection import DETECTED
+from lightning_dpgen.metrics.classifiers import DETECTED
 from lightning_dpgen.metrics.measure import COLUMNS, DETECTION, PAIRS, TABLE, Glance, Result, beside_real, register
 from lightning_dpgen.metrics.table_columns import ONE_MEAN, ONE_WORST
 from lightning_dpgen.metrics.table_pairs import TWO_MEAN

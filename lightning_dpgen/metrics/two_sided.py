@@ -146,12 +146,11 @@ def check_records(
     _check_finite(name, records.nan_to_num(0.0, math.inf, -math.inf) if missing else records)
 
 
-def check_scores(name: str, scores: Any, n: int | None = None) -> None:
-    """Raise ValueError, naming them, unless scores are a tensor (n,) of finite numbers, one a record; None takes any n."""
-    expected = "(n,)" if n is None else f"({n},)"
-    _check(name, scores, f"{expected}, a number for each record")
-    if scores.ndim != 1 or n not in (None, len(scores)):
-        raise ValueError(f"{name} of shape {tuple(scores.shape)}: expected {expected}, one for each record")
+def check_scores(name: str, scores: Any) -> None:
+    """Raise ValueError, naming them, unless scores are a tensor (n,) of finite numbers, one a record."""
+    _check(name, scores, "(n,), a number for each record")
+    if scores.ndim != 1:
+        raise ValueError(f"{name} of shape {tuple(scores.shape)}: expected (n,), one for each record")
     _check_finite(name, scores)
 
 

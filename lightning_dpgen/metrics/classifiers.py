@@ -1,4 +1,4 @@
-"""Train on synthetic records, test on real ones: can classifiers learn the label from a release?"""
+"""Classifiers: trained on synthetic records and tested on real ones, asked to tell both apart, or released. Private."""
 
 from __future__ import annotations
 
@@ -14,11 +14,23 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics.columns import categorical, check_fit, one_hot, ordinals, subsample, varying_units
-from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, TABLE, TRAINING, Glance, Result, beside_real, register
+from lightning_dpgen.metrics.columns import MOST_UNITS, categorical, check_fit, one_hot, ordinals, subsample, varying_units
+from lightning_dpgen.metrics.measure import (
+    A_LABEL,
+    A_TEST,
+    DETECTION,
+    TABLE,
+    TRAINING,
+    Glance,
+    Need,
+    Result,
+    beside_real,
+    register,
+)
 from lightning_dpgen.metrics.sides import Sides
 
 # The most records that a classifier is trained on, and tested on.
@@ -28,6 +40,13 @@ CLASSIFIERS = ("logistic regression", "random forest", "gradient boosting")
 _MOST_PIXELS = 1_000
 # Pixels and readings beyond which boosting is left out: with many classes it takes minutes.
 _BOOSTED = 100
+# The most records of each side that are looked at, and the parts of the cross-validation.
+TOLD_APART, FOLDS = 10_000, 3
+DETECTED = "detected, 2 AUC - 1"
+# Bins of equal width in which stated probabilities are compared with how often they are right (Guo et al. 2017).
+_BINS = 15
+# The least probability that a log loss counts.
+_LEAST = 1e-12
 
 
 def train_on_synthetic(
@@ -177,3 +196,109 @@ def _train(sides: Sides) -> Result:
     classifiers = CLASSIFIERS[:2] if sides.alike and sides.layout.units > _BOOSTED else CLASSIFIERS
     asked = {"classifiers": classifiers, "total": sides.alike, "seed": sides.seed}
     return Result(*(train_on_synthetic(side, sides.test, sides.layout, **asked) for side in (sides.synthetic, sides.real)))
+
+
+def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool = True, seed: int = 0) -> dict[str, float]:
+    """Fit gradient boosting, cross-validated, to as many real as synthetic records.
+
+    If there are many units, it sees those that vary most in both sides together, and the sum of all (`total`). This is a
+    function, since a classifier does not add up over batches.
+
+    Args:
+        real, synthetic: at least `FOLDS` records each; `TOLD_APART` at most are looked at, chosen by the seed.
+        total: whether the sum of all units has a meaning.
+        seed: seed of rows, folds and classifier.
+
+    Returns:
+        ``AUC``: 0.5 if they cannot be told apart, 1 if they always can; and ``detected``: ``2 max(AUC, 0.5) - 1``.
+        An AUC below one half is no detection: cross-validation gives it where the same records occur in both sides.
+
+    Raises:
+        ValueError: for too few records.
+
+    Example:
+        >>> ones, none = np.ones((100, 1), np.uint8), np.zeros((100, 0), np.uint8)
+        >>> detection(Encoded(none, ones), Encoded(none, 0 * ones), Layout(units=0, groups=(2,)))
+        {'AUC': 1.0, 'detected': 1.0}
+    """
+    for name, encoded in (("real", real), ("synthetic", synthetic)):
+        check_fit(encoded, layout)
+        if len(encoded) < FOLDS:
+            raise ValueError(f"fewer than {FOLDS} {name} records: expected one for each part of the cross-validation")
+    size = min(len(real), len(synthetic), TOLD_APART)
+    sides = [subsample(real, size, seed), subsample(synthetic, size, seed + 1)]
+    groups = list(range(len(layout.groups)))
+    if not layout.units + len(groups):
+        return {"AUC": 0.5, "detected": 0.0}
+    units = varying_units(sides, MOST_UNITS)
+    x = np.concatenate([ordinals(side, layout, units, groups, total=total) for side in sides])
+    y = np.repeat([1, 0], size)
+    booster = HistGradientBoostingClassifier(
+        categorical_features=categorical(layout, x.shape[1], groups), early_stopping=False, random_state=seed
+    )
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    chances = cross_val_predict(booster, x, y, cv=folds, method="predict_proba")[:, 1]
+    area = float(roc_auc_score(y, chances))
+    return {"AUC": area, "detected": 2.0 * max(area, 0.5) - 1.0}
+
+
+_ENOUGH = Need(
+    lambda sides: min(len(sides.real), len(sides.synthetic)) >= FOLDS, f"there are fewer than {FOLDS} records on one side"
+)
+_ASKED = {
+    "section": DETECTION, "better": "lower", "needs": (_ENOUGH,), "glance": {"AUC": "AUC of telling them apart"}
+}  # fmt: skip
+
+
+@register(
+    "images", "baskets", "series", place=70, **_ASKED,
+    says="Gradient boosting that is asked whether a record is real or synthetic, cross-validated: AUC 0.5 if it cannot "
+    "tell, 1 if it always can.",
+)  # fmt: skip
+@register(
+    TABLE, place=35, **_ASKED,
+    says="Gradient boosting that is asked whether a record is real or synthetic, by its values, cross-validated on as "
+    "many of each: AUC 0.5 if it cannot tell, 1 if it always can.",
+)  # fmt: skip
+def _tell_apart(sides: Sides) -> Result:
+    sides = sides.encoded
+    found = [
+        detection(sides.real, other, sides.layout, total=sides.alike, seed=sides.seed)
+        for other in sides.compared
+        if len(other) >= FOLDS
+    ]
+    return Result(*({"AUC": scores["AUC"], DETECTED: scores["detected"]} for scores in found))
+
+
+def classifier_scores(shares: Tensor, labels: Tensor) -> dict[str, float]:
+    """Score a classifier on records with known labels.
+
+    Args:
+        shares: (N, labels) the probabilities of labels, N above 0.
+        labels: (N,) the true ones.
+
+    Returns:
+        ``accuracy``; ``log loss``, in nats; ``calibration error``: the mean difference between the probability of the
+        answer and how often it is right, over 15 bins of that probability.
+
+    Example:
+        >>> classifier_scores(torch.tensor([[0.75, 0.25]] * 4), torch.tensor([0, 0, 0, 1]))["calibration error"]
+        0.0
+    """
+    probable, told = shares.max(dim=1)
+    right = (told == labels).to(shares.dtype)
+    bins = (probable * _BINS).long().clamp(max=_BINS - 1)
+    off = torch.zeros(_BINS, dtype=shares.dtype).index_add_(0, bins, right - probable).abs().sum() / len(labels)
+    own = shares[torch.arange(len(labels)), labels].clamp(min=_LEAST)
+    return {"accuracy": float(right.mean()), "log loss": float(-own.log().mean()), "calibration error": float(off)}
+
+
+@register(
+    "images", "baskets", "series", TABLE, section="the released classifier", place=0, better="target",
+    says="The classifier that the release holds, on real records that nothing was learned from: how often its answer is "
+    "right, its mean log loss in nats, and by how much the probability of its answer is off on average.",
+    needs=(Need(lambda sides: sides.answers is not None),),
+    glance={"accuracy": "accuracy of the released classifier"},
+)  # fmt: skip
+def _score_answers(sides: Sides) -> Result | str:
+    return sides.answers if isinstance(sides.answers, str) else Result(classifier_scores(*sides.answers))
