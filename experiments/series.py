@@ -31,8 +31,9 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.metrics.classifiers import DETECTION
 from lightning_dpgen.metrics.evaluation import compute_section
-from lightning_dpgen.metrics.measure import DETECTION, measures_of
+from lightning_dpgen.metrics.measure import measures_of
 from lightning_dpgen.metrics.nearest_series import NearestSeries
 from lightning_dpgen.metrics.sides import EncodedSides
 

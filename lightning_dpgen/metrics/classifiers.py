@@ -19,20 +19,10 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import MOST_UNITS, categorical, check_fit, one_hot, ordinals, subsample, varying_units
-from lightning_dpgen.metrics.measure import (
-    A_LABEL,
-    A_TEST,
-    DETECTION,
-    TABLE,
-    TRAINING,
-    Glance,
-    Need,
-    Result,
-    beside_real,
-    register,
-)
+from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, TABLE, Glance, Need, Result, beside_real, register
 from lightning_dpgen.metrics.sides import Sides
 
+TRAINING, DETECTION = "train on synthetic, test on real", "telling them apart"
 # The most records that a classifier is trained on, and tested on.
 ROWS = 20_000
 CLASSIFIERS = ("logistic regression", "random forest", "gradient boosting")

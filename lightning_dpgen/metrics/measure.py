@@ -15,11 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-# Sections that several measures, or the words of others, name.
-COLUMNS, PAIRS, TRAINING, DETECTION = (
-    "columns", "pairs of columns", "train on synthetic, test on real", "telling them apart"
-)  # fmt: skip
-ROWS_OF_TABLES, TRANSPORT, MEMBERSHIP = "rows", "Wasserstein distance", "membership inference"
+# Sections of measures in several files.
+COLUMNS, ROWS_OF_TABLES = "columns", "rows"
 TABLE = "table"
 _BETTER = {"lower": "Lower is better.", "higher": "Higher is better.", "target": ""}
 

@@ -23,22 +23,13 @@ from torchmetrics.utilities import dim_zero_cat
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.metrics.columns import blocks, subsample, varying_units, written_out
-from lightning_dpgen.metrics.measure import (
-    MEMBERSHIP,
-    TABLE,
-    UNSEEN,
-    Glance,
-    Interval,
-    Plot,
-    Result,
-    register,
-    shown,
-)
+from lightning_dpgen.metrics.measure import TABLE, UNSEEN, Glance, Interval, Plot, Result, register, shown
 from lightning_dpgen.metrics.neighbours import nearest_distances
 from lightning_dpgen.metrics.sides import ROWS, Sides
 from lightning_dpgen.metrics.two_sided import check_records, check_scores
 from lightning_dpgen.sampling.csr import mark_entries
 
+MEMBERSHIP = "membership inference"
 # The most records of each kind that are attacked, and the units by which an attacker knows them; numbers
 # that are held at a time.
 ATTACKED, _KNOWN_UNITS, _NUMBERS = 4_000, 1_000, 1 << 24

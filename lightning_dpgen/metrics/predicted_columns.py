@@ -14,8 +14,9 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.metrics.classifiers import TRAINING
 from lightning_dpgen.metrics.columns import MOST_CATEGORIES
-from lightning_dpgen.metrics.measure import A_TEST, TABLE, TRAINING, Result, register
+from lightning_dpgen.metrics.measure import A_TEST, TABLE, Result, register
 from lightning_dpgen.metrics.sides import TableSides
 from lightning_dpgen.metrics.table_pairs import levels
 

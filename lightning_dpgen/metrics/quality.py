@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_dpgen.metrics.classifiers import DETECTED
-from lightning_dpgen.metrics.measure import COLUMNS, DETECTION, PAIRS, TABLE, Glance, Result, beside_real, register
+from lightning_dpgen.metrics.classifiers import DETECTED, DETECTION
+from lightning_dpgen.metrics.measure import COLUMNS, TABLE, Glance, Result, beside_real, register
 from lightning_dpgen.metrics.table_columns import ONE_MEAN, ONE_WORST
-from lightning_dpgen.metrics.table_pairs import TWO_MEAN
+from lightning_dpgen.metrics.table_pairs import PAIRS, TWO_MEAN
 
 QUALITY, HEADLINE, WORST = "quality", "quality, 1 less the mean of its parts", "distance of the worst column"
 # The parts of the quality: section, score, and words.

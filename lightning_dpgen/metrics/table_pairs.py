@@ -13,7 +13,7 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.columns import choose_pairs, count_pairs
 from lightning_dpgen.metrics.correlation import GROUPS_APART, AssociationDistance
 from lightning_dpgen.metrics.marginals import MarginalDistance
-from lightning_dpgen.metrics.measure import PAIRS, TABLE, Listing, Need, Result, register
+from lightning_dpgen.metrics.measure import TABLE, Listing, Need, Result, register
 from lightning_dpgen.metrics.quantile_bins import BINS, QuantileBins, binned
 from lightning_dpgen.metrics.sides import EncodedSides, TableSides
 from lightning_dpgen.metrics.two_sided import compare, named_scores
@@ -24,7 +24,7 @@ LISTED, MOST_PAIRS, _COUNTED = 10, 20_000, 1 << 28
 FEW = 30
 # Pairs of columns of numbers whose correlations are compared: of more, a choice.
 CORRELATED = 300
-TWO_MEAN = "two columns, mean"
+PAIRS, TWO_MEAN = "pairs of columns", "two columns, mean"
 
 
 def levels(column: Modelled, sides: Sequence[np.ndarray], bins: QuantileBins | None) -> tuple[list[np.ndarray], list[str]]:

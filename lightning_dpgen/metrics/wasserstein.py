@@ -9,10 +9,11 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import subsample, written_out
-from lightning_dpgen.metrics.measure import A_COLUMN, TABLE, TRANSPORT, Result, register
+from lightning_dpgen.metrics.measure import A_COLUMN, TABLE, Result, register
 from lightning_dpgen.metrics.sides import Sides
 from lightning_dpgen.metrics.two_sided import Collected
 
+TRANSPORT = "Wasserstein distance"
 # The most records of a side between which a distance is computed, and the most numbers that are written out.
 MOVED, _NUMBERS = 10_000, 1 << 24
 

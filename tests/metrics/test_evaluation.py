@@ -11,10 +11,13 @@ from scipy.stats import binomtest, wasserstein_distance
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import evaluation, wasserstein
+from lightning_dpgen.metrics.classifiers import TRAINING
 from lightning_dpgen.metrics.columns import subsample
 from lightning_dpgen.metrics.evaluation import KINDS, compute_section, evaluate_encoded
-from lightning_dpgen.metrics.measure import MEMBERSHIP, TRAINING, TRANSPORT, measures_of
+from lightning_dpgen.metrics.measure import measures_of
+from lightning_dpgen.metrics.membership import MEMBERSHIP
 from lightning_dpgen.metrics.sides import EncodedSides
+from lightning_dpgen.metrics.wasserstein import TRANSPORT
 from lightning_dpgen.sampling.errors import BadRecords
 
 LAYOUTS = {

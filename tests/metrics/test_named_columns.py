@@ -13,10 +13,12 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics import predicted_columns
+from lightning_dpgen.metrics.classifiers import TRAINING
 from lightning_dpgen.metrics.evaluation import compute_section, evaluate_table, halve_table
-from lightning_dpgen.metrics.measure import PAIRS, TRAINING, measures_of
 from lightning_dpgen.metrics.measure import ROWS_OF_TABLES as ROWS
+from lightning_dpgen.metrics.measure import measures_of
 from lightning_dpgen.metrics.predicted_columns import choose_targets
+from lightning_dpgen.metrics.table_pairs import PAIRS
 from lightning_dpgen.metrics.table_rows import find_dependencies
 
 TOWNS = [f"t{number}" for number in range(40)]

@@ -13,7 +13,7 @@ from metrics.test_evaluation import section
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import NearestSeries, evaluation, nearest_series
 from lightning_dpgen.metrics.evaluation import evaluate_encoded
-from lightning_dpgen.metrics.measure import TRANSPORT
+from lightning_dpgen.metrics.wasserstein import TRANSPORT
 
 CURVES, NEAREST = "curves", "nearest real series"
 

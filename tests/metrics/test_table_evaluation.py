@@ -16,15 +16,17 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics import evaluation, sdmetrics_report
+from lightning_dpgen.metrics.classifiers import DETECTION, TRAINING
 from lightning_dpgen.metrics.evaluation import compute_section, evaluate_table, halve_table
-from lightning_dpgen.metrics.measure import COLUMNS, DETECTION, MEMBERSHIP, PAIRS, TRAINING, measures_of
+from lightning_dpgen.metrics.measure import COLUMNS, measures_of
 from lightning_dpgen.metrics.measure import ROWS_OF_TABLES as ROWS
+from lightning_dpgen.metrics.membership import MEMBERSHIP
 from lightning_dpgen.metrics.numeric_summaries import FIGURES, orders, spreads, summaries
 from lightning_dpgen.metrics.quality import HEADLINE, QUALITY
 from lightning_dpgen.metrics.quantile_bins import QuantileBins
 from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
 from lightning_dpgen.metrics.table_columns import column_distances
-from lightning_dpgen.metrics.table_pairs import rank_correlations
+from lightning_dpgen.metrics.table_pairs import PAIRS, rank_correlations
 
 CLOSEST, GROUPS = "distance to the closest record", "groups"
 

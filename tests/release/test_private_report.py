@@ -16,7 +16,8 @@ from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import KINDS, Evaluation, evaluate_encoded, evaluate_table
-from lightning_dpgen.metrics.measure import MEMBERSHIP, Interval, Listing, Plot, Result, register
+from lightning_dpgen.metrics.measure import Interval, Listing, Plot, Result, register
+from lightning_dpgen.metrics.membership import MEMBERSHIP
 from lightning_dpgen.metrics.numeric_summaries import Summary
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
