@@ -29,6 +29,7 @@ import torch
 from kept import Kept
 from matplotlib.axes import Axes
 from scipy.stats import rankdata
+from shadow_models import Shadows, likelihood_ratios, train_shadows
 from torch import Tensor
 from watched import watch_module
 
@@ -38,9 +39,7 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import schema_text
 from lightning_dpgen.measure.recipe import MostlyNoise
-from lightning_dpgen.metrics.attacks import critic_scores, density_ratio, nearness
-from lightning_dpgen.metrics.membership import MembershipInference
-from lightning_dpgen.metrics.shadow_models import Shadows, likelihood_ratios, train_shadows
+from lightning_dpgen.metrics.membership import MembershipInference, density_ratio, nearness
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.wgan import WGAN
 from lightning_dpgen.privacy.account import Account
@@ -142,7 +141,9 @@ def attacked(pool: Pool, name: str, n: int, inside: np.ndarray, seed: int, point
     if asked.trained:
 
         def look(module: WGAN) -> dict[str, Tensor]:
-            return {CRITIC: critic_scores(module.critic, people)} | by_release(module.mixture())
+            with torch.no_grad():
+                scores = module.critic(people, (0, len(people)))
+            return {CRITIC: scores} | by_release(module.mixture())
 
         looks = watch_module(asked, records, points, look)
     else:

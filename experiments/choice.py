@@ -62,10 +62,9 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics.counting_queries import CountingQueryError, queries_together
-from lightning_dpgen.metrics.detection import detection
+from lightning_dpgen.metrics.baskets import CountingQueryError, queries_together
+from lightning_dpgen.metrics.classifiers import detection, train_on_synthetic
 from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile_bins
-from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
 from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.specs import model_choice as choice
 from lightning_dpgen.specs.defaults import strength_of

@@ -33,7 +33,7 @@ from simulated_baskets import PRINTED
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
-from lightning_dpgen.metrics.counting_queries import QUERIES, CountingQueryError, queries_together, uniform_queries
+from lightning_dpgen.metrics.baskets import QUERIES, CountingQueryError, queries_together, uniform_queries
 from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import RELEASE, release_folder

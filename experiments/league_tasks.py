@@ -25,7 +25,7 @@ from lightning_dpgen.data.public_sets import find_public_set, load_public_set, p
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import schema_text
-from lightning_dpgen.metrics.counting_queries import QUERIES, CountingQueryError
+from lightning_dpgen.metrics.baskets import QUERIES, CountingQueryError
 from lightning_dpgen.release.sampler import Release
 
 

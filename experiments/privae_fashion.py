@@ -20,6 +20,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from code_metrics import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood
 from kept import Kept
 from privae_aggregations import BatchNetwork, train_micro
 from scipy.stats import binomtest
@@ -28,7 +29,6 @@ from training import train
 
 from lightning_dpgen import load_release
 from lightning_dpgen.data.public_sets import load_public_set, public_set
-from lightning_dpgen.metrics.codes import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood
 from lightning_dpgen.models.kernels import make_kernel
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.sampling.lots import Lot

@@ -31,8 +31,11 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.metrics.classifiers import DETECTION
+from lightning_dpgen.metrics.evaluation import compute_section
+from lightning_dpgen.metrics.measure import measures_of
 from lightning_dpgen.metrics.nearest_series import NearestSeries
-from lightning_dpgen.metrics.sections import Sides, associations_section, detection_section, nearest_section
+from lightning_dpgen.metrics.sides import EncodedSides
 
 METERS, DRAWN = 1000, 4
 # The recurrent generator beside a critic by Adam.
@@ -106,11 +109,10 @@ def _meters(folder: Path, days: int, of_persons: list[str]) -> Days:
 
 def scores(days: Days, real: Encoded, other: Encoded) -> list[float]:
     """Return the columns for other days, generated or real, beside real ones."""
-    layout, channels = days.schema.layout, len(days.schema.channels)
-    sides = Sides("series", layout, tuple(days.schema.choices), real, other, None, False, 0, channels)
-    found: dict[str, float] = {}
-    for section in (associations_section, detection_section, nearest_section):
-        found |= section(sides).scores
+    schema, measures, found = days.schema, measures_of("series"), {}
+    sides = EncodedSides(kind="series", layout=schema.layout, real=real, synthetic=other, channels=len(schema.channels))
+    for section in ("associations", DETECTION, "nearest real series"):
+        found |= compute_section(measures[section], sides).scores
     return [found[name] for name in COLUMNS]
 
 

@@ -36,7 +36,7 @@ from lightning_dpgen import (
     training_stage,
 )
 from lightning_dpgen.measure import GaussianRecipe
-from lightning_dpgen.metrics.train_on_synthetic import train_on_synthetic
+from lightning_dpgen.metrics.classifiers import train_on_synthetic
 from lightning_dpgen.models import Mixture
 from lightning_dpgen.sampling import Lot
 

@@ -123,7 +123,7 @@ class Fitted:
             **as_read,
         )
         facts = {name: self.certificate[name] for name in ("epsilon", "delta") if self.certificate[name] is not None}
-        write_evaluation(self.folder / "private", found, self.release.schema, data=declared["data"], facts=facts)
+        write_evaluation(self.folder / "private", found, data=declared["data"], facts=facts)
         return found
 
     def __repr__(self) -> str:

@@ -11,9 +11,9 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.metrics.measure import Listing
 from lightning_dpgen.metrics.numeric_summaries import FIGURES
 from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
-from lightning_dpgen.metrics.sections import Listing
 from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import BANNER, REAL_ROWS, REPORT, evaluate, write_evaluation
 from lightning_dpgen.release.sampler import load_release
@@ -61,15 +61,14 @@ def run(arguments: argparse.Namespace, certificate: dict[str, Any], source: Sour
     folder = arguments.release.resolve().parent / "private"
     facts = {name: certificate[name] for name in ("epsilon", "delta") if certificate.get(name) is not None}
     try:
-        write_evaluation(folder, evaluation, release.schema, data=source.spec.source, facts=facts, counted=counted)
+        write_evaluation(folder, evaluation, data=source.spec.source, facts=facts, counted=counted)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
     if (worst := evaluation.worst_column) is not None:
         print(f"worst column: {printable(worst[0], _LONGEST_NAME)}, distance {worst[1]:.4f}")
-    for text in evaluation.out_of_order:
-        print(f"order of dates: {printable(text, _LONGEST_LINE)}")
-    for text in evaluation.rules:
-        print(f"rules: {printable(text, _LONGEST_LINE)}")
+    for subject, texts in evaluation.remarks.items():
+        for text in texts:
+            print(f"{subject}: {printable(text, _LONGEST_LINE)}")
     if evaluation.summaries:
         print(f"\n{summary_table(evaluation)}\n")
     for listing in evaluation.listings:

@@ -1,4 +1,4 @@
-"""The fit of clusters to known labels: the accuracy of the best one-to-one naming, and purity."""
+"""The fit of clusters to known labels: the accuracy of the best one-to-one naming."""
 
 from __future__ import annotations
 
@@ -49,20 +49,3 @@ class ClusteringAccuracy(Metric):
         """Return the accuracy, from 0 to 1; NaN without records."""
         rows, columns = linear_sum_assignment(self.counts.cpu().numpy(), maximize=True)
         return self.counts[rows, columns].sum() / self.counts.sum()
-
-
-class ClusterPurity(ClusteringAccuracy):
-    """The share of records whose label is the commonest one of their cluster, such as that of a code's nearest centre.
-
-    Several clusters may have one label.
-
-    Example:
-        >>> metric = ClusterPurity(clusters=2, labels=3)
-        >>> metric.update(torch.tensor([0, 0, 1, 1]), torch.tensor([2, 2, 0, 1]))
-        >>> float(metric.compute())
-        0.75
-    """
-
-    def compute(self) -> Tensor:
-        """Return the purity, from 0 to 1; NaN without records."""
-        return self.counts.max(dim=1).values.sum() / self.counts.sum()

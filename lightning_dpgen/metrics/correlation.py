@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics.columns import blocks, check_fit, choose_pairs, columns, count_pairs
+from lightning_dpgen.metrics.columns import blocks, check_fit, choose_pairs, columns, count_pairs, varying_units
 from lightning_dpgen.metrics.marginals import mean_and_worst
-from lightning_dpgen.metrics.two_sided import TwoSided
+from lightning_dpgen.metrics.measure import Need, Result, register
+from lightning_dpgen.metrics.sides import EncodedSides
+from lightning_dpgen.metrics.two_sided import TwoSided, compare, named_scores
 
 _CELLS = 1 << 23
+# Items whose associations are compared: too few baskets hold two of the others.
+COMMON_ITEMS = 200
 # Below this a variance in [0, 1] is rounding: float32 units that are all the same.
 _CONSTANT = 1e-12
 
@@ -122,3 +126,22 @@ def cramers_v(table: np.ndarray) -> float:
         # As many choices as records: nothing can be said.
         return 0.0
     return float(np.sqrt(min(1.0, max(0.0, square) / fewest)))
+
+
+GROUPS_APART = {"groups_mean": "Cramer's V, mean difference", "groups_worst": "Cramer's V, worst difference"}
+_UNITS_APART = {"units_mean": "correlation, mean difference", "units_worst": "correlation, worst difference"}
+
+
+@register(
+    "baskets", "series", section="associations", place=30, better="lower",
+    says="Cramer's V of two columns, or the correlation of two units: how far the synthetic one is from the real one.",
+    needs=(
+        Need(lambda sides: sides.layout.units > 1 or len(sides.layout.groups) > 1,
+             "the records have no two columns to be associated"),
+    ),
+)  # fmt: skip
+def _associate(sides: EncodedSides) -> Result:
+    if sides.kind == "baskets":
+        sides = sides.of_units(varying_units([sides.real, sides.synthetic], COMMON_ITEMS))
+    metrics = compare(AssociationDistance(sides.layout, seed=sides.seed), sides)
+    return Result(*named_scores(metrics, GROUPS_APART | _UNITS_APART))

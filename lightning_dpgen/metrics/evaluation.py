@@ -1,46 +1,26 @@
-"""The evaluation of synthetic pictures, baskets and series, and the sections of any evaluation within a time.
-
-That of a table, by its values, is `metrics.table_evaluation`.
-"""
+"""The evaluation of synthetic records: the measures of their kind, section by section, within a time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics import sections
-from lightning_dpgen.metrics.columns import check_fit
-from lightning_dpgen.metrics.features import subsample
+from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.metrics.columns import check_fit, subsample
+from lightning_dpgen.metrics.measure import TABLE, Interval, Listing, Measure, Plot, Result, measures_of
 from lightning_dpgen.metrics.numeric_summaries import Summary
-from lightning_dpgen.metrics.tensors import check_seconds
+from lightning_dpgen.metrics.sides import ROWS, Answers, EncodedSides, Sides, TableSides
+from lightning_dpgen.metrics.two_sided import check_seconds
 from lightning_dpgen.privacy import pace
+from lightning_dpgen.privacy.plain_text import listed
 
-# The most records of each side that are compared.
-ROWS = 50_000
-COLUMNS, ASSOCIATIONS, PIXELS = "columns", "associations", "pictures"
-ITEMS, QUERIES, CURVES = "items and baskets", "counting queries", "curves"
-NEAREST, TRAINING, DETECTION = "nearest real series", "train on synthetic, test on real", "telling them apart"
-TRANSPORT, MEMBERSHIP = "Wasserstein distance", "membership inference"
-# The section of a release that holds one (`release.against_real`).
-CLASSIFIER = "the released classifier"
-_COMPUTED = {
-    COLUMNS: sections.columns_section, ASSOCIATIONS: sections.associations_section, PIXELS: sections.pixels_section,
-    ITEMS: sections.items_section, QUERIES: sections.queries_section, CURVES: sections.curves_section,
-    NEAREST: sections.nearest_section, TRAINING: sections.training_section, DETECTION: sections.detection_section,
-    TRANSPORT: sections.transport_section, MEMBERSHIP: sections.membership_section,
-}  # fmt: skip
-_SECTIONS = {
-    "images": (PIXELS, COLUMNS, TRAINING, DETECTION, MEMBERSHIP),
-    "baskets": (ITEMS, ASSOCIATIONS, QUERIES, TRAINING, DETECTION, MEMBERSHIP),
-    "series": (CURVES, COLUMNS, ASSOCIATIONS, NEAREST, TRANSPORT, TRAINING, DETECTION, MEMBERSHIP),
-}
-KINDS = tuple(_SECTIONS)
+# The kinds of records that are compared as they are encoded.
+KINDS = ("images", "baskets", "series")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +29,18 @@ class Evaluation:
 
     Args:
         scores: the values of synthetic records, by section and score.
-        reference: the same for held-out real records in the place of synthetic ones, if it could be computed: as good as
-            can be expected.
+        reference: the same for real records in the place of synthetic ones, if it could be computed: as good as can be
+            expected.
         notes: the reason for each section that was not computed, or not from all records that it asks for; of membership
             inference, how many held-out records are identical to others.
         rows: the number of records of each side, and how many of them were looked at.
         held_out: the origin of the held-out records, in words.
-        figures: the data of the pictures of the private report.
+        figures: ``columns``, those that differ most first, and distances of ``pairs``.
         intervals: the interval of each score that has one, by section and score; those of a section hold together with
             95 %.
         listings: what differs most, by name.
+        plots: pictures of the private report.
+        remarks: sentences that are told before all scores, by their subject.
     """
 
     kind: str
@@ -68,15 +50,17 @@ class Evaluation:
     rows: dict[str, tuple[int, int]]
     held_out: str
     figures: dict[str, Any]
-    intervals: dict[str, dict[str, sections.Interval]] = field(default_factory=dict)
-    listings: list[sections.Listing] = field(default_factory=list)
+    intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
+    listings: list[Listing] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+    remarks: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def worst_column(self) -> tuple[str, float] | None:
         """The column of a table that differs most, and its distance; None where no columns were compared."""
         columns = self.figures.get("columns")
         # Pixels and readings are no columns with a picture of their own.
-        if self.kind != "table" or not columns:
+        if self.kind != TABLE or not columns:
             return None
         worst = max(columns, key=lambda column: column["distance"])
         return worst["name"], worst["distance"]
@@ -87,27 +71,17 @@ class Evaluation:
         found = (column.get("summary") for column in self.figures.get("columns", ()))
         return [summary for summary in found if summary is not None]
 
-    @property
-    def out_of_order(self) -> list[str]:
-        """Pairs of dates of a table whose order differs much from that of real rows, each in words."""
-        return self.figures.get("out_of_order", [])
-
-    @property
-    def rules(self) -> list[str]:
-        """The constraints of a table that synthetic rows break, in words, or one line that none is; none without any."""
-        return self.figures.get("rules", [])
-
     def as_json(self) -> dict[str, Any]:
         """Return all but what pictures are drawn of."""
         names = ("kind", "scores", "reference", "notes", "rows", "held_out")
         intervals = {
-            section: {score: interval.as_json() for score, interval in of.items()} for section, of in self.intervals.items()
+            section: {score: asdict(interval) for score, interval in of.items()} for section, of in self.intervals.items()
         }
         return {name: getattr(self, name) for name in names} | {
             "intervals": intervals,
             "listings": {listing.title: listing.as_json() for listing in self.listings},
             "numbers": {summary.name: summary.as_json() for summary in self.summaries},
-            "rules": self.rules,
+            **self.remarks,
         }
 
 
@@ -120,6 +94,10 @@ def evaluate_encoded(
     kind: str,
     held_out: Encoded | None = None,
     channels: int = 1,
+    bounds: tuple[np.ndarray, np.ndarray] | None = None,
+    shape: tuple[int, int] | None = None,
+    choices: Sequence[Sequence[str]] | None = None,
+    answers: Answers = None,
     seed: int = 0,
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
@@ -134,7 +112,7 @@ def evaluate_encoded(
         kind: ``images``, ``baskets`` or ``series``.
         held_out: real records that the generator has not learned from; None to put aside a third of the real ones, from
             which it has learned. Without any, nothing is said of membership inference.
-        channels: of series: how many readings there are at each time, side by side.
+        channels, bounds, shape, choices, answers: as of `EncodedSides`.
         seed: seed of all draws: rows, pairs, queries, classifiers.
         seconds: a section that would start later than this is skipped, and noted; one that can stop early has the time that
             is left. None without a limit.
@@ -154,92 +132,221 @@ def evaluate_encoded(
         >>> round(found.scores["membership inference"]["nearest record: AUC"], 1)
         0.5
     """
-    _check_arguments(layout, names, kind, channels, seconds)
+    check_seconds(seconds)
+    _check_layout(layout, kind, channels)
+    if names is not None and len(names) != len(layout.groups):
+        raise ValueError(f"{len(names)} names: expected {len(layout.groups)}, one for each group of the layout")
     given = {"real": real, "synthetic": synthetic} | ({} if held_out is None else {"held out": held_out})
     for name, encoded in given.items():
         if not len(encoded):
             raise ValueError(f"there is no {name} record: expected at least one to compare")
         check_fit(encoded, layout)
-    said = "given, and not learned from"
+    origin = "given, and not learned from"
     if held_out is None:
-        said = "a third of the real records, which the generator has learned from"
+        origin = "a third of the real records, which the generator has learned from"
         given["real"], given["held out"] = _put_aside(real, seed)
     looked_at = {name: subsample(encoded, ROWS, seed) for name, encoded in given.items()}
-    sides = sections.Sides(
-        kind,
-        layout,
-        tuple(names or (f"column {number + 1}" for number in range(len(layout.groups)))),
-        looked_at["real"],
-        looked_at["synthetic"],
-        looked_at["held out"] if len(looked_at["held out"]) else None,
-        held_out is not None,
-        seed,
-        channels,
+    sides = EncodedSides(
+        kind=kind,
+        layout=layout,
+        names=tuple(names or (f"column {number + 1}" for number in range(len(layout.groups)))),
+        real=looked_at["real"],
+        synthetic=looked_at["synthetic"],
+        other=looked_at["held out"] if len(looked_at["held out"]) else None,
         learned=given["real"],
+        held_out=None if held_out is None else looked_at["held out"],
+        channels=channels,
+        bounds=bounds,
+        shape=shape,
+        choices=choices,
+        answers=answers,
+        seed=seed,
     )
-    named = {name: partial(_on_sides, _COMPUTED[name], sides) for name in _SECTIONS[kind]}
     rows = {name: (len(given[name]), len(looked_at[name])) for name in given}
-    return Evaluation(kind, rows=rows, held_out=said, **run_sections(named, seconds, progress))
+    return _evaluate(sides, rows, origin, seconds, progress)
 
 
-def _on_sides(
-    section: Callable[[sections.Sides], sections.Section | str], sides: sections.Sides, left: float | None
-) -> sections.Section | str:
-    return section(replace(sides, seconds=left))
+def evaluate_table(
+    real: TableValues,
+    synthetic: TableValues,
+    *,
+    held_out: TableValues | None = None,
+    by: str | None = None,
+    sdmetrics: bool = False,
+    answers: Answers = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Evaluation:
+    """Compare a synthetic table with real records, by values as a file holds them.
 
+    The real records are halved at random. The synthetic ones are compared with one half, and so are as many of the other
+    half in their place, which are as good as can be expected: perfect data would score like them. All sides of a
+    comparison have as many records, since distances of few are larger by chance. Numbers are cut, where they must be, at
+    quantiles of real records, and never at a model's own bins. A column of numbers counts with the larger of its
+    Kolmogorov-Smirnov distance and its Wasserstein distance, the latter in units of the range of 98 % of the real values:
+    declared bounds play no part, however wide they are.
 
-def run_sections(
-    named: Mapping[str, Callable[[float | None], sections.Section | str]],
-    seconds: float | None,
-    progress: Callable[[str], None] | None,
-) -> dict[str, Any]:
-    """Compute sections in a row, each told the seconds that are left, and return the fields of an `Evaluation`.
+    The section ``quality`` has one number: 1 less the mean of four distances in [0, 1] (the mean column, the worst column,
+    the mean pair of columns, and 2 AUC - 1 of a classifier that tells real from synthetic records). 1 would be equal in
+    all four. It means something beside that of the real half alone.
 
     Args:
-        named: what computes each; a text in place of a section is the reason why there is none.
-        seconds: a section that would start later than this is skipped, and noted; None without a limit.
-        progress: told the name of each section before it starts.
+        real: the records that the generator has learned from, at least one.
+        synthetic: synthetic records, at least one; half as many as the real ones are compared, `ROWS` at most.
+        held_out: real records that the generator has not learned from; classifiers are tested on them, and they are what
+            membership inference and the closest records need.
+        by: the column whose groups are compared; None for the label, if there is one.
+        sdmetrics: whether SDMetrics' quality report is computed, too.
+        seed: seed of all draws: halves, pairs, classifiers.
+        answers, seconds, progress: as of `evaluate_encoded`.
+
+    Raises:
+        ValueError: for no record on one side, another schema, an unknown column, or a limit that is not positive.
+        MissingLibrary: for sdmetrics, where it is not installed.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 1}}")
+        >>> ages = np.random.default_rng(0).integers(0, 99, (400, 1)).astype(float)
+        >>> real, poor = (TableValues(schema, part, np.zeros((len(part), 0), int)) for part in (ages, ages[:200] // 4))
+        >>> found, quality = evaluate_table(real, poor), "quality, 1 less the mean of its parts"
+        >>> found.scores["quality"][quality] < 0.5 < found.reference["quality"][quality]
+        True
     """
-    scores, reference, notes, figures, intervals, listings = {}, {}, {}, {}, {}, []
-    start = time.monotonic()
-    with pace.stage("evaluating", len(named)) as shown:
-        for place, (section, compute) in enumerate(named.items()):
+    check_seconds(seconds)
+    given = {"real": real, "synthetic": synthetic} | ({} if held_out is None else {"held out": held_out})
+    for name, values in given.items():
+        if not len(values):
+            raise ValueError(f"there is no {name} record: expected at least one to compare")
+        if values.schema != real.schema:
+            raise ValueError(f"the {name} records are of another schema than the real ones")
+    modelled = [column.name for column in real.schema.recorded]
+    if by is not None and by not in modelled:
+        raise ValueError(f"by={by!r}: expected a column of the table: {listed(modelled)}")
+    sides = halve_table(given, by or real.schema.label, seed)
+    sides.sdmetrics, sides.answers = sdmetrics, answers
+    rows = {
+        "real": (len(real), len(sides.real) + (0 if sides.other is None else len(sides.other))),
+        "synthetic": (len(synthetic), len(sides.synthetic)),
+    }
+    origin = "half of the records that were given as learned from, compared with the other half"
+    if held_out is None:
+        origin += "; no record was given as not learned from"
+    else:
+        rows["held out"] = (len(held_out), len(sides.held_out))
+        origin += "; classifiers are tested on held-out records, given as not learned from, and so are attacks and copies"
+    return _evaluate(sides, rows, origin, seconds, progress)
+
+
+def halve_table(given: Mapping[str, TableValues], by: str | None, seed: int) -> TableSides:
+    """Choose the records of each side of a table, as many of each.
+
+    Args:
+        given: ``real`` and ``synthetic`` ones, and perhaps those ``held out``.
+        by: the column whose groups are compared.
+    """
+    random = np.random.default_rng(seed)
+    real, synthetic = (part[random.permutation(len(part))] for part in (given["real"], given["synthetic"]))
+    half = max(1, len(real) // 2)
+    size = min(half, len(synthetic), ROWS)
+    other = real[half : half + size]
+    held_out = given.get("held out")
+    if held_out is not None:
+        held_out = held_out[random.permutation(len(held_out))][:ROWS]
+    made, known = (dict(part.schema.rules.broken(part.rows())) for part in (synthetic, real))
+    return TableSides(
+        real=real[:size],
+        synthetic=synthetic[:size],
+        other=other if len(other) == size else None,
+        learned=real,
+        made=synthetic[:ROWS],
+        held_out=held_out,
+        by=by,
+        broken={text: (share, known[text]) for text, share in made.items()},
+        seed=seed,
+    )
+
+
+def compute_section(measures: Sequence[Measure], sides: Sides) -> Result | str:
+    """Compute measures that stand in one section; a text is the reason why none of them could be.
+
+    Example:
+        >>> compute_section([Measure(("numbers",), "sizes", 1, "target", lambda sides: "there is nothing")], None)
+        'there is nothing'
+    """
+    parts, reasons = [], {}
+    for measure in measures:
+        unmet = next((need.reason for need in measure.needs if not need.met(sides)), None)
+        found = measure.compute(sides) if unmet is None else unmet
+        if isinstance(found, str):
+            reasons[found] = None
+        else:
+            parts.append(found)
+    if not parts:
+        return ", and ".join(reasons)
+    found = _joined(parts)
+    return found if found.scores or found.note else replace(found, note=", and ".join(reasons) or None)
+
+
+def _joined(parts: Collection[Result]) -> Result:
+    joined: dict[str, Any] = {"note": "; ".join(part.note for part in parts if part.note) or None}
+    for name in ("scores", "reference", "figures", "intervals", "remarks"):
+        joined[name] = {key: value for part in parts for key, value in getattr(part, name).items()}
+    for name in ("listings", "plots"):
+        joined[name] = [own for part in parts for own in getattr(part, name)]
+    return Result(**joined)
+
+
+def _evaluate(
+    sides: Sides,
+    rows: dict[str, tuple[int, int]],
+    origin: str,
+    seconds: float | None,
+    progress: Callable[[str], None] | None,
+) -> Evaluation:
+    results, notes, start = {}, {}, time.monotonic()
+    sections = {section: [own for own in of if own.asked(sides)] for section, of in measures_of(sides.kind).items()}
+    sections = {section: of for section, of in sections.items() if of}
+    timed = [section for section, of in sections.items() if not of[0].of_results]
+    with pace.stage("evaluating", len(timed)) as shown:
+        for place, section in enumerate(timed):
             shown.done, shown.note = place, section
-            left = None if seconds is None else seconds - (time.monotonic() - start)
-            if left is not None and left <= 0.0:
-                notes[section] = f"skipped: {seconds:g} seconds were over"
+            sides.seconds = None if seconds is None else seconds - (time.monotonic() - start)
+            if sides.seconds is not None and sides.seconds <= 0.0:
+                results[section], notes[section] = None, f"skipped: {seconds:g} seconds were over"
                 continue
             if progress is not None:
                 progress(section)
-            found = compute(left)
-            if isinstance(found, str):
-                notes[section] = found
-                continue
-            scores[section] = found.scores
-            if found.reference:
-                reference[section] = found.reference
-            if found.note is not None:
-                notes[section] = found.note
-            if found.intervals:
-                intervals[section] = found.intervals
-            figures |= found.figures
-            listings += found.listings
-    found = {"scores": scores, "reference": reference, "notes": notes, "figures": figures, "intervals": intervals}
-    return found | {"listings": listings}
+            results[section] = compute_section(sections[section], sides)
+    for section in sections:
+        if section not in results:
+            results[section] = sections[section][0].compute(results)
+    found = {section: results[section] for section in sections if isinstance(results[section], Result)}
+    notes |= {section: own if isinstance(own, str) else own.note for section, own in results.items() if own is not None}
+    whole = _joined(found.values())
+    scores, reference, intervals = (
+        {section: getattr(own, name) for section, own in found.items() if getattr(own, name)}
+        for name in ("scores", "reference", "intervals")
+    )
+    return Evaluation(
+        sides.kind,
+        scores,
+        reference,
+        {section: notes[section] for section in results if notes[section] is not None},
+        rows,
+        origin,
+        whole.figures,
+        intervals,
+        whole.listings,
+        whole.plots,
+        dict(sorted(whole.remarks.items())),
+    )
 
 
-def _check_arguments(
-    layout: Layout,
-    names: Sequence[str] | None,
-    kind: str,
-    channels: int,
-    seconds: float | None,
-) -> None:
-    if kind not in KINDS:
+def _check_layout(layout: Layout, kind: str, channels: int) -> None:
+    if kind == TABLE or not measures_of(kind):
         raise ValueError(f"kind={kind!r}: expected one of {', '.join(KINDS)}")
-    if names is not None and len(names) != len(layout.groups):
-        raise ValueError(f"{len(names)} names: expected {len(layout.groups)}, one for each group of the layout")
-    check_seconds(seconds)
     if not layout.units:
         raise ValueError(f"kind={kind!r} with a layout without units: expected pixels, items or readings as units")
     if type(channels) is not int or channels < 1 or layout.units % channels or (channels > 1 and kind != "series"):

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import blocks, check_fit, choose_pairs, column_sizes, columns, count_cells, count_pairs
-from lightning_dpgen.metrics.two_sided import TwoSided
+from lightning_dpgen.metrics.measure import A_COLUMN, COLUMNS, Result, register
+from lightning_dpgen.metrics.sides import EncodedSides
+from lightning_dpgen.metrics.two_sided import TwoSided, compare, named_scores
 
 # Cells of the tables of all pairs together: 64 MB a side.
 _CELLS = 1 << 23
@@ -101,3 +103,32 @@ def mean_and_worst(values: dict[str, Tensor]) -> dict[str, Tensor]:
         if len(each):
             found |= {f"{name}_mean": each.mean(), f"{name}_worst": each.max()}
     return found
+
+
+@register(
+    "images", "series", section=COLUMNS, place=20, better="lower", needs=(A_COLUMN,),
+    says="Total variation distance between the shares of values, and of pairs of values: 0 equal, 1 disjoint.",
+    glance={"one column, mean": "mean distance of a column", "two columns, mean": "mean distance of two columns"},
+)  # fmt: skip
+def _compare_columns(sides: EncodedSides) -> Result:
+    metrics = compare(MarginalDistance(sides.layout, seed=sides.seed), sides)
+    distances, shares = metrics[0].distances(), metrics[0].shares()
+    units, groups = sides.layout.units, len(sides.layout.groups)
+    # Pixels, readings and items have pictures of their own.
+    worst = sorted(range(units, units + groups), key=lambda column: -float(distances["one_way"][column]))
+    figures = {
+        "columns": [
+            {"name": sides.names[column - units], "column": column, "distance": float(distances["one_way"][column]),
+             "choices": None if sides.choices is None else sides.choices[column - units],
+             "synthetic": shares[column][0].numpy(), "real": shares[column][1].numpy()}
+            for column in worst
+        ],
+        "pairs": [
+            {"columns": (int(a), int(b)), "distance": float(value)}
+            for (a, b), value in zip(metrics[0].pairs, distances["two_way"], strict=True)
+            if min(a, b) >= units
+        ],
+    }  # fmt: skip
+    words = {"one_way_mean": "one column, mean", "one_way_worst": "one column, worst",
+             "two_way_mean": "two columns, mean", "two_way_worst": "two columns, worst"}  # fmt: skip
+    return Result(*named_scores(metrics, words), figures=figures)

@@ -1,16 +1,44 @@
-"""Membership inference: an attacker tells the records of a training from others, by a score of each."""
+"""Membership inference: an attacker tells the records of a training from others, by a score of each. Private.
+
+Scores are higher for likely members. Held-out records that are copies of others would hide what an attack finds, so they
+are counted.
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import math
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
+import scipy.sparse
 import torch
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from lightning_dpgen.metrics.tensors import check_scores
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.metrics.columns import blocks, subsample, varying_units, written_out
+from lightning_dpgen.metrics.measure import TABLE, UNSEEN, Glance, Interval, Plot, Result, register, shown
+from lightning_dpgen.metrics.neighbours import nearest_distances
+from lightning_dpgen.metrics.sides import ROWS, Sides
+from lightning_dpgen.metrics.two_sided import check_records, check_scores
+from lightning_dpgen.sampling.csr import mark_entries
+
+MEMBERSHIP = "membership inference"
+# The most records of each kind that are attacked, and the units by which an attacker knows them; numbers
+# that are held at a time.
+ATTACKED, _KNOWN_UNITS, _NUMBERS = 4_000, 1_000, 1 << 24
+# Records of each kind that an attack needs, and the chance that an interval of any of them misses.
+_FEW_ATTACKED, _MISSED = 4, 0.05
+# The share of the held-out records that would be new, at least so much of which is found where they are copies; and the
+# chance that as many are found where they are none.
+_COPIED, _BY_CHANCE = 0.5, 1e-3
+COPIES = "WARNING: these look like copies of records that were learned from, so that attacks find nothing"
 
 
 class MembershipInference(Metric):
@@ -55,15 +83,8 @@ class MembershipInference(Metric):
         check_scores("scores", scores)
         (self.members if member else self.others).append(scores.to(torch.float64))
 
-    def _sides(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores of as many members as others."""
-        members, others = (
-            dim_zero_cat(side).cpu().numpy() if len(side) else np.zeros(0) for side in (self.members, self.others)
-        )
-        count = min(len(members), len(others))
-        if count < 4:
-            raise ValueError(f"{len(members)} members and {len(others)} others: expected 4 or more of each")
-        return members[:count], others[:count]
+    def _scores(self) -> tuple[np.ndarray, np.ndarray]:
+        return tuple(dim_zero_cat(side).cpu().numpy() if len(side) else np.zeros(0) for side in (self.members, self.others))
 
     def compute(self) -> dict[str, Tensor]:
         """Return ``accuracy``, its interval (``low``, ``high``), the ``auc`` of all, and the number of records ``tested``.
@@ -71,17 +92,7 @@ class MembershipInference(Metric):
         Raises:
             ValueError: for fewer than four records of either kind.
         """
-        members, others = self._sides()
-        chosen, tested = ((members[i::2], others[i::2]) for i in (0, 1))
-        false, true, thresholds = roc_curve(np.repeat([1, 0], list(map(len, chosen))), np.concatenate(chosen))
-        threshold = thresholds[np.argmax(true - false)]
-        count = min(map(len, tested))
-        right = int((tested[0][:count] >= threshold).sum() + (tested[1][:count] < threshold).sum())
-        interval = binomtest(right, 2 * count).proportion_ci(self.confidence, method="exact")
-        auc = roc_auc_score(np.repeat([1, 0], len(members)), np.concatenate([members, others]))
-        found = {
-            "accuracy": right / (2 * count), "low": interval.low, "high": interval.high, "auc": auc, "tested": 2.0 * count
-        }  # fmt: skip
+        found = rate_attack(*self._scores(), self.confidence)
         return {name: torch.tensor(float(value)) for name, value in found.items()}
 
     def roc(self) -> tuple[np.ndarray, np.ndarray]:
@@ -90,5 +101,234 @@ class MembershipInference(Metric):
         Raises:
             ValueError: as `compute`.
         """
-        members, others = self._sides()
-        return roc_curve(np.repeat([1, 0], len(members)), np.concatenate([members, others]))[:2]
+        return operating_curve(*self._scores())
+
+
+def rate_attack(members: np.ndarray, others: np.ndarray, confidence: float = 0.95) -> dict[str, float]:
+    """Return what `MembershipInference` computes, of the scores of members (n,) and of others (m,).
+
+    Raises:
+        ValueError: for fewer than four records of either kind.
+
+    Example:
+        >>> rate_attack(np.arange(100.0) + 200.0, np.arange(100.0))["accuracy"]
+        1.0
+    """
+    members, others = _as_many(members, others)
+    chosen, tested = ((members[i::2], others[i::2]) for i in (0, 1))
+    false, true, thresholds = roc_curve(np.repeat([1, 0], list(map(len, chosen))), np.concatenate(chosen))
+    threshold = thresholds[np.argmax(true - false)]
+    count = min(map(len, tested))
+    right = int((tested[0][:count] >= threshold).sum() + (tested[1][:count] < threshold).sum())
+    interval = binomtest(right, 2 * count).proportion_ci(confidence, method="exact")
+    auc = roc_auc_score(np.repeat([1, 0], len(members)), np.concatenate([members, others]))
+    return {
+        "accuracy": right / (2 * count), "low": interval.low, "high": interval.high, "auc": auc, "tested": 2.0 * count
+    }  # fmt: skip
+
+
+def operating_curve(members: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return false and true positive rates of all thresholds (ROC) of scores of members (n,) and of others (m,)."""
+    members, others = _as_many(members, others)
+    return roc_curve(np.repeat([1, 0], len(members)), np.concatenate([members, others]))[:2]
+
+
+def _as_many(members: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    count = min(len(members), len(others))
+    if count < 4:
+        raise ValueError(f"{len(members)} members and {len(others)} others: expected 4 or more of each")
+    return members[:count], others[:count]
+
+
+def nearness(records: Tensor, synthetic: Tensor) -> Tensor:
+    """Score records (n, width) by a release alone: the negative distance (n,) to the nearest synthetic record (m, width).
+
+    Raises:
+        ValueError: for no tensors of finite numbers, other widths, or no record on one side.
+
+    Example:
+        >>> nearness(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), torch.zeros(1, 2))
+        tensor([-0., -5.])
+    """
+    _check_widths(records=records, synthetic=synthetic)
+    if not len(records) or not len(synthetic):
+        raise ValueError(f"{len(records)} records and {len(synthetic)} synthetic ones: expected at least one on each side")
+    return -nearest_distances(records, synthetic)
+
+
+def density_ratio(records: Tensor, synthetic: Tensor, reference: Tensor, scale: float = 1.5) -> Tensor:
+    """Score records (n, width) by how much denser synthetic records (m, width) are there than other real ones (DOMIAS).
+
+    The attacker has real records of the same population that were not learned from. Where a release is denser than the
+    population, it has learned single records (van Breugel et al. 2023). Densities are means of ``exp(-scale distance^2)``;
+    of records written as one-hot, each choice that differs has the weight ``exp(-2 scale)``.
+
+    Returns:
+        (n,) the logarithms of the ratios.
+
+    Raises:
+        ValueError: for no tensors of finite numbers, other widths, no synthetic or reference record, or a scale that is
+            not positive.
+
+    Example:
+        >>> density_ratio(torch.zeros(1, 1), synthetic=torch.zeros(2, 1), reference=torch.ones(2, 1))
+        tensor([1.5000])
+    """
+    _check_widths(records=records, synthetic=synthetic, reference=reference)
+    if not len(synthetic) or not len(reference):
+        raise ValueError(f"{len(synthetic)} synthetic and {len(reference)} reference records: expected at least one each")
+    if not isinstance(scale, int | float) or not 0.0 < scale < math.inf:
+        raise ValueError(f"scale={scale!r}: expected a positive number")
+    # Whole numbers and halves are counted with as many digits as torch's default has.
+    kind = functools.reduce(torch.promote_types, (part.dtype for part in (synthetic, reference)), records.dtype)
+    kind = torch.promote_types(kind, torch.float32)
+    records, synthetic, reference = (part.to(kind) for part in (records, synthetic, reference))
+    return _log_density(records, synthetic, scale) - _log_density(records, reference, scale)
+
+
+def _log_density(records: Tensor, others: Tensor, scale: float) -> Tensor:
+    step = max(1, _NUMBERS // len(others))
+    sums = [torch.logsumexp(-scale * torch.cdist(part, others).square(), dim=1) for part in records.split(step)]
+    return torch.cat(sums) - math.log(len(others))
+
+
+def _check_widths(*, records: Tensor, **others: Tensor) -> None:
+    """Check records, and that others have their width and their device."""
+    check_records("records", records)
+    for name, other in others.items():
+        check_records(name, other, records.shape[1], records.device)
+
+
+def told_twins(held_out: Encoded, real: Encoded, synthetic: Encoded, seen: str = "as the model sees records") -> str:
+    """Tell in one line how many held-out records are identical to others, and warn where they seem to be copies.
+
+    Records of few columns coincide. The share of real records that are identical to another one estimates the share that
+    does so without any copy (Good 1953). Where at least half of the held-out records that should be new are not, and more
+    than by chance, they are called copies.
+
+    Args:
+        real: all records that were learned from.
+        seen: the way in which records are compared, in words.
+
+    Example:
+        >>> codes = np.arange(40, dtype=np.uint8)[:, None]
+        >>> records = Encoded(np.zeros((40, 0), np.uint8), codes)
+        >>> found, *_ = told_twins(records[:10], records[10:], records[9:11]).split("; ")
+        >>> found
+        'as the model sees records, 0 of 10 held-out ones (0 %) are identical to one that was learned from'
+        >>> COPIES in told_twins(records[:10], records, records[9:11])
+        True
+    """
+    own, learned, made = (_digests(part) for part in (held_out, real, synthetic))
+    _, counts = np.unique(learned, return_counts=True)
+    doubled = int(counts[counts > 1].sum())
+    found, drawn = (int(np.isin(own, others).sum()) for others in (learned, made))
+    shares = (found / len(own), doubled / len(learned), drawn / len(own), float(np.isin(learned, made).mean()))
+    copied, twins, like_made, learned_like_made = map(_percent, shares)
+    line = (
+        f"{seen}, {found:,} of {len(own):,} held-out ones ({copied}) are identical to one that "
+        f"was learned from; of those learned from {twins} are to another; {drawn:,} held-out ones ({like_made}) are to a "
+        f"synthetic one; of those learned from {learned_like_made} are"
+    )
+    expected = (doubled + 1) / (len(learned) + 2)
+    new = found / len(own) >= expected + _COPIED * (1.0 - expected)
+    return f"{line}; {COPIES}" if new and binom.sf(found - 1, len(own), expected) < _BY_CHANCE else line
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
+
+
+def _digests(encoded: Encoded) -> np.ndarray:
+    """Return a number (N,) for each record, equal for identical ones; others share one with a chance of 2^-64."""
+    found = []
+    for block in blocks(encoded, encoded.units.shape[1]):
+        codes, units = block.codes.astype(np.int32), block.units
+        if scipy.sparse.issparse(units):
+            rows = [places.tobytes() for places in _places(units)]
+        else:
+            # Types of other readers are brought together; adding 0 makes a negative zero positive.
+            kind = np.float32 if units.dtype.kind == "f" else np.int32
+            rows = [row.tobytes() for row in np.ascontiguousarray(units.astype(kind) + kind(0))]
+        found += [
+            hashlib.blake2b(row + own.tobytes(), digest_size=8).digest() for row, own in zip(rows, codes, strict=True)
+        ]
+    return np.frombuffer(b"".join(found), np.uint64)
+
+
+def _places(units: scipy.sparse.csr_array) -> list[np.ndarray]:
+    """Return the places of the ones of each record, in order."""
+    tidy = mark_entries(units)
+    return np.split(tidy.indices.astype(np.int32), tidy.indptr[1:-1])
+
+
+def _strongest(evaluation: Any) -> list[Glance]:
+    """Pick the attack that is surely farthest from guessing. Where no interval leaves 0.5 out, AUCs decide."""
+    found, scores = [], evaluation.scores.get(MEMBERSHIP, {})
+    for name, interval in evaluation.intervals.get(MEMBERSHIP, {}).items():
+        attack = name.partition(": ")[0]
+        found.append((scores[f"{attack}: AUC"], attack, scores[name], interval))
+    if not found:
+        return []
+    area, attack, accuracy, interval = max(
+        found, key=lambda own: (max(own[3].low - 0.5, 0.5 - own[3].high, 0.0), abs(own[0] - 0.5))
+    )
+    words = f"{shown(interval.low)} to {shown(interval.high)}: accuracy of the strongest membership attack "
+    words += f"({attack}, AUC {shown(area)})"
+    return [Glance(accuracy, words, below="0.5 is guessing, which finds nothing")]
+
+
+@register(
+    "images", "baskets", "series", TABLE, section=MEMBERSHIP, place=80, better="target", needs=(UNSEEN,),
+    says="An attacker who sees the synthetic records guesses which real ones were learned from: those near to a synthetic "
+    "one, or where synthetic records are denser than other real ones. 0.5 is guessing, and the distance from it is what "
+    "counts: an AUC far below it says that held-out records are more like the synthetic ones than those that were learned "
+    "from. Where the interval of an accuracy (95 % for all attacks together) holds 0.5, the attack finds nothing. "
+    "Held-out records of another time or place are told from the others without any leak.",
+    glance=_strongest,
+)  # fmt: skip
+def _attack(sides: Sides) -> Result | str:
+    """Attack the release: guess which records were learned from, by the nearest synthetic one and by a ratio of densities.
+
+    Each attack is tested on as many members as others, all held-out records that it does not need itself: the attacker of
+    the ratio has half of them for comparison. Intervals hold for all attacks together, so the strongest may be picked. The
+    note says how many held-out records are identical to others.
+    """
+    own = sides.encoded
+    if min(len(own.learned), len(own.held_out)) < _FEW_ATTACKED or not own.layout.width:
+        return f"it needs {_FEW_ATTACKED} records that were learned from, and as many held-out ones"
+    seen = "as the model sees records" if own.alike else "by their values"
+    twins = told_twins(own.held_out, own.learned, own.made, seen)
+    note = f"{twins}; held-out records of another time or place than those learned from are told apart by that, too"
+    random = np.random.default_rng(own.seed)
+    # In random order the first ones are a fair choice.
+    members, others = (part[random.permutation(len(part))[:ROWS]] for part in (own.learned, own.held_out))
+    if own.layout.units > _KNOWN_UNITS:
+        # Those of the real records could be told by which units vary.
+        own = replace(own, real=members, learned=members, other=others, held_out=others)
+        own = own.of_units(varying_units([own.made], _KNOWN_UNITS))
+        members, others = own.learned, own.held_out
+    most = max(_FEW_ATTACKED, _NUMBERS // own.layout.width)
+    attacked, half = min(ATTACKED, most), len(others) // 2
+    parts = (members[:attacked], others[:attacked], others[:half][:attacked], others[half:][:attacked])
+    members, others, asked, known = (written_out(part, own.layout) for part in parts)
+    synthetic = written_out(subsample(own.made, most, own.seed), own.layout)
+    attacks = {"nearest record": (others, lambda records: nearness(records, synthetic))}
+    if half >= _FEW_ATTACKED:
+        attacks["densities"] = (asked, lambda records: density_ratio(records, synthetic, known))
+    scores, intervals, curves = {}, {}, {}
+    for name, (tested, attack) in attacks.items():
+        sided = [attack(part).double().numpy() for part in (members[: len(tested)], tested[: len(members)])]
+        found = rate_attack(*sided, 1.0 - _MISSED / len(attacks))
+        scores |= {f"{name}: accuracy": found["accuracy"], f"{name}: AUC": float(found["auc"])}
+        intervals[f"{name}: accuracy"] = Interval(float(found["low"]), float(found["high"]), int(found["tested"]))
+        curves[name] = operating_curve(*sided)
+    content = {"rates": curves, "said": "ROC curves of attacks"}
+    drawn = Plot("Membership inference", "", "operating_curves", content, (_ROC, f"{note}."))
+    return Result(scores, note=note, intervals=intervals, plots=[drawn])
+
+
+_ROC = (
+    "Each point is a threshold of an attack: the share of the members that it finds, and the share of the others that it "
+    "takes for members (ROC). An attack that finds nothing follows the line of guessing."
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,10 @@ from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.tables.datetimes import RESOLUTIONS
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.metrics.measure import ROWS_OF_TABLES, TABLE, Result, register
+
+if TYPE_CHECKING:
+    from lightning_dpgen.metrics.sides import TableSides
 
 # The quantiles of a column between which its spread lies, and those that are shown, its ends among them.
 _ENDS = (0.01, 0.99)
@@ -204,3 +209,12 @@ def orders(real: TableValues, synthetic: TableValues) -> list[Order]:
         far = abs(shares[0] - shares[1]) > max(_FAR, _ERRORS * error)
         found.append(Order(names[first], names[second], *shares, far))
     return sorted(found, key=lambda order: -abs(order.synthetic - order.real))[:_PAIRS]
+
+
+@register(TABLE, section=ROWS_OF_TABLES, place=42, better="target")
+def _order_dates(sides: TableSides) -> Result:
+    found = orders(sides.learned, sides.made)
+    scores = [
+        {order.score: getattr(order, side) for order in found} for side in ("synthetic", "real")[: len(sides.compared)]
+    ]
+    return Result(*scores, remarks={"order of dates": [order.text for order in found if order.far]})

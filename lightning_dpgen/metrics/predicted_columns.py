@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,8 +14,11 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics.features import MOST_CATEGORIES
-from lightning_dpgen.metrics.named_pairs import levels
+from lightning_dpgen.metrics.classifiers import TRAINING
+from lightning_dpgen.metrics.columns import MOST_CATEGORIES
+from lightning_dpgen.metrics.measure import A_TEST, TABLE, Result, register
+from lightning_dpgen.metrics.sides import TableSides
+from lightning_dpgen.metrics.table_pairs import levels
 
 # Columns that are chosen, and looked at; records of a tree, and of its test; the least gain of a column that is chosen.
 CHOSEN, _COLUMNS, _TREE_ROWS, _LEAST = 3, 100, 1_000, 0.05
@@ -138,3 +142,21 @@ def boosted_scores(targets: list[Target], train: TableValues, test: TableValues,
             if measure == ACCURACY:
                 found[f"{name}, commonest value, accuracy"] = scored[1]
     return found
+
+
+@register(
+    TABLE, section=TRAINING, place=61, better="higher", needs=(A_TEST,),
+    says="Trees see values, and no bins. Gradient boosting also learns three other columns: those that trees predict best "
+    "among some real records (of two values by AUC, of more by accuracy, of numbers by R2). It does not see columns of "
+    "which one determines the other, or that a constraint ties to them.",
+)  # fmt: skip
+def _predict(sides: TableSides) -> Result | str:
+    """Train on synthetic records, test on real ones; beside it the same with as many real ones in their place."""
+    apart = defaultdict(set)
+    determined = [{own.column, own.determined} for own in sides.dependencies]
+    for tied in [*sides.real.schema.rules.tied, *determined]:
+        for name in tied:
+            apart[name] |= tied
+    targets = choose_targets(sides.real, apart, sides.seed)
+    found = [boosted_scores(targets, side, sides.test, sides.seed) for side in (sides.synthetic, sides.real)]
+    return Result(*found) if found[0] else "no column that others predict"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics.sections import Section
-
-if TYPE_CHECKING:
-    from lightning_dpgen.metrics.table_sections import TableSides
+from lightning_dpgen.metrics.measure import TABLE, Need, Result, register
+from lightning_dpgen.metrics.sides import TableSides
 
 
 class MissingLibrary(ImportError):
@@ -35,12 +32,6 @@ def import_quality_report() -> type:
             f"SDMetrics cannot be imported ({error}): pip install 'lightning_dpgen[sdmetrics]' installs it"
         ) from None
     return QualityReport
-
-
-def sdmetrics_section(sides: TableSides) -> Section:
-    """Compute the quality report, of synthetic records and of real ones in their place."""
-    scores = [quality_report(sides.real, other) for other in sides.compared]
-    return Section(scores[0], scores[1] if len(scores) > 1 else {}, {})
 
 
 def quality_report(real: TableValues, synthetic: TableValues) -> dict[str, float]:
@@ -81,3 +72,11 @@ def _frame(values: TableValues) -> pd.DataFrame:
         else:
             columns[column.name] = pd.Series([*column.present_names, None], dtype=object).to_numpy()[own]
     return pd.DataFrame(columns)
+
+
+@register(
+    TABLE, section="SDMetrics", place=95, better="higher", needs=(Need(lambda sides: sides.sdmetrics),),
+    says="The quality report of SDMetrics, of the same records.",
+)  # fmt: skip
+def _report(sides: TableSides) -> Result:
+    return Result(*(quality_report(sides.real, other) for other in sides.compared))

@@ -6,10 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.metrics.two_sided import TwoSided
+from lightning_dpgen.metrics.measure import Need, Plot, Result, register
+from lightning_dpgen.metrics.sides import EncodedSides
+from lightning_dpgen.metrics.two_sided import TwoSided, compare, curves_of_both, named_scores
 
 # A series whose readings vary less than this has no autocorrelation: rounding in float32.
 _CONSTANT = 1e-12
+_DRAWN = 8
 
 
 class SeriesDistance(TwoSided):
@@ -89,3 +92,36 @@ def autocorrelations(values: np.ndarray, lags: int) -> np.ndarray:
     variance = products[:, :1]
     varies = variance > _CONSTANT * max(1, values.shape[1])
     return np.divide(products[:, 1:], variance, out=np.zeros((len(values), lags)), where=varies)
+
+
+@register(
+    "series", section="curves", place=10, better="lower",
+    says="Differences of curves of readings in [0, 1], and of the shape of a series, each reading a share of its sum.",
+    needs=(Need(lambda sides: sides.layout.units > 0, "the records have no readings"),),
+    glance={"mean curve, rms difference": "difference of mean curves"},
+)  # fmt: skip
+def _compare_curves(sides: EncodedSides) -> Result:
+    metrics = compare(SeriesDistance(sides.layout.units), sides, sides.readings)
+    words = {"mean": "mean curve, rms difference", "spread": "spread, rms difference",
+             "autocorrelation": "autocorrelation, rms difference", "shape": "shape, total variation"}  # fmt: skip
+    return Result(*named_scores(metrics, words), plots=_plots(sides, metrics[0]))
+
+
+def _plots(sides: EncodedSides, metric: SeriesDistance) -> list[Plot]:
+    mean, spread, lagged, shape = map(curves_of_both, metric.curves().values())
+    low, width = sides.scale()
+    mean = {side: low + width * curve for side, curve in mean.items()}
+    bands = (width * spread["real"], width * spread["synthetic"])
+    some = low + width * sides.readings(sides.synthetic[:_DRAWN])
+    plots = [
+        ("Mean, and one standard deviation around it", "lines",
+         mean | {"said": "mean curves", "along": "reading", "up": "value", "spread": bands}),
+        ("Shape: each reading as a share of its series", "lines",
+         shape | {"said": "shapes", "along": "reading", "up": "share"}),
+    ]  # fmt: skip
+    if len(lagged["real"]):
+        plots.append(
+            ("Autocorrelation", "lines", lagged | {"said": "autocorrelations", "along": "lag", "up": "correlation"})
+        )
+    plots.append(("Some synthetic series", "samples", {"curves": some, "said": "synthetic series"}))
+    return [Plot("Curves", *plot) for plot in plots]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,9 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.measure.labels import labels_of
-from lightning_dpgen.metrics.evaluation import CLASSIFIER, ROWS, Evaluation, evaluate_encoded
-from lightning_dpgen.metrics.labels import classifier_scores
-from lightning_dpgen.metrics.table_evaluation import evaluate_table
+from lightning_dpgen.metrics.evaluation import Evaluation, evaluate_encoded, evaluate_table
+from lightning_dpgen.metrics.measure import UNSEEN
+from lightning_dpgen.metrics.sides import ROWS, Answers
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.privacy.folders import make_private, owner_only, read_plain, sync_folder
 from lightning_dpgen.privacy.ledger import FILE_NAME
@@ -118,38 +119,35 @@ def evaluate(
     as_read = {"person": person, "max_rows": max_rows, "outside": outside, "sample": sample} if table else {}
     read = _values if table else _encoded
     real = read(records, schema, **as_read, **({"counted": counted} if table else {}))
-    try:
+    with _naming("held_out"):
         aside = None if held_out is None else read(held_out, schema, **as_read)
-    except MissingData as error:
-        raise MissingData(f"held_out: {error}") from None
-    except BadRecords as error:
-        raise BadRecords(f"held_out: {error}") from None
     for name, found in (("records", real), ("held_out", aside)):
         if found is not None and not len(found):
             raise BadRecords(f"{name} hold no record: nothing to compare with")
     count = min(len(real), ROWS) if rows is None else rows
-    asked = {"held_out": aside, "seed": seed, "seconds": seconds, "progress": progress}
+    answers = None
+    if isinstance(release.mixture.network, LabelledNetwork):
+        answers = _answers(release, _classified(held_out, schema, as_read))
+    asked = {"held_out": aside, "answers": answers, "seed": seed, "seconds": seconds, "progress": progress}
     if table:
         made = _drawn(release, count, seed) if synthetic is None else _given(synthetic, schema, count, seed)
         evaluation = evaluate_table(real, made, by=by, sdmetrics=sdmetrics, **asked)
         if SAMPLED in counted:
             note = f"a sample of {len(real):,} by the public seed {seed}, of {counted[SAMPLED]:,} rows"
             evaluation = replace(evaluation, notes={REAL_RECORDS: note, **evaluation.notes})
-    else:
-        channels = len(schema.channels) if isinstance(schema, SeriesSchema) else 1
-        names = list(schema.choices)
-        evaluation = evaluate_encoded(
-            real, release.encoded(count, seed), schema.layout, names, kind=schema.kind, channels=channels, **asked
-        )
-    if not isinstance(release.mixture.network, LabelledNetwork):
         return evaluation
-    return _with_classifier(evaluation, release, _classified(held_out, schema, **as_read))
+    asked |= {"kind": schema.kind, "choices": list(schema.choices.values())}
+    if isinstance(schema, SeriesSchema):
+        asked |= {"channels": len(schema.channels), "bounds": schema.bounds()}
+    # The page draws grey pictures alone.
+    if isinstance(schema, ImageSchema) and schema.channels == 1:
+        asked["shape"] = schema.height, schema.width
+    return evaluate_encoded(real, release.encoded(count, seed), schema.layout, list(schema.choices), **asked)
 
 
 def write_evaluation(
     folder: Path,
     evaluation: Evaluation,
-    schema: Schema,
     *,
     data: str,
     facts: dict[str, Any],
@@ -164,17 +162,12 @@ def write_evaluation(
         counted: what was changed or left out where the records were read, and how often.
     """
     make_private(folder, FILE_NAME, EVALUATION)
-    # The page draws grey pictures alone.
-    grey = isinstance(schema, ImageSchema) and schema.channels == 1
     page, text = folder / f".{REPORT}.part", folder / f".{EVALUATION}.part"
     try:
         write_private_report(
             page,
             evaluation,
             title=data,
-            choices=None if isinstance(schema, TableSchema) else list(schema.choices.values()),
-            bounds=schema.bounds() if isinstance(schema, SeriesSchema) else None,
-            shape=(schema.height, schema.width) if grey else None,
             facts=facts,
             counted=counted,
             warnings=_warnings(folder / WARNINGS),
@@ -200,14 +193,21 @@ def _warnings(path: Path) -> list[str]:
     return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
 
-def _with_classifier(evaluation: Evaluation, release: Release, held_out: Encoded | None) -> Evaluation:
-    """Return the evaluation with the scores of the release's classifier on held-out records."""
+def _answers(release: Release, held_out: Encoded | None) -> Answers:
+    """Ask the classifier of a release for the labels of held-out records."""
     if held_out is None:
-        note = "left out, as it needs records that nothing was learned from (--held-out FILE, or held_out= in Python)"
-        return replace(evaluation, notes={CLASSIFIER: note, **evaluation.notes})
-    shares = label_shares(release.mixture, held_out)
-    own = classifier_scores(shares, labels_of(held_out, release.schema.layout))
-    return replace(evaluation, scores={CLASSIFIER: own, **evaluation.scores})
+        return UNSEEN.reason
+    return label_shares(release.mixture, held_out), labels_of(held_out, release.schema.layout)
+
+
+@contextmanager
+def _naming(argument: str) -> Iterator[None]:
+    """Name the argument in the errors of its records."""
+    try:
+        yield
+    except (MissingData, BadRecords) as error:
+        kind = MissingData if isinstance(error, MissingData) else BadRecords
+        raise kind(f"{argument}: {error}") from None
 
 
 def _drawn(release: Release, count: int, seed: int) -> TableValues:
@@ -216,33 +216,21 @@ def _drawn(release: Release, count: int, seed: int) -> TableValues:
 
 def _given(synthetic: Real, schema: TableSchema, count: int, seed: int) -> TableValues:
     """Return a sample of records that were drawn before."""
-    try:
+    with _naming("synthetic"):
         # One record is of one person.
         made = _values(synthetic, schema, person=None, max_rows=None, outside="refuse", sample=RowSample(count, seed))
-    except MissingData as error:
-        raise MissingData(f"synthetic: {error}") from None
-    except BadRecords as error:
-        raise BadRecords(f"synthetic: {error}") from None
     if not len(made):
         raise BadRecords("synthetic holds no record: nothing to compare with")
     return made
 
 
-def _classified(
-    records: Real | None,
-    schema: Schema,
-    *,
-    person: str | None = None,
-    max_rows: int | None = None,
-    outside: str = "refuse",
-    sample: RowSample | None = None,
-) -> Encoded | None:
+def _classified(records: Real | None, schema: Schema, as_read: Mapping[str, Any]) -> Encoded | None:
     """Return records as the classifier sees them, all those of a person; None for none, or for values of a table alone."""
     if records is None or isinstance(records, TableValues):
         return None
     if isinstance(records, Records | Encoded):
         return records.encoded if isinstance(records, Records) else records
-    return read_table(records, schema, outside=outside, person=person, sample=sample).encoded
+    return read_table(records, schema, **{name: of for name, of in as_read.items() if name != "max_rows"}).encoded
 
 
 def _encoded(records: Real, schema: Schema) -> Encoded:

@@ -9,8 +9,8 @@ import torch
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.metrics.classifiers import ROWS
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity, measure_table_fidelity
-from lightning_dpgen.metrics.train_on_synthetic import ROWS
 from lightning_dpgen.models.mixture import Diverged, Mixture
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable, pace

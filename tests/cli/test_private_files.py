@@ -13,7 +13,6 @@ import pytest
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.folders import make_folder, make_private, owner_only, publish
 from lightning_dpgen.release.against_real import write_evaluation
-from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.specs.usage_error import UsageError
@@ -75,7 +74,7 @@ def test_all_of_a_private_folder_is_its_owners_and_a_release_is_as_any_folder(dp
     if words == COMMANDS["train"]:
         assert (run / "private/tensorboard").is_dir() and (run / "private/checkpoint.ckpt").is_file()
         evaluation = Evaluation("images", {"columns": {"worst": 0.25}}, {}, {}, {}, "", {})
-        write_evaluation(run / "private", evaluation, load_release(run / "release").schema, data="digits", facts={})
+        write_evaluation(run / "private", evaluation, data="digits", facts={})
         assert (run / "private/report.html").is_file()
         _assert_owned(run / "private")
 

@@ -35,8 +35,8 @@ from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.measure.statistics import Histogram, Marginals
 from lightning_dpgen.metrics import fidelity
+from lightning_dpgen.metrics.classifiers import LinearClassifier
 from lightning_dpgen.metrics.quantile_bins import binned, quantile_bins
-from lightning_dpgen.metrics.train_on_synthetic import LinearClassifier
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.sampling.as_store import store_of

@@ -11,7 +11,7 @@ from lightning_dpgen.data.tables.reading import read_open_columns, read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics.table_evaluation import evaluate_table
+from lightning_dpgen.metrics.evaluation import evaluate_table
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.release.sampler import Release

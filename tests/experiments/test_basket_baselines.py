@@ -14,7 +14,7 @@ import torch
 from basket_baselines import Budget, independent, rivals
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.metrics.counting_queries import CountingQueryError
+from lightning_dpgen.metrics.baskets import CountingQueryError
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release.sampler import write_model

@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.metrics import MembershipInference
-from lightning_dpgen.metrics.attacks import critic_scores, density_ratio, nearness
+from lightning_dpgen.metrics.membership import density_ratio, nearness
 from lightning_dpgen.models.critics import StackedCritic
 from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.sampling.lots import Lot
@@ -51,15 +51,12 @@ def test_a_release_is_attacked_where_it_memorises(attack, least, synthetic, memo
         assert found["low"] < 0.5 < found["high"]
 
 
-def _critic(k=1, **given):
-    made_by = StackedGenerator(ImageSchema(2, 4, levels=1), k=k, hidden=4, latent=2)
-    return StackedCritic(made_by, **{"hidden": 64, "generator": torch.Generator().manual_seed(1)} | given)
-
-
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_critic_is_attacked_where_it_has_learned_its_records_by_heart(trained):
     """A critic that was trained on one half of the records tells it from the other; before, it does not."""
-    critic, noise = _critic(loss="vanilla"), torch.Generator().manual_seed(1)
+    made_by = StackedGenerator(ImageSchema(2, 4, levels=1), k=1, hidden=4, latent=2)
+    critic = StackedCritic(made_by, hidden=64, loss="vanilla", generator=torch.Generator().manual_seed(1))
+    noise = torch.Generator().manual_seed(1)
     members, others = (part[:60].round() for part in (MEMBERS, OTHERS))
     if trained:
         optimizer = torch.optim.Adam(critic.parameters(), lr=0.01)
@@ -71,22 +68,12 @@ def test_a_critic_is_attacked_where_it_has_learned_its_records_by_heart(trained)
             real, false = critic(lot.records, lot.offsets), critic(made, (0, len(made)))
             (torch.nn.functional.softplus(-real).mean() + torch.nn.functional.softplus(false).mean()).backward()
             optimizer.step()
-    found = _found(critic_scores(critic, members), critic_scores(critic, others))
+    with torch.no_grad():
+        found = _found(*(critic(part, (0, len(part))) for part in (members, others)))
     if trained:
         assert found["low"] > 0.5 and found["auc"] > 0.7
     else:
         assert found["low"] < 0.5 < found["high"]
-
-
-def test_each_record_is_scored_by_the_critic_of_its_component():
-    critic, component = _critic(k=3), torch.tensor([2, 0, 2, 1, 0])
-    records = _drawn(5, 6)
-    for place, own in enumerate(component.tolist()):
-        ends = tuple(int(c > own) for c in range(4))
-        alone = critic(records[place : place + 1], ends)
-        torch.testing.assert_close(critic_scores(critic, records, component)[place], alone[0].detach())
-    with pytest.raises(ValueError, match="critics of 3 components: expected component"):
-        critic_scores(critic, records)
 
 
 def test_the_ratio_of_densities_is_that_of_two_mixtures_of_normals():
@@ -104,7 +91,7 @@ BAD = {
     "nothing synthetic": (lambda: density_ratio(OTHERS, OTHERS[:0], OTHERS), "0 synthetic and 300 reference records"),
     "no reference": (lambda: density_ratio(OTHERS, OTHERS, OTHERS[:0]), "and 0 reference"),
     "scale": (lambda: density_ratio(OTHERS, OTHERS, OTHERS, scale=0.0), "scale=0.0: expected"),
-    "no neighbour": (lambda: nearness(OTHERS, OTHERS[:0]), "no records"),
+    "no neighbour": (lambda: nearness(OTHERS, OTHERS[:0]), "300 records and 0 synthetic ones: expected"),
     "width": (lambda: nearness(OTHERS, OTHERS[:, :2]), "expected"),
 }
 

@@ -5,9 +5,8 @@ import pytest
 import scipy.sparse
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics.detection import detection
-from lightning_dpgen.metrics.features import categorical, one_hot, ordinals, varying_units
-from lightning_dpgen.metrics.train_on_synthetic import CLASSIFIERS, train_on_synthetic
+from lightning_dpgen.metrics.classifiers import CLASSIFIERS, detection, train_on_synthetic
+from lightning_dpgen.metrics.columns import categorical, one_hot, ordinals, varying_units
 
 # A unit and a group that say the label, and one that says nothing.
 LAYOUT = Layout(units=2, levels=1, groups=(3, 2, 4), label=1)

@@ -10,8 +10,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.metrics.baskets import BasketDistance
-from lightning_dpgen.metrics.counting_queries import SANITY, CountingQueryError, queries_together, uniform_queries
+from lightning_dpgen.metrics.baskets import SANITY, BasketDistance, CountingQueryError, queries_together, uniform_queries
 
 law = settings(max_examples=50, deadline=None)
 

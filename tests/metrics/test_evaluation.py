@@ -10,9 +10,14 @@ from metrics.records import drawn
 from scipy.stats import binomtest, wasserstein_distance
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics import evaluation, sections
-from lightning_dpgen.metrics.evaluation import KINDS, MEMBERSHIP, TRAINING, evaluate_encoded
-from lightning_dpgen.metrics.sections import Sides
+from lightning_dpgen.metrics import evaluation, wasserstein
+from lightning_dpgen.metrics.classifiers import TRAINING
+from lightning_dpgen.metrics.columns import subsample
+from lightning_dpgen.metrics.evaluation import KINDS, compute_section, evaluate_encoded
+from lightning_dpgen.metrics.measure import measures_of
+from lightning_dpgen.metrics.membership import MEMBERSHIP
+from lightning_dpgen.metrics.sides import EncodedSides
+from lightning_dpgen.metrics.wasserstein import TRANSPORT
 from lightning_dpgen.sampling.errors import BadRecords
 
 LAYOUTS = {
@@ -29,6 +34,12 @@ def evaluated(kind, n, m, held=10, **asked):
     held_out = None if held is None else drawn(layout, held, 2, sparse)
     real, synthetic = drawn(layout, n, 0, sparse), drawn(layout, m, 1, sparse)
     return evaluate_encoded(real, synthetic, layout, kind=kind, held_out=held_out, **asked)
+
+
+def section(name, layout, real, synthetic, other, kind="series", **given):
+    """Return one section of an evaluation."""
+    sides = EncodedSides(kind=kind, layout=layout, real=real, synthetic=synthetic, other=other, held_out=other, **given)
+    return compute_section(measures_of(kind)[name], sides)
 
 
 def numbers(found):
@@ -108,7 +119,7 @@ def test_records_are_moved_by_as_much_as_they_were_shifted(n, m, held):
         Encoded((0.5 * random.random((count, 3))).astype(np.float32), no_codes[count]) for count in (n, m, held)
     )
     shifted = Encoded(other.units + np.array([0.4, 0.0, 0.0], np.float32), other.codes)
-    found = sections.transport_section(Sides("series", layout, (), real, shifted, aside, True, 0))
+    found = section(TRANSPORT, layout, real, shifted, aside)
     assert found.scores["one unit, worst"] == pytest.approx(0.4, abs=0.05)
     assert found.scores["one unit, mean"] == pytest.approx(0.4 / 3, abs=0.05)
     # A random direction meets a shift at half of its length on average.
@@ -117,18 +128,18 @@ def test_records_are_moved_by_as_much_as_they_were_shifted(n, m, held):
 
 
 def _attacked(real, synthetic, held_out):
-    return sections.membership_section(Sides("table", ATTACKED, (), real, synthetic, held_out, True, 0))
+    return section(MEMBERSHIP, ATTACKED, real, synthetic, held_out)
 
 
 @pytest.mark.parametrize("most", [None, 30])
 def test_all_records_are_moved_up_to_a_number(monkeypatch, most):
     """The scores are the distances of all records of both sides, or of exactly so many."""
     if most is not None:
-        monkeypatch.setattr(sections, "_MOVED", most)
+        monkeypatch.setattr(wasserstein, "MOVED", most)
     layout, count = Layout(units=2), 400
     real, other = (drawn(layout, count, seed) for seed in (0, 1))
-    found = sections.transport_section(Sides("series", layout, (), real, other, None, True, 0)).scores
-    taken = [sections.subsample(side, most or count, seed).units for seed, side in enumerate((real, other))]
+    found = section(TRANSPORT, layout, real, other, None).scores
+    taken = [subsample(side, most or count, seed).units for seed, side in enumerate((real, other))]
     assert [len(units) for units in taken] == [most or count] * 2
     distances = [wasserstein_distance(*(units[:, unit] for units in taken)) for unit in range(2)]
     assert found["one unit, mean"] == pytest.approx(np.mean(distances), rel=1e-5)

@@ -16,9 +16,9 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics import fidelity
+from lightning_dpgen.metrics.classifiers import label_classifier, train_on_synthetic
 from lightning_dpgen.metrics.fidelity import fidelity_stage, measure_fidelity, measure_table_fidelity
 from lightning_dpgen.metrics.quantile_bins import quantile_bins
-from lightning_dpgen.metrics.train_on_synthetic import label_classifier, train_on_synthetic
 from lightning_dpgen.passes.blocks import Slices
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account

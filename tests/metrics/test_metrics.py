@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lightning_dpgen.metrics.clustering import ClusteringAccuracy
-from lightning_dpgen.metrics.labels import LabelDistance, TrainOnSynthetic
 from lightning_dpgen.metrics.moments import MomentDistance
 from lightning_dpgen.metrics.neighbours import NearestNeighbourDistance
 
@@ -34,21 +33,6 @@ def test_moments_of_equal_data_are_zero():
     assert all(float(value) == 0.0 for value in metric.compute().values())
 
 
-@pytest.mark.parametrize(("labels", "distance"), [([0, 1, 2, 2], 0.0), ([0, 0, 0, 0], 0.75), ([0, 1, 1, 2], 0.25)])
-def test_label_distance(labels, distance):
-    metric = LabelDistance(3)
-    metric.update(torch.tensor([0, 1, 2, 2]), real=True)
-    metric.update(torch.tensor(labels), real=False)
-    assert float(metric.compute()) == pytest.approx(distance)
-
-
-def test_training_on_one_label_answers_it():
-    metric = TrainOnSynthetic()
-    metric.update(torch.rand(5, 2), torch.zeros(5, dtype=torch.long), test=False)
-    metric.update(torch.rand(4, 2), torch.tensor([0, 0, 0, 1]), test=True)
-    assert float(metric.compute()) == 0.75
-
-
 @pytest.mark.parametrize(("clusters", "labels"), [(3, 3), (2, 4), (5, 3)])
 def test_clustering_accuracy_is_that_of_the_best_naming(clusters, labels):
     random = np.random.default_rng(0)
@@ -61,7 +45,9 @@ def test_clustering_accuracy_is_that_of_the_best_naming(clusters, labels):
     assert float(metric.compute()) == pytest.approx(best)
 
 
-@pytest.mark.parametrize(("clusters", "labels"), [([0, 3], [0, 0]), ([0, 1], [-1, 0]), ([0, 1, 1], [0, 1])])
+@pytest.mark.parametrize(
+    ("clusters", "labels"), [([0, 3], [0, 0]), ([0, 1], [-1, 0]), ([0, 1, 1], [0, 1]), ([0.0, 1.0], [0, 1])]
+)
 def test_clusters_that_do_not_fit_are_refused(clusters, labels):
     with pytest.raises(ValueError, match="expected"):
         ClusteringAccuracy(3, 2).update(torch.tensor(clusters), torch.tensor(labels))

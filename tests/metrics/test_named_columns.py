@@ -12,12 +12,14 @@ from sklearn.metrics import roc_auc_score
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics import predicted_columns, table_evaluation
-from lightning_dpgen.metrics import table_sections as tables
-from lightning_dpgen.metrics.dependencies import find_dependencies
-from lightning_dpgen.metrics.evaluation import TRAINING
+from lightning_dpgen.metrics import predicted_columns
+from lightning_dpgen.metrics.classifiers import TRAINING
+from lightning_dpgen.metrics.evaluation import compute_section, evaluate_table, halve_table
+from lightning_dpgen.metrics.measure import ROWS_OF_TABLES as ROWS
+from lightning_dpgen.metrics.measure import measures_of
 from lightning_dpgen.metrics.predicted_columns import choose_targets
-from lightning_dpgen.metrics.table_evaluation import evaluate_table
+from lightning_dpgen.metrics.table_pairs import PAIRS
+from lightning_dpgen.metrics.table_rows import find_dependencies
 
 TOWNS = [f"t{number}" for number in range(40)]
 SCHEMA = parse_schema(f"""
@@ -66,7 +68,12 @@ def shuffled(made, *names):
 
 def sides(real, made, held_out=None):
     given = {"real": values(real), "synthetic": values(made)}
-    return table_evaluation._halved(given | ({} if held_out is None else {"held out": values(held_out)}), None, 0)
+    return halve_table(given | ({} if held_out is None else {"held out": values(held_out)}), None, 0)
+
+
+def section(name, own):
+    """Return one section of an evaluation."""
+    return compute_section(measures_of("table")[name], own)
 
 
 def readable(side):
@@ -86,8 +93,8 @@ FAULTS = {
 def test_a_pair_of_columns_that_was_shuffled_is_named_as_the_worst(fault):
     poor = values(frame(1))
     np.random.default_rng(9).shuffle(poor.column(FAULTS[fault][1]))
-    own = table_evaluation._halved({"real": values(frame(0)), "synthetic": poor}, None, 0)
-    found = tables.pairs_section(own).listings[0]
+    own = halve_table({"real": values(frame(0)), "synthetic": poor}, None, 0)
+    found = section(PAIRS, own).listings[0]
     assert {found.as_json()[0]["column"], found.as_json()[0]["other column"]} == set(FAULTS[fault])
     distances = [row["distance"] - row["distance of real ones"] for row in found.as_json()]
     assert distances == sorted(distances, reverse=True) and distances[0] > 2 * distances[1]
@@ -96,7 +103,7 @@ def test_a_pair_of_columns_that_was_shuffled_is_named_as_the_worst(fault):
 def test_the_worst_pair_has_the_numbers_of_a_table_of_pandas():
     """Rare towns are one value, and the shares are those of the records that are compared."""
     own = sides(frame(0), shuffled(frame(1), "region"))
-    row = tables.pairs_section(own).listings[0].as_json()[0]
+    row = section(PAIRS, own).listings[0].as_json()[0]
     parts = [readable(side) for side in (own.real, own.synthetic, own.other)]
     known = parts[0]["town"].value_counts().index[:9]
     tables_of = []
@@ -123,15 +130,15 @@ def test_of_two_hundred_columns_the_shuffled_pair_is_named():
     poor = codes[:600].copy()
     poor[:, 150] = random.permutation(poor[:, 150])
     real, made = (TableValues(schema, np.zeros((len(part), 0)), part) for part in (codes, poor))
-    own = table_evaluation._halved({"real": real, "synthetic": made}, None, 0)
-    row = tables.pairs_section(own).listings[0].as_json()[0]
+    own = halve_table({"real": real, "synthetic": made}, None, 0)
+    row = section(PAIRS, own).listings[0].as_json()[0]
     assert (row["column"], row["other column"]) == ("c7", "c150")
     assert {(own.column, own.determined) for own in own.dependencies} == {("c7", "c150"), ("c150", "c7")}
 
 
 def test_values_that_are_missing_together_have_the_correlation_of_pandas():
     own = sides(frame(0), shuffled(frame(1), "rent"))
-    found = tables.pairs_section(own)
+    found = section(PAIRS, own)
     row = found.listings[1].as_json()[0]
     assert {row["column"], row["other column"]} == {"wealth", "rent"} and len(found.listings[1].rows) == 1
     for name, side in (("real", own.real), ("synthetic", own.synthetic)):
@@ -154,7 +161,7 @@ def test_dependencies_are_those_of_real_records_and_their_breaks_are_counted():
     known = poor[poor["town"].isin(likely.index)]
     assert found.judged == len(known) and found.broken == (known["town"].map(likely) != known["region"]).sum() > 900
     assert found.real == pytest.approx((real["town"].map(likely) != real["region"]).mean()) and 0 < found.real < 0.01
-    scores = tables.rows_section(own)
+    scores = section(ROWS, own)
     name = "rows that break what one column says of another, worst"
     assert scores.scores[name] == pytest.approx(found.broken / found.judged) and scores.reference[name] == found.real
     assert scores.listings[0].rows == [("town", "region", found.real, found.synthetic, found.broken, found.judged)]
@@ -189,13 +196,13 @@ def test_no_dependency_is_missed_and_none_is_chance(seed):
 
 def test_broken_constraints_are_told_and_kept_ones_counted():
     real, made = frame(0), frame(1)
-    assert tables.rows_section(sides(real, made)).figures["rules"] == ["the one constraint is kept by every synthetic row"]
+    assert section(ROWS, sides(real, made)).remarks["rules"] == ["the one constraint is kept by every synthetic row"]
     poor = values(made)
     poor.column("second")[:600] = 0
-    own = table_evaluation._halved({"real": values(real), "synthetic": poor}, None, 0)
+    own = halve_table({"real": values(real), "synthetic": poor}, None, 0)
     broken = (made["first"][:600] > 0).sum() / 2400
     line = f"first <= second is broken by {broken:.2%} of the synthetic rows, and by 0.00% of the real ones"
-    assert tables.rows_section(own).figures["rules"] == [line]
+    assert section(ROWS, own).remarks["rules"] == [line]
 
 
 def test_columns_are_chosen_by_their_own_predictability_and_scored_as_sklearn_does():
@@ -205,7 +212,7 @@ def test_columns_are_chosen_by_their_own_predictability_and_scored_as_sklearn_do
         target.column.name: target for target in choose_targets(own.real, {"region": ["town"], "town": ["region"]}, 0)
     }
     assert "owner" in targets and "region" not in targets and targets["owner"].measure == "AUC"
-    found = tables.training_section(own)
+    found = section(TRAINING, own)
     name = "owner by gradient boosting, AUC"
     assert "region by gradient boosting, accuracy" not in found.scores
     assert not any(score.startswith(("first", "second")) for score in found.scores)
@@ -222,14 +229,14 @@ def test_columns_are_chosen_by_their_own_predictability_and_scored_as_sklearn_do
         ).fit(x.to_numpy(float), train["owner"])
         expected = roc_auc_score(test["owner"], model.predict_proba(asked.to_numpy(float))[:, 1])
         assert scores[name] == pytest.approx(expected, abs=1e-9) and expected > 0.9
-    poor = tables.training_section(sides(frame(0), shuffled(frame(1), "owner"), frame(2)))
+    poor = section(TRAINING, sides(frame(0), shuffled(frame(1), "owner"), frame(2)))
     assert 0.4 < poor.scores[name] < 0.6
 
 
 def test_what_the_training_lacks_is_an_answer_of_chance():
     """All owners are alike; no wealth is there; and towns that are missing are no value of a column of two."""
     own = sides(frame(0), frame(1).assign(owner=True), frame(2))
-    assert tables.training_section(own).scores["owner by gradient boosting, AUC"] == 0.5
+    assert section(TRAINING, own).scores["owner by gradient boosting, AUC"] == 0.5
     wealth = next(target for target in choose_targets(own.real, {}, 0) if target.column.name == "wealth")
     poor = values(frame(1).assign(wealth=None))
     assert wealth.score(poor, own.held_out, 0) == pytest.approx((0.0, 0.0), abs=1e-9)

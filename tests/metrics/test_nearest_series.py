@@ -8,11 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from metrics.test_evaluation import section
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics import NearestSeries, evaluation, nearest_series, sections
-from lightning_dpgen.metrics.evaluation import CURVES, NEAREST, TRANSPORT, evaluate_encoded
-from lightning_dpgen.metrics.sections import Sides
+from lightning_dpgen.metrics import NearestSeries, evaluation, nearest_series
+from lightning_dpgen.metrics.evaluation import evaluate_encoded
+from lightning_dpgen.metrics.wasserstein import TRANSPORT
+
+CURVES, NEAREST = "curves", "nearest real series"
 
 
 def warped(a, b, band):
@@ -80,19 +83,23 @@ def series(n, seed):
     return Encoded(np.random.default_rng(seed).random((n, 12)).astype(np.float32), np.zeros((n, 0), np.uint8))
 
 
+def drawn(found):
+    return [plot for plot in found.plots if plot.heading == "Nearest real series"]
+
+
 def test_the_evaluation_says_where_time_was_over(monkeypatch):
     """A section that is computed from fewer series says so, and one of none is a note alone."""
     layout, asked = Layout(units=12), {"kind": "series", "held_out": series(5, 2), "channels": 2}
     found = evaluate_encoded(series(20, 0), series(9, 1), layout, **asked)
-    assert NEAREST not in found.notes and found.figures["nearest"]["real"].shape == (6, 6, 2)
+    assert NEAREST not in found.notes and [plot.content["real"].shape for plot in drawn(found)] == [(6,)] * 6
     assert set(found.scores[NEAREST]) == set(found.reference[NEAREST]) == {"distance, mean", "distance, median"}
     clock = itertools.count()
     monkeypatch.setattr(nearest_series.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(sections, "NEAREST_SECONDS", 4.0)
+    monkeypatch.setattr(nearest_series, "SECONDS", 4.0)
     found = evaluate_encoded(series(20, 0), series(9, 1), layout, **asked)
     late = "the first 4 of {}, as 4 seconds were over"
     assert found.notes[NEAREST] == f"synthetic series: {late.format(9)}; held-out series: {late.format(5)}"
-    monkeypatch.setattr(sections, "NEAREST_SECONDS", 0.5)
+    monkeypatch.setattr(nearest_series, "SECONDS", 0.5)
     found = evaluate_encoded(series(20, 0), series(9, 1), layout, **asked)
     assert found.notes[NEAREST] == "synthetic series: none of 9, as 0.5 seconds were over" and NEAREST not in found.scores
 
@@ -100,22 +107,20 @@ def test_the_evaluation_says_where_time_was_over(monkeypatch):
 def test_scores_stay_where_there_was_no_time_for_the_held_out_series(monkeypatch):
     clock = iter([0.0, 0.0, 0.0, 0.0, 5.0])
     monkeypatch.setattr(nearest_series.time, "monotonic", lambda: next(clock))
-    sides = Sides("series", Layout(units=12), (), series(5, 0), series(2, 1), series(3, 2), True, 0, seconds=4.0)
-    found = sections.nearest_section(sides)
+    found = section(NEAREST, Layout(units=12), series(5, 0), series(2, 1), series(3, 2), seconds=4.0)
     assert found.scores["distance, mean"] > 0.0 and found.reference == {}
     assert found.note == "held-out series: none of 3, as 2 seconds were over"
 
 
-@pytest.mark.parametrize(("left", "limit"), [(None, sections.NEAREST_SECONDS), (1e6, sections.NEAREST_SECONDS), (5.0, 2.5)])
+@pytest.mark.parametrize(("left", "limit"), [(None, nearest_series.SECONDS), (1e6, nearest_series.SECONDS), (5.0, 2.5)])
 def test_each_side_has_half_of_the_time_that_is_left(monkeypatch, left, limit):
-    limits = []
+    limits, search = [], nearest_series.nearest_series
 
-    class Seen(NearestSeries):
-        def __init__(self, *given, **named):
-            limits.append(named["seconds"])
-            super().__init__(*given, **named)
+    def seen(real, synthetic, band, seconds):
+        limits.append(seconds)
+        return search(real, synthetic, band, seconds)
 
-    monkeypatch.setattr(sections, "NearestSeries", Seen)
+    monkeypatch.setattr(nearest_series, "nearest_series", seen)
     asked = {"kind": "series", "held_out": series(5, 2), "seconds": left}
     if left is not None:
         monkeypatch.setattr(evaluation.time, "monotonic", lambda: 0.0)
@@ -133,11 +138,11 @@ def test_distances_are_of_readings_between_0_and_1_whatever_their_levels(levels)
         sides = [units if scale is None else (units / scale).astype(np.float32) for units in whole]
         real, made, held_out = (Encoded(units, np.zeros((len(units), 0), np.uint8)) for units in sides)
         found.append(evaluate_encoded(real, made, layout, kind="series", held_out=held_out))
-    for section in (NEAREST, CURVES, TRANSPORT):
-        assert found[0].scores[section] == pytest.approx(found[1].scores[section], rel=1e-5)
-        assert found[0].reference[section] == pytest.approx(found[1].reference[section], rel=1e-5)
-    drawn = [each.figures["nearest"] for each in found]
-    assert np.allclose(drawn[0]["real"], drawn[1]["real"]) and drawn[0]["real"].max() <= 1.0
+    for name in (NEAREST, CURVES, TRANSPORT):
+        assert found[0].scores[name] == pytest.approx(found[1].scores[name], rel=1e-5)
+        assert found[0].reference[name] == pytest.approx(found[1].reference[name], rel=1e-5)
+    curves = [np.array([plot.content["real"] for plot in drawn(each)]) for each in found]
+    assert np.allclose(*curves) and curves[0].max() <= 1.0
 
 
 @pytest.mark.parametrize(("channels", "units", "kind"), [(5, 12, "series"), (0, 12, "series"), (2, 12, "images")])

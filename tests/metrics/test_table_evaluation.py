@@ -4,6 +4,7 @@ import functools
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,21 +15,20 @@ from scipy.stats import ks_2samp, spearmanr, wasserstein_distance
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics import sdmetrics_report, table_evaluation
-from lightning_dpgen.metrics import table_sections as tables
-from lightning_dpgen.metrics.evaluation import COLUMNS, DETECTION, MEMBERSHIP, TRAINING
+from lightning_dpgen.metrics import evaluation, sdmetrics_report
+from lightning_dpgen.metrics.classifiers import DETECTION, TRAINING
+from lightning_dpgen.metrics.evaluation import compute_section, evaluate_table, halve_table
+from lightning_dpgen.metrics.measure import COLUMNS, measures_of
+from lightning_dpgen.metrics.measure import ROWS_OF_TABLES as ROWS
+from lightning_dpgen.metrics.membership import MEMBERSHIP
 from lightning_dpgen.metrics.numeric_summaries import FIGURES, orders, spreads, summaries
+from lightning_dpgen.metrics.quality import HEADLINE, QUALITY
 from lightning_dpgen.metrics.quantile_bins import QuantileBins
 from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
-from lightning_dpgen.metrics.table_evaluation import (
-    CLOSEST,
-    GROUPS,
-    HEADLINE,
-    PAIRS,
-    QUALITY,
-    evaluate_table,
-)
-from lightning_dpgen.metrics.table_sections import column_distances, rank_correlations
+from lightning_dpgen.metrics.table_columns import column_distances
+from lightning_dpgen.metrics.table_pairs import PAIRS, rank_correlations
+
+CLOSEST, GROUPS = "distance to the closest record", "groups"
 
 # One bin for all numbers: a model's own bins would see nothing at all of them.
 SCHEMA = parse_schema("""
@@ -66,11 +66,11 @@ def evaluated(n=1200, m=600, held=600, **asked):
     return evaluate_table(values(frame(n, 0)), values(frame(m, 1)), held_out=held_out, **asked)
 
 
-def compared(section, real, made, held_out=None, by=None):
+def compared(section, real, made, held_out=None, by=None, **asked):
     """Return one section of an evaluation."""
     given = {"real": values(real), "synthetic": values(made)}
     given |= {} if held_out is None else {"held out": values(held_out)}
-    return section(table_evaluation._halved(given, by or "y", 0))
+    return compute_section(measures_of("table")[section], replace(halve_table(given, by or "y", 0), **asked))
 
 
 def numbers(found):
@@ -151,22 +151,22 @@ def test_quantile_bins_are_of_equal_mass_but_for_values_of_many(seed):
 def test_rows_that_are_copied_repeated_or_impossible():
     real, made = frame(600, 0), frame(300, 1)
     copies = pd.concat([real, made[:150], made[:150].assign(job="b", age=made["age"][0])])
-    scored = compared(tables.rows_section, real, copies).scores
+    scored = compared(ROWS, real, copies).scores
     assert scored["rows identical to a real one"] > 0.2
     assert 0.02 < scored["rows that break age >= 30 if job = a"] < 0.1
     twice = pd.concat([made, made])
-    assert compared(tables.rows_section, real, twice).scores["rows identical to another of the same side"] > 0.4
+    assert compared(ROWS, real, twice).scores["rows identical to another of the same side"] > 0.4
     never = made.assign(previous=299)
-    found = compared(tables.rows_section, real, never).scores
+    found = compared(ROWS, real, never).scores
     assert found["values that never occur in the real column, worst"] == 1.0
 
 
 def test_groups_are_those_of_the_label_or_of_a_column():
     real, made = frame(1200, 0), frame(600, 1)
-    of_label, of_age = evaluated().scores[GROUPS], compared(tables.groups_section, real, made, by="age").scores
+    of_label, of_age = evaluated().scores[GROUPS], compared(GROUPS, real, made, by="age").scores
     assert {name.partition(":")[0] for name in of_label} == {"y no", "y yes"}
     assert len({name.partition(":")[0] for name in of_age}) == 10
-    only = compared(tables.groups_section, real, made.assign(age=made["age"].where(made["y"] == "no", 18))).scores
+    only = compared(GROUPS, real, made.assign(age=made["age"].where(made["y"] == "no", 18))).scores
     assert only["y yes: one column, worst"] > 0.9 > 0.2 > only["y no: one column, worst"]
     with pytest.raises(ValueError, match="by='nosuch': expected a column of the table: age, previous"):
         evaluate_table(values(made), values(made), by="nosuch")
@@ -176,10 +176,10 @@ def test_copies_of_what_was_learned_from_are_close_and_others_are_not():
     """An interval of 95 % holds a half where nothing is copied, for this seed."""
     real, held_out = frame(600, 0), frame(600, 2)
     name = "closer to a record learned from than to a held-out one"
-    copies, others = (compared(tables.closest_section, real, made, held_out) for made in (real, frame(600, 1)))
+    copies, others = (compared(CLOSEST, real, made, held_out) for made in (real, frame(600, 1)))
     assert copies.scores["share at distance 0"] == 1.0 and copies.intervals[name].low > 0.9
     assert others.intervals[name].low < 0.5 < others.intervals[name].high
-    attacked = compared(tables.membership_section, real, real, held_out)
+    attacked = compared(MEMBERSHIP, real, real, held_out)
     assert attacked.intervals["nearest record: accuracy"].low > 0.9
     without = evaluated(7, 2, None)
     assert name not in without.scores[CLOSEST] and "learned from, too" in without.notes[CLOSEST]
@@ -228,7 +228,7 @@ def test_what_was_skipped_leaves_the_quality_out(monkeypatch):
 
 
 def test_many_records_are_subsampled(monkeypatch):
-    monkeypatch.setattr(table_evaluation, "ROWS", 30)
+    monkeypatch.setattr(evaluation, "ROWS", 30)
     assert evaluated.__wrapped__(100, 50, 40, seconds=1e-9).rows == {
         "real": (100, 60),
         "synthetic": (50, 30),
@@ -275,7 +275,7 @@ class _Report:
 
 def test_the_report_of_sdmetrics_is_asked_for_both_sides(monkeypatch):
     monkeypatch.setattr(sdmetrics_report, "import_quality_report", lambda: _Report)
-    found = compared(sdmetrics_report.sdmetrics_section, frame(80, 0), frame(40, 1))
+    found = compared("SDMetrics", frame(80, 0), frame(40, 1), sdmetrics=True)
     assert found.scores == found.reference == {"overall score": 0.25, "column shapes": 0.5}
 
 
@@ -349,10 +349,9 @@ def test_dates_out_of_order_are_told():
     assert "in none of the real ones: if that is publicly known, declare the constraint start <= end" in order.text
     assert not any(order.far for order in orders(real, good))
     assert not any(order.far for row in range(10, 16) for order in orders(real, poor[row : row + 1]))
-    sides = table_evaluation._halved({"real": real, "synthetic": poor}, None, 0)
-    section = tables.rows_section(sides)
+    section = compute_section(measures_of("table")[ROWS], halve_table({"real": real, "synthetic": poor}, None, 0))
     assert section.scores[order.score] == order.synthetic and section.reference[order.score] == 0.0
-    assert section.figures["out_of_order"] == [order.text]
+    assert section.remarks["order of dates"] == [order.text]
 
 
 def test_summaries_are_in_the_words_of_the_column_and_leave_special_values_out():

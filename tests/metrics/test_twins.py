@@ -11,8 +11,8 @@ from metrics.records import dense, drawn, layouts
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import evaluation
-from lightning_dpgen.metrics.evaluation import MEMBERSHIP, evaluate_encoded
-from lightning_dpgen.metrics.twins import COPIES, told_twins
+from lightning_dpgen.metrics.evaluation import evaluate_encoded
+from lightning_dpgen.metrics.membership import COPIES, MEMBERSHIP, told_twins
 
 
 def told(held_out, real, synthetic=None):

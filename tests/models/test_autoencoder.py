@@ -7,7 +7,6 @@ import torch
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
-from lightning_dpgen.metrics.codes import CodeDiscrepancy, HoyerSparsity
 from lightning_dpgen.models.divergences import CodeEmbedding
 from lightning_dpgen.models.kernels import KERNELS, make_kernel
 from lightning_dpgen.models.priors import NormalPrior, make_prior
@@ -90,8 +89,6 @@ BAD = {
     "a list for a kernel": (lambda: make_kernel(["imq"], 2), r"kernel=\['imq'\]: expected one of cauchy, gaussian, imq"),
     "a kernel without a dimension": (lambda: make_kernel("imq", "2"), "latent='2': expected a whole number"),
     "a kernel of others": (lambda: CodeEmbedding(make_kernel("imq", 3), NormalPrior(2), 6), "of 2 dimensions: expected 3"),
-    "a word for a kernel": (lambda: CodeDiscrepancy("imq", 2), "kernel='imq': expected a kernel"),
-    "a list of codes": (lambda: HoyerSparsity(2).update([[1.0, 2.0]]), "codes: a list: expected a tensor"),
     "a number for a loss": (lambda: PerRecord(3), r"loss=3: expected a function loss\(lot, noise\)"),
     "half a group": (lambda: PerGroup(lambda lot, noise, groups: noise, 1.5), "groups=1.5: expected a whole number"),
 }  # fmt: skip
@@ -101,11 +98,3 @@ BAD = {
 def test_an_argument_that_makes_no_sense_is_named(make, words):
     with pytest.raises(ValueError, match=words):
         make()
-
-
-def test_a_code_of_zeros_has_no_sparsity_and_one_code_no_mean():
-    metric = HoyerSparsity(2)
-    metric.update(torch.tensor([[0.0, 0.0]]))
-    assert metric.compute().isnan()
-    metric.update(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
-    assert 0.0 <= float(metric.compute()) <= 1.0

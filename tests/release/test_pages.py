@@ -94,7 +94,7 @@ def test_a_public_page_can_be_heard_and_walked_through(tmp_path, kind):
 
 
 def test_a_private_page_can_be_heard_and_walked_through(tmp_path):
-    write_private_report(tmp_path / "page.html", evaluated("images", 60, 50), title="records", shape=(2, 3))
+    write_private_report(tmp_path / "page.html", evaluated("images", 60, 50, shape=(2, 3)), title="records")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     check_markup(text)
     assert '<header class="banner"' in text

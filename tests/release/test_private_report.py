@@ -9,24 +9,22 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from metrics.records import drawn
-from metrics.test_evaluation import evaluated
+from metrics.test_evaluation import LAYOUTS, evaluated
 from metrics.test_table_evaluation import evaluated as evaluated_table
 
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics.evaluation import KINDS, MEMBERSHIP, Evaluation, evaluate_encoded
+from lightning_dpgen.metrics.evaluation import KINDS, Evaluation, evaluate_encoded, evaluate_table
+from lightning_dpgen.metrics.measure import Interval, Listing, Plot, Result, register
+from lightning_dpgen.metrics.membership import MEMBERSHIP
 from lightning_dpgen.metrics.numeric_summaries import Summary
-from lightning_dpgen.metrics.sections import Interval, Listing
-from lightning_dpgen.metrics.table_evaluation import evaluate_table
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release import private_plots, private_report
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.private_report import write_private_report
 from lightning_dpgen.release.sampler import Release
-
-SHAPES = {"images": (2, 3)}
 
 
 def page_of(tmp_path, found, **asked):
@@ -48,8 +46,8 @@ def _interval(found, section, name):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("n", "m"), [(60, 50), (1, 1)])
 def test_each_kind_has_its_page(tmp_path, kind, n, m):
-    found = evaluated(kind, n, m)
-    page = page_of(tmp_path, found, shape=SHAPES.get(kind), facts={"epsilon": 1.5})
+    found = evaluated(kind, n, m, **({"shape": (2, 3)} if kind == "images" else {}))
+    page = page_of(tmp_path, found, facts={"epsilon": 1.5})
     check_page(page)
     assert "epsilon 1.5" in page
     for section, scores in found.scores.items():
@@ -58,6 +56,30 @@ def test_each_kind_has_its_page(tmp_path, kind, n, m):
             assert f"<td>{name.replace(chr(39), '&#39;')}{tested}</td>" in page
     titles = {"images": "Pictures", "table": "Columns", "baskets": "Items and baskets", "series": "Curves"}
     assert f"<h2>{titles[kind]}</h2>" in page
+
+
+@register(
+    "numbers", section="peaks", place=1, better="lower", says="Difference of the largest numbers.",
+    glance={"peaks, difference": "difference of peaks"},
+)  # fmt: skip
+def compare_peaks(sides):
+    """Compare the largest numbers of records, in a kind of this test alone."""
+    real, *others = (sides.readings(side).max(axis=1) for side in (sides.real, *sides.compared))
+    drawn = {"real": real, "synthetic": others[0], "said": "peaks", "along": "record", "up": "peak"}
+    found = ({"peaks, difference": abs(float(peaks.mean() - real.mean()))} for peaks in others)
+    return Result(*found, plots=[Plot("Peaks", "By record", "lines", drawn)], remarks={"peaks": ["all are there"]})
+
+
+def test_a_measure_is_one_function_that_says_all_that_is_told(tmp_path):
+    """A measure of a new kind of records has scores, a picture, words and a place at the head of the page."""
+    layout = LAYOUTS["series"]
+    found = evaluate_encoded(*(drawn(layout, 40, seed) for seed in (0, 1)), layout, kind="numbers")
+    assert list(found.scores) == ["peaks"] and found.reference["peaks"].keys() == found.scores["peaks"].keys()
+    page = page_of(tmp_path, found)
+    check_page(page)
+    glance, rest = page.partition("At a glance")[2].split("</section>", 1)
+    assert "difference of peaks" in glance and "<b>Peaks:</b> all are there." in glance
+    assert "<h2>Peaks</h2>" in rest and "<span>Difference of the largest numbers. Lower is better.</span>" in rest
 
 
 def test_a_table_has_its_page(tmp_path):
@@ -81,13 +103,15 @@ def test_numbers_are_summed_up_on_the_page_and_dates_out_of_order_told(tmp_path)
     ]
     summaries += [Summary("day", ("2021-01-01", "9.5 days", *["2020-01-01"] * 3, *["2022-01-01"] * 3), ()), None]
     columns = [
-        {"name": summary.name if summary else "c", "column": place, "group": place, "distance": 0.5 - place / 9,
+        {"name": summary.name if summary else "c", "column": place, "distance": 0.5 - place / 9,
          "choices": ["a"], "real": np.ones(1), "synthetic": np.ones(1), "summary": summary}
         for place, summary in enumerate(summaries)
     ]  # fmt: skip
-    figures = {"columns": columns, "out_of_order": ["a is after b in 42% of the rows"], "rules": ["a <= b is broken"]}
+    remarks = {"order of dates": ["a is after b in 42% of the rows"], "rules": ["a <= b is broken"]}
     listing = Listing("worst of <all>", "As <u>told</u>.", ("column", "rows", "share"), [("<i>x</i>\x01", 12345, -0.25)])
-    page = page_of(tmp_path, Evaluation("table", {}, {}, {}, {}, "", figures, listings=[listing]))
+    page = page_of(
+        tmp_path, Evaluation("table", {}, {}, {}, {}, "", {"columns": columns}, listings=[listing], remarks=remarks)
+    )
     check_page(page)
     told = page.partition("<h2>Columns of numbers</h2>")[2].partition("</section>")[0]
     assert told.count('rowspan="2"') == 2 and "&lt;b&gt;cost" in told and told.count("no value") == 8
@@ -174,16 +198,6 @@ def test_the_same_evaluation_gives_the_same_page(tmp_path):
     assert page_of(tmp_path, evaluated("series", 1, 1, None)) == page_of(tmp_path, again)
 
 
-def test_what_does_not_fit_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="6 pixels"):
-        page_of(tmp_path, evaluated("images", 1, 1, None), shape=(2, 2))
-    with pytest.raises(ValueError, match="expected 3 names"):
-        page_of(tmp_path, evaluated("images", 1, 1, None), choices=[["a"]])
-    with pytest.raises(ValueError, match="2 lists of choices: expected 1"):
-        page_of(tmp_path, evaluated("images", 1, 1, None), choices=[["a"] * 3, ["a"] * 2])
-    assert not (tmp_path / "report.html").exists()
-
-
 TABLE = {
     "age": {"type": "integer", "low": 17, "high": 97, "encoding": "scaled", "missing": True},
     "sex": {"type": "category", "values": ["F", "M"]},
@@ -200,7 +214,7 @@ def test_numbers_are_drawn_in_the_order_of_their_values(tmp_path, monkeypatch):
     frame = pd.DataFrame({"age": ages, "sex": "F", "height": random.uniform(0.5, 2.5, len(ages))})
     network = StackedVAE(schema, k=1, hidden=2, latent=1)
     found = evaluate(Release(Mixture(network, torch.ones(1))), frame, seconds=0.5)
-    write_evaluation(tmp_path, found, schema, data="people", facts={})
+    write_evaluation(tmp_path, found, data="people", facts={})
     assert {column["name"] for column in found.figures["columns"]} == set(TABLE)
     of = {said.partition(":")[0]: choices for said, choices in labels.items()}
     place = of["age"].index("40")
@@ -212,22 +226,22 @@ def test_numbers_are_drawn_in_the_order_of_their_values(tmp_path, monkeypatch):
 def test_curves_are_drawn_between_the_declared_bounds(tmp_path, monkeypatch):
     layout, low, high = Layout(units=6), np.array([-5.0, 0.0] * 3), np.array([5.0, 100.0] * 3)
     real, made, held_out = (drawn(layout, 30, seed) for seed in range(3))
-    found = evaluate_encoded(real, made, layout, kind="series", held_out=held_out, channels=2)
+    asked = {"kind": "series", "held_out": held_out, "channels": 2}
+    found = evaluate_encoded(real, made, layout, **asked, bounds=(low, high))
     seen = []
-    monkeypatch.setattr(private_plots, "lines", lambda *_, **given: seen.append((_, given)) or "")
-    monkeypatch.setattr(private_plots, "samples", lambda curves, said: seen.append(((curves,), {"said": said})) or "")
-    page_of(tmp_path, found, bounds=(low, high))
-    of = {given["said"]: (curves, given) for curves, given in seen}
+    for name in ("lines", "samples"):
+        monkeypatch.setattr(private_plots, name, lambda **given: seen.append(given) or "")
+    page_of(tmp_path, found)
+    of = {given["said"]: given for given in seen}
     values = low + (high - low) * real.units.astype(np.float64)
-    np.testing.assert_allclose(of["mean curves"][1]["real"], values.mean(axis=0), atol=1e-6)
-    np.testing.assert_allclose(of["mean curves"][1]["spread"][0], values.std(axis=0), atol=1e-5)
-    np.testing.assert_allclose(of["synthetic series"][0][0], low + (high - low) * made.units[:8], atol=1e-5)
+    np.testing.assert_allclose(of["mean curves"]["real"], values.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(of["mean curves"]["spread"][0], values.std(axis=0), atol=1e-5)
+    np.testing.assert_allclose(of["synthetic series"]["curves"], low + (high - low) * made.units[:8], atol=1e-5)
     # The first channel of the last one that is drawn, and of the real series that is nearest.
-    nearest = found.figures["nearest"]
-    for curve, side in zip(of["a series and the nearest"][0], ("real", "synthetic"), strict=True):
-        np.testing.assert_allclose(curve, -5.0 + 10.0 * nearest[side][-1, :, 0], atol=1e-6)
-    with pytest.raises(ValueError, match="bounds of 2 and 2 units: expected 6 each"):
-        page_of(tmp_path, found, bounds=(low[:2], high[:2]))
+    nearest = evaluate_encoded(real, made, layout, **asked).plots
+    *_, last = (plot.content for plot in nearest if plot.heading == "Nearest real series")
+    for side in ("real", "synthetic"):
+        np.testing.assert_allclose(of["a series and the nearest"][side], -5.0 + 10.0 * last[side], atol=1e-6)
 
 
 def _axes(monkeypatch, plot, *arguments, **keywords):

@@ -1,12 +1,21 @@
-"""Columns whose value another column determines in nearly all real records, and how often others break that. Private."""
+"""Whole rows of a table: copies, values that real rows never have, broken constraints, and columns that determine others.
+
+Private.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.metrics.measure import ROWS_OF_TABLES, TABLE, Listing, Result, average_and_worst, register
+
+if TYPE_CHECKING:
+    from lightning_dpgen.metrics.sides import TableSides
 
 # The largest share of real records that may break a dependency; shuffled values must break it so many times as often.
 BROKEN, _SHUFFLED = 0.01, 10
@@ -14,8 +23,8 @@ BROKEN, _SHUFFLED = 0.01, 10
 _FEW = 30
 # Pairs of records by which pairs of columns are sifted, the share of them that may differ, and pairs that are then counted.
 _SIFTED, _DIFFER, _COUNTED = 1000, 0.05, 500
-# Values that are looked at, of all columns together.
-_VALUES = 1 << 25
+# Values that are looked at, of all columns together; dependencies that are listed, and broken constraints that are told.
+_VALUES, _LISTED = 1 << 25, 10
 
 
 @dataclass(frozen=True)
@@ -110,3 +119,86 @@ def _commonest(x: np.ndarray, y: np.ndarray, size: int, of_y: int) -> np.ndarray
     # The last assignment stands, which is that of the largest count.
     found[pairs[order] // of_y] = pairs[order] % of_y
     return found
+
+
+@register(
+    TABLE, section=ROWS_OF_TABLES, place=40, better="target",
+    says="Shares of rows, and of values. Best is what the real half has.",
+)  # fmt: skip
+def _look_at_rows(sides: TableSides) -> Result:
+    found = []
+    for other in sides.compared:
+        own, real = _row_numbers(other, sides.real)
+        _, places, counts = np.unique(own, return_inverse=True, return_counts=True)
+        scores = {
+            "rows identical to another of the same side": float((counts[places] > 1).mean()),
+            "rows identical to a real one": float(np.isin(own, real).mean()),
+        }
+        if never := list(never_occurring(sides.real, other).values()):
+            scores |= average_and_worst("values that never occur in the real column", never)
+        found.append(scores)
+    return Result(*found)
+
+
+def never_occurring(real: TableValues, other: TableValues) -> dict[str, float]:
+    """Return the share of values that do not occur among real ones, of each column but those of real numbers."""
+    columns = [c for c in real.schema.recorded if not isinstance(c, Numeric) or c.scale.whole]
+    found = {}
+    for column in columns:
+        values = other.column(column.name)
+        values = values[~np.isnan(values)]
+        known = np.isin(values, real.column(column.name))
+        found[column.name] = float(1.0 - known.mean()) if len(known) else 0.0
+    return found
+
+
+def _row_numbers(*sides: TableValues) -> list[np.ndarray]:
+    """Return a number for each record, equal for identical ones of all sides."""
+    # Adding 0 makes a negative zero positive; an infinite number is no value.
+    rows = [np.hstack([np.nan_to_num(side.numbers + 0.0, nan=np.inf, posinf=np.inf), side.codes]) for side in sides]
+    both = np.ascontiguousarray(np.concatenate(rows))
+    _, numbers = np.unique(both.view([("", both.dtype)] * both.shape[1]).reshape(-1), return_inverse=True)
+    return np.split(numbers, np.cumsum([len(side) for side in sides])[:-1])
+
+
+@register(
+    TABLE, section=ROWS_OF_TABLES, place=41, better="target",
+    says="Broken constraints, dates after others and what one column says of another are of all records; of many pairs of "
+    "dates, those that differ most.",
+)  # fmt: skip
+def _break_constraints(sides: TableSides) -> Result:
+    both = range(len(sides.compared))
+    found = [{f"rows that break {name}": shares[side] for name, shares in sides.broken.items()} for side in both]
+    return Result(*found, remarks={"rules": _in_words(sides.broken)})
+
+
+def _in_words(broken: dict[str, tuple[float, float]]) -> list[str]:
+    """Return the constraints that synthetic rows break most, in words, or one line that they break none."""
+    worst = sorted(((made, real, text) for text, (made, real) in broken.items() if made), reverse=True)
+    told = [
+        f"{text} is broken by {made:.2%} of the synthetic rows, and by {real:.2%} of the real ones"
+        for made, real, text in worst
+    ]
+    many = f"all {len(broken)} constraints are" if len(broken) > 1 else "the one constraint is"
+    return told[:_LISTED] or [f"{many} kept by every synthetic row"] * bool(broken)
+
+
+@register(TABLE, section=ROWS_OF_TABLES, place=43, better="target")
+def _break_dependencies(sides: TableSides) -> Result:
+    if not sides.dependencies:
+        return Result()
+    both = zip(*((own.synthetic, own.real) for own in sides.dependencies), strict=True)
+    title = "rows that break what one column says of another"
+    found = [average_and_worst(title, shares) for shares in list(both)[: len(sides.compared)]]
+    return Result(*found, listings=[_listing(sides.dependencies)])
+
+
+def _listing(found: list[Dependency]) -> Listing:
+    head = ("column", "determines", "broken, real", "broken, synthetic", "rows", "of rows with a known value")
+    listed = [(own.column, own.determined, own.real, own.synthetic, own.broken, own.judged) for own in found[:_LISTED]]
+    note = (
+        "Columns whose value says that of another one in 99 % of the real records or more, by no chance; a missing value "
+        "is a value. A synthetic record breaks it if it has another value than most real records with its value of the "
+        "first column. Those that synthetic records break most often."
+    )
+    return Listing("columns that determine others", note, head, listed)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import shadow_models
 import torch
 from scipy.stats import norm
+from shadow_models import Shadows, likelihood_ratios, train_shadows
 
-from lightning_dpgen.metrics import MembershipInference, shadow_models
-from lightning_dpgen.metrics.shadow_models import Shadows, likelihood_ratios, train_shadows
+from lightning_dpgen.metrics import MembershipInference
 
 N = 2000
 
@@ -90,16 +91,6 @@ def test_without_any_gap_and_noise_nothing_is_infinite():
     assert likelihood_ratios(Shadows(torch.zeros(4, 9), inside)).isfinite().all()
 
 
-BAD = {
-    "n": (lambda: train_shadows(_model(0.0, 0), 1, 2), "n=1: expected"),
-    "models": (lambda: train_shadows(_model(0.0, 0), N, 0), "models=0: expected"),
-    "time": (lambda: train_shadows(_model(0.0, 0), N, 2, seconds=0.0), "seconds=0.0: expected"),
-    "shape": (lambda: train_shadows(lambda places, _: torch.zeros(3), N, 2), r"shape \(3,\): expected \(2000,\)"),
-    "few": (lambda: likelihood_ratios(train_shadows(_model(0.0, 0), N, 2)), "2 models: expected 3 or more"),
-}
-
-
-@pytest.mark.parametrize(("make", "words"), BAD.values(), ids=BAD.keys())
-def test_what_makes_no_sense_is_refused(make, words):
-    with pytest.raises(ValueError, match=words):
-        make()
+def test_two_models_are_too_few():
+    with pytest.raises(ValueError, match="2 models: expected 3 or more"):
+        likelihood_ratios(train_shadows(_model(0.0, 0), N, 2))

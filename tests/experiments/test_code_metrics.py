@@ -4,9 +4,8 @@ import math
 
 import pytest
 import torch
+from code_metrics import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood
 
-from lightning_dpgen.metrics.clustering import ClusterPurity
-from lightning_dpgen.metrics.codes import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood
 from lightning_dpgen.models.kernels import make_kernel
 from lightning_dpgen.models.priors import NormalPrior, SparsePrior
 
@@ -40,7 +39,7 @@ def test_sparsity_is_one_of_single_numbers_and_zero_of_equal_ones():
 
 @pytest.mark.parametrize("kernel", ["cauchy", "gaussian", "imq"])
 def test_a_discrepancy_is_that_of_all_pairs_in_blocks_too(kernel, monkeypatch):
-    monkeypatch.setattr("lightning_dpgen.metrics.codes._PAIRS", 40)
+    monkeypatch.setattr("code_metrics._PAIRS", 40)
     kernel = make_kernel(kernel, 3)
     z, draws = torch.randn(2, 20, 3, generator=torch.Generator().manual_seed(0)).double()
     metric = CodeDiscrepancy(kernel, 3)
@@ -74,12 +73,6 @@ def test_likelihoods_are_means_of_weights():
     assert float(metric.compute()) == pytest.approx((math.log(0.2) + math.log(0.5)) / 2)
 
 
-def test_purity_counts_the_commonest_label_of_each_cluster():
-    metric = ClusterPurity(3, 2)
-    metric.update(torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0, 0, 1, 1, 1, 0]))
-    assert float(metric.compute()) == pytest.approx(5 / 6)
-
-
 BAD = {
     "another width": (lambda: HoyerSparsity(3).update(torch.zeros(2, 4)), r"codes: \(2, 4\): expected \(n, 3\)"),
     "not finite": (lambda: HoyerSparsity(2).update(torch.full((2, 2), math.nan)), "finite"),
@@ -87,14 +80,8 @@ BAD = {
     "another kernel": (lambda: CodeDiscrepancy(make_kernel("imq", 2), 0), "latent=0: expected 2, as many as the kernel's"),
     "an infinite weight": (lambda: ImportanceLikelihood().update(torch.full((2, 2), math.inf)), "no NaN or infinity"),
     "no draw": (lambda: ImportanceLikelihood().update(torch.zeros(3, 0)), r"log_weights: \(3, 0\)"),
-    "a cluster too many": (
-        lambda: ClusterPurity(2, 2).update(torch.tensor([2]), torch.tensor([0])),
-        "a cluster of 2: expected whole numbers from 0 to 1",
-    ),
-    "other lengths": (
-        lambda: ClusterPurity(2, 2).update(torch.tensor([1]), torch.tensor([0, 1])),
-        "1 clusters and 2 labels",
-    ),
+    "a word for a kernel": (lambda: CodeDiscrepancy("imq", 2), "kernel='imq': expected a kernel"),
+    "a list of codes": (lambda: HoyerSparsity(2).update([[1.0, 2.0]]), "codes: a list: expected a tensor"),
 }
 
 
@@ -110,6 +97,13 @@ def test_without_codes_nothing_is_known():
         HoyerSparsity(2),
         CodeDiscrepancy(make_kernel("imq", 2), 2),
         ImportanceLikelihood(),
-        ClusterPurity(2, 2),
     ):
         assert math.isnan(float(metric.compute()))
+
+
+def test_a_code_of_zeros_has_no_sparsity_and_one_code_no_mean():
+    metric = HoyerSparsity(2)
+    metric.update(torch.tensor([[0.0, 0.0]]))
+    assert metric.compute().isnan()
+    metric.update(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
+    assert 0.0 <= float(metric.compute()) <= 1.0

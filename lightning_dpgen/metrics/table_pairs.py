@@ -1,0 +1,198 @@
+"""Pairs of columns of a table: their shares and associations, and by name those that differ most. Private."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import rankdata
+
+from lightning_dpgen.data.tables.categories import Category
+from lightning_dpgen.data.tables.column import Modelled
+from lightning_dpgen.data.tables.values import TableValues
+from lightning_dpgen.metrics.columns import choose_pairs, count_pairs
+from lightning_dpgen.metrics.correlation import GROUPS_APART, AssociationDistance
+from lightning_dpgen.metrics.marginals import MarginalDistance
+from lightning_dpgen.metrics.measure import TABLE, Listing, Need, Result, register
+from lightning_dpgen.metrics.quantile_bins import BINS, QuantileBins, binned
+from lightning_dpgen.metrics.sides import EncodedSides, TableSides
+from lightning_dpgen.metrics.two_sided import compare, named_scores
+
+# Pairs that are listed, and looked at: of more, a choice; and values of pairs that are counted of a side.
+LISTED, MOST_PAIRS, _COUNTED = 10, 20_000, 1 << 28
+# Records of a side that must lack a value, and that must have one, before associations of missing values are compared.
+FEW = 30
+# Pairs of columns of numbers whose correlations are compared: of more, a choice.
+CORRELATED = 300
+PAIRS, TWO_MEAN = "pairs of columns", "two columns, mean"
+
+
+def levels(column: Modelled, sides: Sequence[np.ndarray], bins: QuantileBins | None) -> tuple[list[np.ndarray], list[str]]:
+    """Return the level (n,) of each value of a column, and the names of the levels, missing last.
+
+    A number is in one of its bins. A category has no more levels than `BINS`, its rarer values on the first side together.
+
+    Args:
+        sides: numbers, or codes, of the column on each side.
+        bins: those of a column of numbers; None of a category.
+    """
+    if bins is not None:
+        return [bins.codes(values) for values in sides], bins.names(column)
+    names, present = list(column.present_names), column.present
+    if present <= BINS:
+        return list(sides), [*names, "missing"]
+    kept = np.argsort(-np.bincount(sides[0], minlength=present + 1)[:present], kind="stable")[: BINS - 1]
+    places = np.full(present + 1, BINS - 1)
+    places[kept], places[present] = np.arange(BINS - 1), BINS
+    named = [*(names[place] for place in kept), f"another of {present - BINS + 1:,} values", "missing"]
+    return [places[values] for values in sides], named
+
+
+def _absent(values: TableValues, column: Modelled) -> np.ndarray:
+    found = values.column(column.name)
+    return found >= column.present if isinstance(column, Category) else np.isnan(found)
+
+
+def _together(absent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shares (columns, columns) of records that lack both, and the correlations of lacking them."""
+    ones = absent.astype(np.float64)
+    joint, shares = ones.T @ ones / len(ones), ones.mean(axis=0)
+    deviation = np.sqrt(shares * (1.0 - shares))
+    scale = np.outer(deviation, deviation)
+    phi = np.divide(joint - np.outer(shares, shares), scale, out=np.zeros_like(joint), where=scale > 0)
+    return joint, phi.clip(-1.0, 1.0)
+
+
+def rank_correlations(numbers: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Return Spearman's correlation (pairs,) of columns (n, columns), of records that have both; 0 if one is constant.
+
+    Example:
+        >>> columns = np.array([[1.0, 9.0], [2.0, 8.0], [5.0, 1.0], [np.nan, 4.0]])
+        >>> rank_correlations(columns, np.array([[0, 1]])).tolist()
+        [-1.0]
+    """
+    found = np.zeros(len(pairs))
+    for place, (a, b) in enumerate(pairs):
+        both = ~(np.isnan(numbers[:, a]) | np.isnan(numbers[:, b]))
+        if both.any():
+            ranks = [rankdata(numbers[both, column]) for column in (a, b)]
+            deviation = [values.std() for values in ranks]
+            if all(deviation):
+                one, other = (values - values.mean() for values in ranks)
+                found[place] = (one * other).mean() / (deviation[0] * deviation[1])
+    return found.clip(-1.0, 1.0)
+
+
+_TWO_COLUMNS = Need(lambda sides: len(sides.real.schema.recorded) > 1, "the records have no two columns")
+
+
+@register(
+    TABLE, section=PAIRS, place=30, better="lower", needs=(_TWO_COLUMNS,),
+    says="Total variation of the tables of two columns, Cramer's V in them, and rank correlations of numbers. Numbers are "
+    "cut at tenths of the real column, which the model has not seen, and values of many records have a bin of their own.",
+    glance={TWO_MEAN: "mean distance of two columns"},
+)  # fmt: skip
+def _compare_pairs(sides: TableSides) -> Result | str:
+    """Compare tables of two columns, numbers in bins at quantiles of the real ones; and associations of columns."""
+    (real, layout), *others = (binned(side, sides.bins) for side in (sides.real, *sides.compared))
+    other = others[1][0] if len(others) > 1 else None
+    cut = EncodedSides(kind=TABLE, layout=layout, real=real, synthetic=others[0][0], other=other)
+    tables = compare(MarginalDistance(layout, seed=sides.seed), cut)
+    distances = [metric.distances()["two_way"] for metric in tables]
+    if not len(distances[0]):
+        return "the tables of two columns have too many cells"
+    pairs = zip(tables[0].pairs, distances[0], strict=True)
+    found = [{TWO_MEAN: float(two_way.mean()), "two columns, worst": float(two_way.max())} for two_way in distances]
+    associated = named_scores(compare(AssociationDistance(layout, seed=sides.seed), cut), GROUPS_APART)
+    for scores, more, other in zip(found, associated, sides.compared, strict=True):
+        scores |= more | _rank_differences(sides, other)
+    return Result(
+        *found, figures={"pairs": [{"columns": (int(a), int(b)), "distance": float(far)} for (a, b), far in pairs]}
+    )
+
+
+def _rank_differences(sides: TableSides, other: TableValues) -> dict[str, float]:
+    columns = len(sides.real.of_numbers)
+    if columns < 2:
+        return {}
+    pairs = choose_pairs(np.ones(columns, np.int64), CORRELATED, CORRELATED, sides.seed)
+    real, made = (rank_correlations(side.numbers, pairs) for side in (sides.real, other))
+    apart = np.abs(real - made)
+    return {
+        "rank correlation, mean difference": float(apart.mean()), "rank correlation, worst difference": float(apart.max())
+    }  # fmt: skip
+
+
+@register(
+    TABLE, section=PAIRS, place=32, better="lower", needs=(_TWO_COLUMNS,),
+    says="Missing together: the correlation (phi) of lacking two columns.",
+)  # fmt: skip
+def _missing_together(sides: TableSides) -> Result:
+    """Compare the associations (phi) of missing values of two columns: scores of each side, and a list of the worst.
+
+    Columns that few real records lack, or have, are left out. Without two others there is nothing.
+    """
+    absent = [np.stack([_absent(side, c) for c in side.schema.recorded], axis=1) for side in (sides.real, *sides.compared)]
+    counts = absent[0].sum(axis=0)
+    some = np.flatnonzero((counts >= FEW) & (counts <= len(sides.real) - FEW))
+    if len(some) < 2:
+        return Result()
+    a, b = np.triu_indices(len(some), 1)
+    found = [tuple(of[a, b] for of in _together(side[:, some])) for side in absent]
+    scores = []
+    for _, phi in found[1:]:
+        differences = np.abs(phi - found[0][1])
+        words = {"mean": differences.mean(), "worst": differences.max()}
+        scores.append({f"missing together, phi, {what} difference": float(far) for what, far in words.items()})
+    (together, phi), (made_together, made_phi), *_ = found
+    names = [sides.real.schema.recorded[place].name for place in some]
+    listed = [
+        (names[a[at]], names[b[at]], *(float(of[at]) for of in (together, made_together, phi, made_phi)))
+        for at in np.argsort(-np.abs(phi - made_phi), kind="stable")[:LISTED]
+    ]
+    head = ("column", "other column", "both missing, real", "both missing, synthetic", "phi, real", "phi, synthetic")
+    note = (
+        "The share of records that lack both, and the correlation (phi) of lacking the one and the other, which is 0 where "
+        "one says nothing of the other; those whose correlations differ most. Columns that fewer than "
+        f"{FEW} of the real half lack are left out."
+    )
+    return Result(*scores, listings=[Listing("columns that are missing together", note, head, listed)])
+
+
+@register(TABLE, section=PAIRS, place=31, better="lower", needs=(_TWO_COLUMNS,))
+def _list_pairs(sides: TableSides) -> Result:
+    """List the pairs of columns whose shares of values differ most, each with the two values where they do.
+
+    Pairs are in the order of their total variation distance, less that of real records in the place of synthetic ones,
+    since many values differ by chance.
+    """
+    columns, bins = sides.real.schema.recorded, sides.bins
+    pairs = choose_pairs(np.ones(len(columns), np.int64), MOST_PAIRS, MOST_PAIRS, sides.seed)
+    parts = [side[: max(1, _COUNTED // len(pairs))] for side in (sides.real, *sides.compared)]
+    found = [levels(c, [side.column(c.name) for side in parts], bins.get(c.name)) for c in columns]
+    names, sizes = [named for _, named in found], np.array([len(named) for _, named in found])
+    coded = [np.stack([codes[place].astype(np.uint8) for codes, _ in found]) for place in range(len(parts))]
+
+    def shares(pair: np.ndarray) -> list[np.ndarray]:
+        return [count_pairs(side, sizes, pair[None]) / side.shape[1] for side in coded]
+
+    distances = np.zeros((len(pairs), len(sides.compared)))
+    for place, pair in enumerate(pairs):
+        own, *others = shares(pair)
+        distances[place] = [0.5 * np.abs(own - other).sum() for other in others]
+    listed, beyond = [], distances[:, 0] - distances[:, 1:].sum(axis=1)
+    for place in np.argsort(-beyond, kind="stable")[:LISTED]:
+        a, b = pairs[place]
+        own, made, *_ = shares(pairs[place])
+        cell = int(np.abs(own - made).argmax())
+        one, other = divmod(cell, int(sizes[b]))
+        cells = columns[a].name, names[a][one], columns[b].name, names[b][other]
+        listed.append((*cells, float(own[cell]), float(made[cell]), *distances[place].tolist()))
+    head = ("column", "value", "other column", "other value", "share, real", "share, synthetic", "distance")
+    head += ("distance of real ones",) * (len(sides.compared) > 1)
+    note = (
+        "The total variation distance of the real half and as many synthetic records, and the pair of values whose shares "
+        "differ most. Pairs are in the order of that distance less the one of the other real half, since pairs of many "
+        "values differ by chance. Numbers are in tenths of the real column, and rare categories count together."
+    )
+    return Result(listings=[Listing("pairs of columns that differ most, and where", note, head, listed)])
