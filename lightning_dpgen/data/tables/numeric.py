@@ -218,16 +218,6 @@ class Numeric(Modelled):
     def ordered(self) -> int:
         return 0 if self.scaled else len(self._bins.starts)
 
-    def value_at(self, share: float) -> str:
-        """Return the value at a share of the way from `low` to `high`, in words.
-
-        Example:
-            >>> Numeric(name="age", type="integer", low=17, high=90, encoding="scaled").value_at(0.5)
-            '54'
-        """
-        tick = self._low + share * self._width
-        return self._shown(round(tick) if self.scale.whole else tick)
-
     def alone(self, code: int) -> bool:
         return not self.scaled and self._bins.alone(code)
 
