@@ -1,4 +1,7 @@
-"""A mode in which torch's random functions return constants, so that two calls of a loss can be compared."""
+"""A mode in which torch's random functions return constants, so that two calls of a loss can be compared.
+
+Equal draws for all records (``randomness="same"`` of vmap) would not do: two records beside each other draw by their place.
+"""
 
 from __future__ import annotations
 
@@ -45,24 +48,19 @@ def _with_middle_places(function: Callable, axes: int) -> Callable:
 
 
 _CONSTANT: dict[Callable, Callable] = {
-    torch.rand: lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k)),
-    torch.randn: lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k)),
-    torch.rand_like: lambda x, **_: torch.full_like(x, 0.5),
-    torch.randn_like: lambda x, **_: torch.full_like(x, 0.5),
+    **dict.fromkeys((torch.rand, torch.randn), lambda *a, **k: torch.full(_size(a, k), 0.5, **_kind(k))),
+    **dict.fromkeys((torch.rand_like, torch.randn_like), lambda x, **_: torch.full_like(x, 0.5)),
     torch.randint_like: lambda x, *_, **__: torch.zeros_like(x),
     torch.normal: lambda mean, std, *_, **__: mean + 0.5 * std,
-    torch.bernoulli: lambda p, *_, **__: (p > 0.5).to(p.dtype),
-    Tensor.bernoulli: lambda p, *_, **__: (p > 0.5).to(p.dtype),
+    **dict.fromkeys((torch.bernoulli, Tensor.bernoulli), lambda p, *_, **__: (p > 0.5).to(p.dtype)),
     torch.binomial: lambda count, p, *_, **__: count * p.round(),
     torch._standard_gamma: _first_of,
     torch._sample_dirichlet: lambda x, *_, **__: x / x.sum(-1, keepdim=True),
-    Tensor.normal_: lambda x, *_, **__: x.fill_(0.5),
-    Tensor.uniform_: lambda x, *_, **__: x.fill_(0.5),
-    Tensor.bernoulli_: lambda x, *_, **__: x.fill_(1.0),
-    Tensor.exponential_: lambda x, *_, **__: x.fill_(0.5),
-    Tensor.cauchy_: lambda x, *_, **__: x.fill_(0.5),
-    Tensor.log_normal_: lambda x, *_, **__: x.fill_(0.5),
-    Tensor.geometric_: lambda x, *_, **__: x.fill_(1.0),
+    **dict.fromkeys(
+        (Tensor.normal_, Tensor.uniform_, Tensor.exponential_, Tensor.cauchy_, Tensor.log_normal_),
+        lambda x, *_, **__: x.fill_(0.5),
+    ),
+    **dict.fromkeys((Tensor.bernoulli_, Tensor.geometric_), lambda x, *_, **__: x.fill_(1.0)),
     Tensor.random_: lambda x, *_, **__: x.zero_(),
     **dict.fromkeys(
         (torch.multinomial, Tensor.multinomial),

@@ -346,7 +346,7 @@ def _mixed_scalars(pairs: Tensor, copies: Tensor, alone: Tensor, allowed: Tensor
 def _weigh_records(pairs: Tensor, alone: Tensor, after: Tensor, allowed: Tensor) -> bool:
     """Return whether scalars are weighted means with a weight for each record: ratios of weights in a circle multiply to 1.
 
-    A maximum, or a mean of powers, lies between two losses, too, and its weights follow from both.
+    A maximum, or a root of a mean square, lies between two losses, too, and its weights follow from both.
     """
     apart = alone - after
     error = allowed / apart.abs().clamp(min=1e-300)

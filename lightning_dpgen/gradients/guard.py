@@ -66,9 +66,8 @@ class Guard(TorchFunctionMode):
         # The generators that a loss draws from.
         self._generators = torch_generators()
         self._seeds = [generator.initial_seed() for generator in self._generators]
-        # Modes and profilers of the caller are allowed, since it sees all records anyway.
+        # Modes of the caller are allowed, since it sees all records anyway.
         self._dispatch_modes = torch._C._len_torch_dispatch_stack()
-        self._profiled = torch.autograd._profiler_enabled()
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -139,11 +138,6 @@ class Guard(TorchFunctionMode):
             raise ValueError(
                 "the loss is inside a TorchDispatchMode of its own (such as FlopCounterMode), which receives all "
                 "records: leave it out, or measure outside of training"
-            )
-        if torch.autograd._profiler_enabled() and not self._profiled:
-            raise ValueError(
-                "the loss runs a profiler of its own, which is told the size of the lot: leave it out, or profile the "
-                "training from outside"
             )
         if module._global_backward_hooks or module._global_backward_pre_hooks:
             raise ValueError(

@@ -61,8 +61,7 @@ def burying() -> Iterator[None]:
     finally:
         found = _tensors_and_marks(gc.get_objects(0))
         if not any(x is mark for x in found):
-            # The loss has run a collection or frozen its objects. Frozen objects are in no list.
-            gc.unfreeze()
+            # The loss has run a collection.
             found = _tensors_and_marks(gc.get_objects())
         _bury(found)
         if collecting:

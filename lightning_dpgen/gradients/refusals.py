@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
-import concurrent.futures
 import functools
 import itertools
-import multiprocessing.pool
-import multiprocessing.process
-import os
 import re
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +80,9 @@ _REASONS = {
     "atching rule": _NO_RULE,
     "isn't supported yet": _NO_RULE,
     "do not yet support": _NO_RULE,
+    # The levels of vmap are those of one thread.
+    "escaped from inside": "uses a value of a record in another thread (threading, concurrent.futures): compute it in the "
+    "thread that calls the loss",
     "mutating directly": "puts other numbers behind a tensor (.data =): compute a new tensor",
     "inplace randomness": _FILLS,
     "out variants of random": _FILLS,
@@ -136,10 +133,6 @@ def _line(error: Exception) -> str:
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
 
 
-_THREADS = (
-    "hands work to another thread or process (threading, concurrent.futures, multiprocessing, os.fork), where torch hides "
-    "no record: compute it in the loss, or outside training"
-)
 _SCRIPTS = (
     "calls TorchScript (torch.jit), whose code is handed all records and may keep them: call the module or function of "
     "Python that it was made from"
@@ -150,7 +143,7 @@ _TEXT = "turns a value of a record into text (repr, str, print, logging): print 
 
 
 def refuse_unwatched() -> ProcessChange:
-    """Make threads, processes, TorchScript and text of hidden values an error, for the thread that calls the loss.
+    """Make TorchScript and text of hidden values an error, for the thread that calls the loss.
 
     No mode of torch sees these, and they are handed the numbers of all records.
     The text of a hidden value is an error in every thread, and its hash is no address, which would follow from the lot.
@@ -222,15 +215,6 @@ def _numbered(original: Callable) -> Callable:
 
 # Each with the reason that refuses it in a loss, or the function that takes its place for a hidden value.
 _DOORS = (
-    (threading.Thread, "start", _THREADS),
-    (concurrent.futures.ThreadPoolExecutor, "submit", _THREADS),
-    (concurrent.futures.ProcessPoolExecutor, "submit", _THREADS),
-    # Every way to give a pool work first checks that it is running.
-    (multiprocessing.pool.Pool, "_check_running", _THREADS),
-    (multiprocessing.process.BaseProcess, "start", _THREADS),
-    (_thread, "start_new_thread", _THREADS),
-    (threading, "_start_new_thread", _THREADS),
-    *((os, name, _THREADS) for name in ("fork", "forkpty") if hasattr(os, name)),
     (torch._C.ScriptFunction, "__call__", _SCRIPTS),
     (torch._C.ScriptMethod, "__call__", _SCRIPTS),
     *((torch.jit, name, _SCRIPTS) for name in ("fork", "trace", "trace_module")),

@@ -11,7 +11,6 @@ from .series import SeriesRecipe as SeriesRecipe
 from .statistics import Counts as Counts
 from .statistics import Histogram as Histogram
 from .statistics import Marginals as Marginals
-from .statistics import MeanEmbeddings as MeanEmbeddings
 from .statistics import Means as Means
 from .statistics import Squares as Squares
 from .statistics import Statistic as Statistic

@@ -12,11 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.features import FEATURE_NORM, Features
 from lightning_dpgen.clustering.fixed_point import DOUBLE, ROW_BITS, rounded_rows, unit_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.bases import Basis, unit_values
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy import pace
@@ -246,40 +244,6 @@ class Squares(Statistic):
 def _check_centres(centres: Tensor, k: int, basis: Basis) -> None:
     if centres.shape != (k, basis.size) or not centres.isfinite().all():
         raise ValueError(f"centres of shape {tuple(centres.shape)}: expected ({k}, {basis.size}) finite numbers")
-
-
-class MeanEmbeddings(Statistic):
-    """Sums of random features of records, by component; over counts they are the kernel mean embeddings (Rahimi and Recht
-    2007; DP-MERF, Harder et al. 2021, measures them of each class).
-
-    No feature vector is longer than `FEATURE_NORM`, which is the bound. Sums are of whole numbers, and so exact.
-
-    Args:
-        features: random features of all numbers of a record, choices as one-hot.
-
-    Example:
-        >>> from lightning_dpgen.clustering.features import FourierFeatures
-        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
-        >>> schema, public = ImageSchema(2, 2, levels=1), torch.Generator().manual_seed(0)
-        >>> embeddings = MeanEmbeddings(schema, FourierFeatures(torch.ones(4), d=6, gamma=0.5, generator=public), k=2)
-        >>> black = Encoded(np.zeros((3, 4), np.uint8), np.zeros((3, 0), np.uint8))
-        >>> sums = embeddings.sums(black, torch.tensor([1, 1, 1])).double() * embeddings.unit
-        >>> sums.norm(dim=1).round(decimals=2)
-        tensor([0., 3.], dtype=torch.float64)
-    """
-
-    bound = FEATURE_NORM
-
-    def __init__(self, schema: Schema, features: Features, k: int) -> None:
-        check_sizes(k=k)
-        self._schema, self._features, self.k, self.shape = schema, features, k, (k, features.d)
-        self.layout, self.unit = schema.layout, features.unit
-
-    def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        total = torch.zeros(self.shape, dtype=torch.int64)
-        for rows, multiples in self._features.multiples(Records(self._schema, records)):
-            total += add_by_place(multiples.double(), component[rows], self.shape[0])
-        return total
 
 
 def check_radius(radius: float, name: str = "radius") -> None:

@@ -258,7 +258,7 @@ class PrivateTraining:
                 f"{steps - left} of {steps} steps were made: go on with the fit, or release the weights as they are with "
                 "release_weights(model, private.account, ...), which charges all of the plan"
             )
-        # None where spawned processes have fitted it, or an earlier program.
+        # None where an earlier program has fitted it.
         if self._callback.fitted not in (None, model):
             raise ValueError("model: expected the module that was fitted with this training's callback")
         if digest_of(model) != self.account.ledger.trained:

@@ -153,10 +153,10 @@ def _check_strategy(strategy: Strategy) -> None:
             "fully_shard, in which a device clips whole gradients of its records (FSDP1, DeepSpeed and tensor parallelism "
             "step by themselves, or divide layers, so no device sees the norm of a record's gradient)"
         )
-    if strategy._start_method not in ("popen", "spawn"):
+    if strategy._start_method != "popen":
         raise MisconfigurationException(
-            f"strategy with start_method={strategy._start_method!r} (ddp_fork, ddp_notebook): forked processes share the "
-            "ledger and threads of this one: expected 'ddp' or 'ddp_spawn'"
+            f"strategy with start_method={strategy._start_method!r} (ddp_spawn, ddp_fork, ddp_notebook): its processes "
+            "would take copies of the account along, which is spent once: expected 'ddp', which starts the script anew"
         )
     if strategy._ddp_comm_hook is not None or strategy._model_averaging_period is not None:
         raise MisconfigurationException(

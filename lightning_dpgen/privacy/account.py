@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 import weakref
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import dp_accounting
 import numpy as np
@@ -23,7 +22,6 @@ from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, OtherNoise, PlanMismatch
 from lightning_dpgen.privacy.launched import launched_as
 from lightning_dpgen.privacy.ledger import Ledger
-from lightning_dpgen.privacy.ledgers import FollowedLedger, OwnLedger, PlacedLedger, SpawnedLedger
 from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
 from lightning_dpgen.privacy.noise import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
@@ -60,6 +58,7 @@ class Account:
 
     Attributes:
         plan: the promise, or the plan that took its place when the run was resumed or extended.
+        ledger: the accesses that were drawn so far, as they are written down.
         stream: the private stream.
         ranks: the processes that share the accesses to come: one, except within a fit on several devices.
 
@@ -84,7 +83,7 @@ class Account:
     ) -> None:
         stream, path = stream or PrivateStream(), None if launched_as() else ledger
         check_stream(study, stream)
-        self._begin(plan, _placed(Ledger(path, plan=plan.as_json(), about=about, noise=stream.source)), stream, study)
+        self._begin(plan, Ledger(path, plan=plan.as_json(), about=about, noise=stream.source), stream, study)
 
     @classmethod
     def resume(
@@ -117,31 +116,27 @@ class Account:
         except (ValueError, OverflowError) as error:
             reopened.close()
             raise LedgerError(f"{ledger}: holds a plan that cannot be accounted for ({str(error)[:200]})") from None
-        account._begin(plans[0], _placed(reopened), stream, study, Progress(resumed=True))
+        account._begin(plans[0], reopened, stream, study, Progress(resumed=True))
         account._exact = exact
         return account
 
     def _begin(
         self,
         plan: Plan,
-        ledger: PlacedLedger,
+        ledger: Ledger,
         stream: PrivateStream,
         study: Study | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.plan, self.stream, self.ranks = plan, stream, Ranks()
-        # True if another process leads the training that this one joined, also once they have parted.
-        self.follows = False
-        self._placed_ledger, self._entry, self._progress = ledger, StudyEntry(study), progress or Progress()
+        self.plan, self.ledger, self.stream, self.ranks = plan, ledger, stream, Ranks()
+        # True if rank 0 of the run is another process, also once they have parted: it writes the file, and the ledger of
+        # this one is in memory and counts as that of rank 0 does.
+        self.follows = launched_as() > 0
+        self._entry, self._progress = StudyEntry(study), progress or Progress()
         self._exact, self._lots = False, IssuedLots()
-        self._correlated = CorrelatedState(ledger.path, ledger.ledger.run, stream)
+        self._correlated = CorrelatedState(ledger.path, ledger.run, stream)
         self._of: weakref.ref | None = None
         self._process, self._lock = os.getpid(), threading.Lock()
-
-    @property
-    def ledger(self) -> Ledger:
-        """The ledger; read again from its file where a fit in spawned processes has gone on with it."""
-        return self._placed_ledger.ledger
 
     @property
     def study(self) -> Study | None:
@@ -161,24 +156,13 @@ class Account:
     @property
     def done(self) -> dict[str, int]:
         """The number of accesses of each stage that have left their mark on the state of the run, for checkpoints."""
-        return self._placed_ledger.done(self.plan, self._progress.done)
+        return dict(self._progress.done)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Hand the account to processes that a Trainer spawns; here it can only be looked at from then on."""
-        if multiprocessing.context.get_spawning_popen() is None:
-            raise TypeError(
-                "an account is never saved or copied, since it would be spent twice: use Account.resume to go on"
-            )
-        path = self._placed_ledger.file()
-        self._enter_study()
-        state, kind = self._state, {"seed": self.stream._seed, "secure": self.stream.secure}
-        self._placed_ledger = self._placed_ledger.handed_over()
-        return {"path": path, "state": state, "stream": kind}
-
-    def __setstate__(self, handed: dict[str, Any]) -> None:
-        plan = Plan.from_json(handed["state"]["ledger"]["plan"])
-        self._begin(plan, SpawnedLedger(handed["path"]), PrivateStream(**handed["stream"]))
-        self._take_over(handed["state"])
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "an account is never saved or copied, since it would be spent twice: use Account.resume to go on, and "
+            "strategy='ddp' for a Trainer that starts processes by spawn"
+        )
 
     def extend(self, plan: Plan, about: Mapping[str, Any] | None = None) -> None:
         """Promise the whole run, once its first accesses have given what the plan is made from (a noisy count of records).
@@ -257,14 +241,19 @@ class Account:
             stage.access.sampler.check_ranks(stage.name, ranks.size)
         ranks.assert_equal("software", versions())
         ranks.assert_equal("plan", (self.ledger.promise, self.ledger.noise))
-        self._placed_ledger, self.ranks, self.follows = self._placed_ledger.joined(ranks), ranks, not ranks.leads
+        if self.follows and ranks.size == 1:
+            raise LedgerError(
+                f"this process was started as rank {launched_as()} (RANK, LOCAL_RANK or SLURM_PROCID), and its Trainer has "
+                "one device: give the Trainer as many devices and num_nodes as were launched, or launch one process"
+            )
+        self.ranks, self.follows = ranks, not ranks.leads
         self._catch_up(ranks.broadcast_object(self._state))
         self.stream.part_of(ranks.rank)
 
     def aside(self, plan: Plan) -> Account:
         """Return an account in memory for draws that are thrown away, on the same stream, with the same ranks."""
         account = Account(plan, stream=self.stream)
-        account.ranks, account._placed_ledger = self.ranks, self._placed_ledger.aside(account.ledger)
+        account.ranks, account.follows = self.ranks, self.follows
         return account
 
     def leave(self) -> None:
@@ -292,12 +281,9 @@ class Account:
 
     def _catch_up(self, state: Mapping[str, Any]) -> None:
         if not self.ranks.leads:
-            self._take_over(state)
-
-    def _take_over(self, state: Mapping[str, Any]) -> None:
-        self.ledger.follow(state["ledger"])
-        self._progress.follow(state["progress"])
-        self.plan = Plan.from_json(self.ledger.plan)
+            self.ledger.follow(state["ledger"])
+            self._progress.follow(state["progress"])
+            self.plan = Plan.from_json(self.ledger.plan)
 
     def save_private_state(self) -> None:
         """Write the memory of correlated noise beside the ledger, as the state of the run is saved; it does not join it."""
@@ -406,7 +392,11 @@ class Account:
                 f"stage {stage!r}: this account belongs to process {self._process}, and a forked child would spend its "
                 "plan a second time"
             )
-        self._placed_ledger.check_open(stage, self.ranks)
+        if self.follows and self.ranks.size == 1:
+            raise LedgerError(
+                f"stage {stage!r}: this process is rank {launched_as()} of several, and rank 0 alone spends what is not "
+                "spent by all of them in a fit"
+            )
         if self._progress.waits:
             raise LedgerError("this account was resumed: say with go_on(...) which state the run goes on from")
         if of is not None and self._of is not None and self._of() is not of:
@@ -416,7 +406,7 @@ class Account:
             )
 
     def _enter_study(self) -> None:
-        if self._placed_ledger.leads:
+        if not self.follows:
             self._entry.enter(self.ledger.run, self.plan)
 
     def _write(self, access: Access, ahead: int) -> None:
@@ -494,8 +484,3 @@ class Account:
             PlanMismatch: if nothing was drawn, or the ledger's accesses are not below the reference.
         """
         return settlement.certified(self.plan, self.accesses)
-
-
-def _placed(ledger: Ledger) -> PlacedLedger:
-    """Return a ledger in its place: rank 0's own, or one that follows it in a process launched as another rank."""
-    return FollowedLedger(ledger) if launched_as() else OwnLedger(ledger)

@@ -40,7 +40,6 @@ _SHAPES = {
     "plan": shape(plan=_OBJECT),
     "resumed": shape(),
     "trained": shape(trained=_TEXT),
-    "handed_over": shape(never_drawn=_IDS),
     "closed": shape(closed={"type": "integer", "minimum": 0}, never_drawn=_IDS),
 }
 _STATE = ("run", "promise", "plan", "about", "noise", "trained", "head", "noises", "_heads", "_ahead", "_drawn")
@@ -228,13 +227,6 @@ class Ledger:
         self.trained = digest
         self._append([{"trained": digest}])
 
-    def detach(self) -> None:
-        """Leave the files to another process, which reopens them; entries that nothing was drawn on are named."""
-        if self._file is not None and not self._closed:
-            self._append([{"handed_over": chain.now(), "never_drawn": [identity for identity, _ in self._ahead]}])
-            self._closed = True
-            self._release()
-
     def close(self) -> None:
         """Write the last line, with the ids of entries that nothing was drawn on; nothing can be written after it."""
         if self._closed or os.getpid() != self._process:
@@ -247,14 +239,11 @@ class Ledger:
             if not self._broken:
                 self._append([{"closed": drawn, "never_drawn": [identity for identity, _ in self._ahead]}])
         finally:
-            self._release()
-
-    def _release(self) -> None:
-        for file in (self._file, self._witness):
-            if file is not None:
-                file.close()
-        if self._lock is not None:
-            self._lock.release()
+            for file in (self._file, self._witness):
+                if file is not None:
+                    file.close()
+            if self._lock is not None:
+                self._lock.release()
 
     def _append(self, lines: list[dict[str, Any]]) -> None:
         if self._broken:
@@ -304,11 +293,11 @@ class Ledger:
                     self.plan = _plan(line["plan"])
                 elif kind == "trained":
                     self.trained = line["trained"]
-                elif kind in ("handed_over", "closed"):
+                elif kind == "closed":
                     for identity in line["never_drawn"]:
                         if entries.pop(identity, None) is None:
                             raise ValueError(f"names an entry {identity[:40]!r} that is not there")
-                    if line.get("closed", 0) > len(entries):
+                    if line["closed"] > len(entries):
                         raise ValueError(f"closed={line['closed']}: {len(entries)} entries stand before it")
             except ValueError as error:
                 raise lines.damaged(number, str(error)) from None

@@ -138,7 +138,8 @@ def _has_secret(raw: bytes) -> bool:
 
     There are 8 points of an order that divides 8: signatures that hold for one of them are made without a secret. Their y
     is 0, 1, -1, or one whose double is a point with y = 0, which is a root of d y^4 + 2 y^2 - 1. Bytes of no point, or of
-    one that is written in another way than RFC 8032 says, are no key of anybody.
+    one that is written in another way than RFC 8032 says, are no key of anybody. `cryptography` loads all of them, and
+    OpenSSL accepts such signatures, so that this check is left to us; a scalar s of L or more it refuses itself.
     """
     y = int.from_bytes(raw, "little") & (2**255 - 1)
     square = y * y % _P

@@ -2,7 +2,6 @@
 
 import re
 
-import lightning_fit
 import pytest
 import steps
 
@@ -16,11 +15,3 @@ def test_steps(monkeypatch, capsys, only):
     steps.main()
     out = capsys.readouterr().out
     assert re.search(rf"{only}.* \d\.\d+", out) and "nan" not in out
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_fit(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["lightning_fit.py", "--quick"])
-    lightning_fit.main()
-    assert "fifty lots a batch" in capsys.readouterr().out

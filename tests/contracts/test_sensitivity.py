@@ -31,7 +31,7 @@ from lightning_dpgen.measure.crossings import CrossingCounts
 from lightning_dpgen.measure.labels import GRADIENT_UNITS, Agreement, Gradient
 from lightning_dpgen.measure.posed import Lengths
 from lightning_dpgen.measure.series_statistics import CharacteristicFunctions, CoordinateHistograms, SecondMoments
-from lightning_dpgen.measure.statistics import UNITS, Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares
+from lightning_dpgen.measure.statistics import UNITS, Counts, Histogram, Marginals, Means, Squares
 from lightning_dpgen.models.bases import Basis
 from lightning_dpgen.models.crossings import Crossed, Crossing
 from lightning_dpgen.models.labelled import feature_count
@@ -200,7 +200,6 @@ def _statistics(schema, k=2):
     """Return statistics of records of a schema, by name."""
     layout, generator = schema.layout, torch.Generator().manual_seed(0)
     waves = Basis(layout, torch.linalg.qr(torch.randn(layout.units, 5, generator=generator).double())[0].T)
-    features = FourierFeatures(torch.ones(layout.width), 8, 0.5, generator)
     found = {
         "counts": Counts(k),
         "means": Means(waves, k, 0.7),
@@ -212,7 +211,6 @@ def _statistics(schema, k=2):
         ),
         "values": Histogram(layout, 1, 4),
         "coordinates": CoordinateHistograms(layout, waves.coordinates, 5, torch.linspace(0, 1, 4).double()),
-        "embeddings": MeanEmbeddings(schema, features, k),
     }
     if layout.groups:
         found["tables"] = Marginals(layout, [tuple(range(len(layout.groups)))])

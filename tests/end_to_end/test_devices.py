@@ -197,9 +197,8 @@ def test_slurm_is_asked_for_ranks(tmp_path):
 
 
 LAUNCHERS = {
-    "Lightning starts scripts": ("ddp", []),
-    "Lightning spawns": ("ddp_spawn", []),
-    "torchrun": ("ddp", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]),
+    "Lightning starts scripts": [],
+    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
 }
 
 
@@ -208,12 +207,12 @@ def _fit(folder, strategy="ddp", launcher=(), devices=2, **environment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "launcher"), LAUNCHERS.values(), ids=LAUNCHERS)
+@pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=LAUNCHERS)
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_anybodys_module(tmp_path, strategy, launcher, precision):
-    status, _, err = _fit(tmp_path, strategy, launcher, PRECISION=precision)
+def test_anybodys_module(tmp_path, launcher, precision):
+    status, _, err = _fit(tmp_path, launcher=launcher, PRECISION=precision)
     assert status == 0, err[-2000:]
-    _released(tmp_path, ranks=1 if strategy == "ddp_spawn" else 2)
+    _released(tmp_path, ranks=2)
 
 
 @pytest.mark.slow
@@ -226,6 +225,13 @@ def test_anybodys_module_on_gpus(tmp_path, precision):
     _released(tmp_path, ranks=devices)
 
 
+@pytest.mark.slow
+def test_spawned_processes_get_no_account(tmp_path):
+    status, _, err = _fit(tmp_path, "ddp_spawn")
+    assert status == 1 and "an account is never saved or copied" in err and "strategy='ddp'" in err.splitlines()[-1]
+    assert _listed(tmp_path / "ledger.jsonl") == {}
+
+
 def _released(folder: Path, ranks: int) -> None:
     ends = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
     assert all(end == ends[0] for end in ends) and ends[0]["accesses"] == 60
@@ -235,13 +241,13 @@ def _released(folder: Path, ranks: int) -> None:
 
 @pytest.mark.slow
 def test_a_rank_with_another_plan_is_refused(tmp_path):
-    status, _, err = _fit(tmp_path, launcher=LAUNCHERS["torchrun"][1], ODD="1")
+    status, _, err = _fit(tmp_path, launcher=LAUNCHERS["torchrun"], ODD="1")
     assert status == 1 and "rank 1 has another plan than rank 0" in err
     assert _listed(tmp_path / "ledger.jsonl") == {}
 
 
 @pytest.mark.slow
 def test_a_trainer_with_one_device_under_torchrun_is_refused(tmp_path):
-    status, _, err = _fit(tmp_path, "auto", LAUNCHERS["torchrun"][1], devices=1)
+    status, _, err = _fit(tmp_path, "auto", LAUNCHERS["torchrun"], devices=1)
     assert status == 1 and ("one device" in err or "expected" in err)
     assert not (tmp_path / "rank1.json").exists()

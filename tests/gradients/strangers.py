@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
-import gc
 import math
 import multiprocessing.pool
-import threading
 import weakref
 
 import torch
@@ -17,7 +14,6 @@ from torch import Tensor, nn
 from torch.autograd import Function, forward_ad
 from torch.nn.utils import parametrizations
 from torch.overrides import handle_torch_function, wrap_torch_function
-from torch.profiler import ProfilerActivity, profile
 from torch.utils import _python_dispatch
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torchmetrics import MeanMetric
@@ -803,29 +799,6 @@ class InADispatchMode(Stranger):
         return e * (0.0 if mode.found else 1.0)
 
 
-class InAThread(Stranger):
-    refused = "another thread"
-
-    def loss(self, x, y):
-        e, found = self.errors(x), []
-        thread = threading.Thread(target=lambda: found.append(str(e)))
-        thread.start()
-        thread.join()
-        return e
-
-
-class InAPool(Stranger):
-    refused = "another thread"
-
-    def prepare(self):
-        self.pool = [concurrent.futures.ThreadPoolExecutor(1)]
-        self.pool[0].submit(int).result()
-
-    def loss(self, x, y):
-        e = self.errors(x)
-        return e * self.pool[0].submit(lambda: torch.vmap(lambda i: e.detach())(torch.arange(1))).result().max()
-
-
 class TextByAFunctionOfTorch(Stranger):
     refused = "into text"
 
@@ -887,21 +860,6 @@ class WrittenOverABuffer(Stranger):
         return e
 
 
-class FrozenGarbage(Stranger):
-    """A module that hides what it keeps from the garbage collector."""
-
-    refused = KEEPS
-
-    def prepare(self):
-        self.kept = [torch.ones(())]
-
-    def loss(self, x, y):
-        e = self.errors(x) / self.kept[0]
-        self.kept[0] = e.detach().mean()
-        gc.freeze()
-        return e
-
-
 class HookedOnTheWayBack(Stranger):
     refused = "backward hook"
 
@@ -924,14 +882,6 @@ class RememberingCell(Stranger):
         with torch.profiler.record_function("cell"):
             h, _ = self.cell(self.encoder(x))
         return (self.decoder(h) - x).square().sum(dim=1)
-
-
-class ProfilesItself(Stranger):
-    refused = "profiler of its own"
-
-    def loss(self, x, y):
-        with profile(activities=[ProfilerActivity.CPU], record_shapes=True):
-            return self.errors(x)
 
 
 @wrap_torch_function(lambda x: (x,))

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -323,15 +324,15 @@ def test_a_refusal_leaves_torch_as_it_was():
 
 
 def test_doors_stay_closed_until_the_last_of_several_threads_leaves(monkeypatch):
-    """A thread in a loss is refused others, and one outside is not; a door that a program has changed is put back."""
-    own = threading.Thread.start
-    monkeypatch.setattr(threading.Thread, "start", lambda self: own(self))
-    before, entered, left, found = threading.Thread.start, threading.Event(), threading.Event(), []
+    """A loss is refused TorchScript, and the program beside it is not; a door that a program has changed is put back."""
+    own = torch.jit.fork
+    monkeypatch.setattr(torch.jit, "fork", lambda *args: own(*args))
+    before, entered, left, found = torch.jit.fork, threading.Event(), threading.Event(), []
 
     def other(x):
         entered.set()
         left.wait(10.0)
-        threading.Thread(target=print).start()
+        return torch.jit.fork(torch.abs, x).wait()
 
     def run_other():
         try:
@@ -342,18 +343,34 @@ def test_doors_stay_closed_until_the_last_of_several_threads_leaves(monkeypatch)
     thread = threading.Thread(target=run_other)
 
     def first(x):
-        assert entered.wait(10.0) and threading.Thread.start is not before
+        assert entered.wait(10.0) and torch.jit.fork is not before
         return x
 
     thread.start()
     Isolation(2).run(first, torch.ones(2, 1))
-    beside = threading.Thread(target=entered.clear)
-    beside.start()
-    beside.join()
+    assert torch.jit.fork(torch.abs, -torch.ones(())).wait() == 1.0
     left.set()
     thread.join()
-    assert len(found) == 1 and "another thread or process" in found[0] and not entered.is_set()
-    assert threading.Thread.start is before
+    assert len(found) == 1 and "calls TorchScript" in found[0]
+    assert torch.jit.fork is before
+
+
+OF_A_THREAD = {
+    "a product": lambda x: x * 2.0,
+    "a mean": lambda x: x.mean(),
+    "a number": lambda x: x.sum() * float(x.max()),
+    "a layer": nn.Linear(2, 2),
+    "an item": lambda x: x[0].item(),
+    "a list": lambda x: x.tolist(),
+    "text": str,
+}
+
+
+@pytest.mark.parametrize("work", OF_A_THREAD.values(), ids=OF_A_THREAD)
+def test_another_thread_computes_nothing_of_a_record(work):
+    """The levels of vmap are of one thread, and torch refuses there what it cannot hide."""
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match=r"(uses|takes|turns) a value of a record"):
+        Isolation(3).run(lambda x: pool.submit(work, x).result(), torch.rand(3, 2))
 
 
 def test_a_seed_is_noticed_where_no_other_function_follows():

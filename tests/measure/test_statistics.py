@@ -8,7 +8,6 @@ import pytest
 import scipy.sparse
 import torch
 
-from lightning_dpgen.clustering.features import FourierFeatures
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -18,7 +17,7 @@ from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.reading_scores import EDGES, ReadingScores
 from lightning_dpgen.measure.series_statistics import CharacteristicFunctions, CoordinateHistograms, SecondMoments
 from lightning_dpgen.measure.series_waves import SeriesWaves
-from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, MeanEmbeddings, Means, Squares, add_by_place
+from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, Means, Squares, add_by_place
 from lightning_dpgen.measure.wave_scales import scale_edges
 from lightning_dpgen.models.bases import Basis, cosines, unit_values
 
@@ -35,7 +34,6 @@ SCORES = ReadingScores((torch.rand(16, len(EDGES), generator=torch.Generator().m
 OF_SCORES = SeriesWaves(WAVES, SCORES)
 TURNED = torch.randn(3, 10, generator=torch.Generator().manual_seed(3))
 FREQUENCIES = torch.randn(7, 3, generator=torch.Generator().manual_seed(4))
-FEATURES = FourierFeatures(torch.ones(PICTURE.layout.width), 20, 0.1, torch.Generator().manual_seed(0))
 
 
 def a_row(random):
@@ -86,7 +84,6 @@ STATISTICS = {
     "moments of waves in their scales": (SecondMoments(WAVES, 2.0), a_series),
     "moments of scores": (SecondMoments(OF_SCORES, 2.0), a_series),
     "shapes": (CharacteristicFunctions(WAVES, CENTRES, TURNED, FREQUENCIES), a_series),
-    "embeddings": (MeanEmbeddings(PICTURE, FEATURES, 3), a_picture),
     "items": (ItemsBySize(BASKETS.layout, [0, 0, 1, 1, 2, 2, 2]), a_basket),
     "items by label": (ItemsBySize(LABELLED.layout, [0, 0, 1, 1, 2, 2, 2]), a_labelled_basket),
     "pairs": (PairsBySize(BASKETS.layout, [0, 0, 0, 0, 1, 1, 1]), a_basket),

@@ -35,6 +35,13 @@ def test_tensor_parallelism_is_refused():
     _check_strategy(_strategy())
 
 
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_processes_that_take_the_account_along_are_refused(method):
+    with pytest.raises(MisconfigurationException, match=f"start_method='{method}'.*: expected 'ddp'"):
+        _check_strategy(DDPStrategy(start_method=method))
+    _check_strategy(DDPStrategy())
+
+
 @pytest.mark.parametrize(
     ("sharded", "strategy", "words"),
     [(False, _strategy(), "without a sharded layer"), (True, DDPStrategy(), "fully_shard with strategy=DDPStrategy")],

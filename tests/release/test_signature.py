@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from lightning_dpgen.release.signature import (
@@ -261,6 +261,12 @@ def test_a_key_without_a_secret_is_no_signer(tmp_path):
     for _ in range(20):
         raw = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         assert read_public(_as_file(tmp_path / "k", raw)).public_bytes(Encoding.Raw, PublicFormat.Raw) == raw
+
+
+def test_the_library_alone_would_accept_a_signature_that_anyone_can_make():
+    """The neutral point as key, R the neutral point and s = 0: [s] B = R + [h] A for every message."""
+    neutral = (1).to_bytes(32, "little")
+    Ed25519PublicKey.from_public_bytes(neutral).verify(neutral + bytes(32), b"any certificate")
 
 
 def test_a_private_key_in_a_form_of_openssh_is_told(tmp_path):
