@@ -1,7 +1,9 @@
 """Settings of all tests: one thread each, so that tests that run side by side do not wait for each other."""
 
+import collections
 import functools
 import gc
+import itertools
 import os
 import random
 import sys
@@ -29,7 +31,7 @@ settings.load_profile("tests")
 
 
 # The longest single tests.
-_LONGEST = ("test_a_type_checker_finds_no_mistake_and_no_any", "test_the_default_part", "test_ranks_step_as_one_does")
+_LONGEST = ("test_ranks_step_as_one_does",)
 
 
 def pytest_collection_modifyitems(items):
@@ -43,6 +45,17 @@ def pytest_collection_finish(session):
     gc.freeze()
     gc.set_threshold(50_000)
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print the seconds of each folder of tests, as the workers took them: CONTRIBUTING.md says what each may take."""
+    seconds = collections.Counter()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            folder = report.nodeid.partition("::")[0].removeprefix("tests/").rpartition("/")[0]
+            seconds[folder.partition("/")[0] or "tests"] += report.duration
+    folders = ", ".join(f"{folder} {taken:.0f}" for folder, taken in seconds.most_common())
+    terminalreporter.write_line(f"seconds by folder: {folders}; together {sum(seconds.values()):.0f}")
 
 
 @pytest.fixture(scope="session", autouse=True)
