@@ -80,10 +80,6 @@ def test_the_threshold_is_the_first_half_at_which_delta_is_met(most, delta):
     assert threshold <= key_threshold(5.0, most + 1, delta) and threshold < key_threshold(5.0, most, delta / 9)
 
 
-def test_without_noise_all_keys_come_back():
-    laws.keys_come_sorted()
-
-
 def test_it_is_one_line_of_the_ledger_with_its_delta(tmp_path):
     account = laws.discovery_account(ledger=tmp_path / "ledger")
     with account.open("discovery") as access:
