@@ -471,10 +471,11 @@ class Numeric(Modelled):
     def _check_missing_values(self) -> None:
         for text in self.missing_values:
             try:
-                self._within(pa.array([text]), False, Counter())
+                ticks = self.scale.ticks(pa.array([text]))
             except Misfit:
                 continue
-            self.refuse("missing_values", text, "no text that is also a value within the bounds, or a special one")
+            if not self._outside(ticks):
+                self.refuse("missing_values", text, "no text that is also a value within the bounds, or a special one")
 
 
 def _is_count(value: Any) -> bool:
