@@ -103,6 +103,9 @@ def fits_of(monkeypatch):
 
 
 @pytest.fixture
-def short_fits(fits_of):
+def short_fits(fits_of, monkeypatch):
     """Shorten fits for tests that do not ask how good they are."""
-    fits_of(30)
+    from lightning_dpgen.measure import labels
+
+    fits_of(20)
+    monkeypatch.setattr(labels, "_MADE", 1000)
