@@ -54,6 +54,8 @@ def pytest_terminal_summary(terminalreporter):
         if isinstance(report, pytest.TestReport):
             folder = report.nodeid.partition("::")[0].removeprefix("tests/").rpartition("/")[0]
             seconds[folder.partition("/")[0] or "tests"] += report.duration
+    if not seconds:
+        return
     folders = ", ".join(f"{folder} {taken:.0f}" for folder, taken in seconds.most_common())
     terminalreporter.write_line(f"seconds by folder: {folders}; together {sum(seconds.values()):.0f}")
 
@@ -107,5 +109,5 @@ def short_fits(fits_of, monkeypatch):
     """Shorten fits for tests that do not ask how good they are."""
     from lightning_dpgen.measure import labels
 
-    fits_of(20)
+    fits_of(30)
     monkeypatch.setattr(labels, "_MADE", 1000)
