@@ -30,13 +30,13 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 
-# The longest single tests.
-_LONGEST = ("test_ranks_step_as_one_does",)
+# Folders whose subject is no part of the package: their tests are run where they change, and before a release.
+_EXTRA = ("benchmarks", "experiments")
 
 
-def pytest_collection_modifyitems(items):
-    """Begin with the longest: a worker that got one of them last would be waited for."""
-    items.sort(key=lambda item: getattr(item, "originalname", None) not in _LONGEST)
+def pytest_itemcollected(item):
+    if item.path.parent.name in _EXTRA:
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish(session):

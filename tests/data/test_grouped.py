@@ -235,6 +235,7 @@ def test_no_person_costs_counts_more_than_their_access(most):
     assert 0.999 < spent[0] <= 1.0 + 1e-9 and spent[1] <= 1.0 + 1e-9
 
 
+@pytest.mark.slow
 def test_a_model_is_chosen_by_the_cells_that_pairs_will_have(tmp_path):
     """A list of 20,000 values is some hundred choices once they are counted; by themselves they are too many for tables."""
     values = [f"v{place}" for place in range(20_000)]

@@ -391,7 +391,11 @@ def test_noise_that_does_not_arrive_is_noticed_before_anything_is_spent(monkeypa
     assert not account.ledger.accesses
 
 
-LEFT_EARLY = [{"fast_dev_run": True}, {"limit_train_batches": 1}, {"max_time": "00:00:00:01"}]
+LEFT_EARLY = [
+    {"fast_dev_run": True},
+    {"limit_train_batches": 1},
+    pytest.param({"max_time": "00:00:00:01"}, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("options", LEFT_EARLY, ids=str)
