@@ -312,6 +312,7 @@ def test_a_model_without_a_certificate_says_that_it_protects_no_one(dpgen, start
     assert status == 2 and "its model or its certificate says that its data are private" in err
 
 
+@pytest.mark.slow
 def test_a_selection_goes_on_with_the_network_that_its_trials_began_from(dpgen, starts, tmp_path, monkeypatch):
     shutil.copytree(starts / "vae/release", tmp_path / "public")
     run = tmp_path / "run"

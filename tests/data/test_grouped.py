@@ -163,6 +163,7 @@ def test_a_mapping_looks_values_up_together(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:debug.private_seed")
+@pytest.mark.slow
 def test_a_release_of_a_mapping_keeps_the_pairs_of_what_follows(tmp_path):
     """The column that follows goes with a third one as it does without the rule, and the rule holds in each row.
 

@@ -85,6 +85,7 @@ def test_one_component_would_be_noticed():
     assert far(fitted(records, math.inf, k=1)[1], records)[0] > 0.3
 
 
+@pytest.mark.slow
 def test_noise_is_not_fitted():
     """The noise of a pair is a tenth of its count, and less of it is left in the fit."""
     records = some_baskets(30_000)

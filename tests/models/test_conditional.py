@@ -84,7 +84,9 @@ def places(codes):
     return np.ravel_multi_index(codes.T.astype(int), SIZES)
 
 
-@pytest.mark.parametrize("make", but(NETWORKS, "a label of its own", "a label on a star", *list(FORESTS)[1:]))
+@pytest.mark.parametrize(
+    "make", but(NETWORKS, "a label of its own", "a label on a star", "a label of crossings", *list(FORESTS)[1:])
+)
 def test_every_subset_of_columns_may_be_given(make):
     """Where records of the model are completed from a part of them, the complete ones are records of the model again.
 

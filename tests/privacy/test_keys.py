@@ -17,7 +17,7 @@ from lightning_dpgen.privacy.pld import REPLACE_ONE
 from lightning_dpgen.privacy.samplers import Poisson
 
 
-@pytest.mark.parametrize("most", [1, 20])
+@pytest.mark.parametrize("most", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_keys_of_one_record_are_seen_with_its_delta(most):
     laws.keys_of_one_record_are_seen_with_its_delta(most)
 

@@ -55,9 +55,11 @@ def check_signatures(offered: dict[str, Any] | None = None) -> Iterator[str]:
 
 
 def check_modules() -> Iterator[str]:
-    """Yield names that are also those of a module: importing the module would put it in the place of the name."""
+    """Yield namespaces without a docstring, and names that are also those of a module, which would take their place."""
     for package in LAZY:
         module = importlib.import_module(package)
+        if not module.__doc__:
+            yield f"{_place(module)}:1: {package} has no docstring"
         inside = {entry.name for entry in pkgutil.iter_modules(module.__path__)}
         for name in sorted(inside & set(module.__all__) - (set(NAMESPACES) if module is lightning_dpgen else set())):
             yield f"{_place(module)}: {name} is also a module"
