@@ -34,7 +34,7 @@ class Mechanism:
 
     @property
     def is_real(self) -> bool:
-        """Whether real numbers are noised, whose sum is then rounded to a grid beside the noise."""
+        """True where real numbers are noised, whose sum is then rounded to a grid beside the noise."""
         return self.norm is None and not self.chooses
 
     def scale_in_units(self, multiplier: float, bound_in_units: float, records: int, relation: str) -> float:

@@ -101,6 +101,7 @@ def test_an_evaluation_scores_it_on_held_out_records_alone(dpgen, waves):
     assert "classifier" not in dpgen("evaluate", waves / "plain", *words)[1]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_between_gradients(dpgen, waves, tmp_path, interrupted_when_kept):
     run = tmp_path / "run"
     with interrupted_when_kept(7) as saves:
