@@ -1,7 +1,9 @@
 """Settings of all tests: one thread each, so that tests that run side by side do not wait for each other."""
 
+import collections
 import functools
 import gc
+import itertools
 import os
 import random
 import sys
@@ -28,13 +30,13 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 
-# The longest single tests.
-_LONGEST = ("test_a_type_checker_finds_no_mistake_and_no_any", "test_the_default_part", "test_ranks_step_as_one_does")
+# Folders whose subject is no part of the package: their tests are run where they change, and before a release.
+_EXTRA = ("benchmarks", "experiments")
 
 
-def pytest_collection_modifyitems(items):
-    """Begin with the longest: a worker that got one of them last would be waited for."""
-    items.sort(key=lambda item: getattr(item, "originalname", None) not in _LONGEST)
+def pytest_itemcollected(item):
+    if item.path.parent.name in _EXTRA:
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish(session):
@@ -43,6 +45,19 @@ def pytest_collection_finish(session):
     gc.freeze()
     gc.set_threshold(50_000)
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print the seconds of each folder of tests, as the workers took them: CONTRIBUTING.md says what each may take."""
+    seconds = collections.Counter()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            folder = report.nodeid.partition("::")[0].removeprefix("tests/").rpartition("/")[0]
+            seconds[folder.partition("/")[0] or "tests"] += report.duration
+    if not seconds:
+        return
+    folders = ", ".join(f"{folder} {taken:.0f}" for folder, taken in seconds.most_common())
+    terminalreporter.write_line(f"seconds by folder: {folders}; together {sum(seconds.values()):.0f}")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -90,6 +105,9 @@ def fits_of(monkeypatch):
 
 
 @pytest.fixture
-def short_fits(fits_of):
+def short_fits(fits_of, monkeypatch):
     """Shorten fits for tests that do not ask how good they are."""
+    from lightning_dpgen.measure import labels
+
     fits_of(30)
+    monkeypatch.setattr(labels, "_MADE", 1000)

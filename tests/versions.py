@@ -4,8 +4,8 @@
     python -m tests.versions newest FOLDER
 
 *Lowest* is the lowest version of each package that is asked for by name, those of the extra `test` among them; what these
-ask for is the newest that they allow. The suite imports every module, runs the examples of the README (`PrivateTraining`
-among them), trains and verifies releases of tables, baskets, series and pictures, and uses the extras.
+ask for is the newest that they allow. The suite imports every module, plans the commands of the pages, trains and verifies
+releases of tables, baskets, series and pictures, and uses the extras.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SMOKE = [
-    "tests/test_structure.py", "tests/gradients/test_activation_checkpoints.py", "tests/gradients/test_apart.py",
-    "tests/data/test_kinds_of_files.py",
+    "tests/specs/test_configurations.py", "tests/gradients/test_activation_checkpoints.py",
+    "tests/gradients/test_apart.py", "tests/data/test_kinds_of_files.py",
     *(f"tests/cli/test_{name}.py" for name in (
         "anybodys_data", "compute", "databases", "families", "push", "sample_formats", "verify",
     )),

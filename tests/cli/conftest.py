@@ -5,9 +5,12 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from markupsafe import Markup
 
 from lightning_dpgen.cli.main import main
+from lightning_dpgen.models import marginals
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.release import private_plots
 from lightning_dpgen.runs import measure as measured_run
 
 QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
@@ -44,6 +47,15 @@ def dpgen(capsys):
 def fair_fits(request):
     """Let fits have as many steps as they need for tests that ask how good they are, of a few columns."""
     request.getfixturevalue("fits_of")(300)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _cheap_parts():
+    """Hold average records at their means over few codes, and draw no private plots: tests here look at neither."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(marginals, "_CODES", 256)
+        patch.setattr(private_plots, "drawn", lambda *_: Markup("<img>"))
+        yield
 
 
 @pytest.fixture(autouse=True)

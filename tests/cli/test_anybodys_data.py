@@ -346,6 +346,7 @@ def test_how_a_file_is_written_is_said_wrong(dpgen, tmp_path, wrong, words):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_book_shows_a_table_as_it_is_trained(dpgen, tmp_path, monkeypatch):
     """The schema and the command of the page go together."""
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from marks import only
 
 from lightning_dpgen import load_release
 
@@ -21,13 +22,11 @@ FAMILIES = {
     "convolutional critics": ["model=wgan", "model.hidden=8", "model.critic=conv"],
     "groups": ["model.hidden=8", "model.divergence=kl", "model.groups=4"],
     "embedding": ["model.hidden=8", "model.divergence=mmd", "model.features=8"],
+    "convolutional groups": ["model.network=conv", "model.divergence=tc", "model.bias=zero"],
 }
-SLOW = pytest.param(
-    ["model.network=conv", "model.divergence=tc", "model.bias=zero"], marks=pytest.mark.slow, id="convolutional groups"
-)
 
 
-@pytest.mark.parametrize("settings", [*(pytest.param(s, id=name) for name, s in FAMILIES.items()), SLOW])
+@pytest.mark.parametrize("settings", only(FAMILIES, "rbm", "wgan", "two layers, with a trunk", "convolutional vae"))
 def test_trains_releases_and_verifies(dpgen, tmp_path, settings):
     run = tmp_path / "run"
     assert dpgen("train", *SHORT, *settings, f"run_dir={run}")[0] == 0
@@ -41,7 +40,7 @@ def test_trains_releases_and_verifies(dpgen, tmp_path, settings):
     assert {name: str(declared[name]) for name in asked} == asked
 
 
-@pytest.mark.parametrize("settings", [FAMILIES["rbm"], FAMILIES["wgan"], FAMILIES["groups"]], ids=["rbm", "wgan", "groups"])
+@pytest.mark.parametrize("settings", only({name: FAMILIES[name] for name in ("rbm", "wgan", "groups")}, "groups"))
 def test_without_privacy_too(dpgen, tmp_path, settings):
     assert dpgen("train", *SHORT, *settings, "privacy=off", f"run_dir={tmp_path / 'run'}")[0] == 0
     assert dpgen("verify", tmp_path / "run" / "release")[0] == 2

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from marks import only
 
 from lightning_dpgen import fit, load_release
 from lightning_dpgen.cli.main import main
@@ -60,7 +61,7 @@ def _certificate(run):
     return json.loads((run / "release/privacy.json").read_text())
 
 
-@pytest.mark.parametrize("model", ["vae", "wgan", pytest.param("rbm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", only(("vae", "wgan", "rbm"), "vae"))
 def test_a_network_starts_from_a_release_and_says_so(dpgen, starts, tmp_path, model):
     """From one component each of three, and from three of them each of three, with the sizes of the release."""
     for k, run, split in ((1, tmp_path / "three", ["split.k=3"]), (3, tmp_path / "again", [])):
@@ -311,6 +312,7 @@ def test_a_model_without_a_certificate_says_that_it_protects_no_one(dpgen, start
     assert status == 2 and "its model or its certificate says that its data are private" in err
 
 
+@pytest.mark.slow
 def test_a_selection_goes_on_with_the_network_that_its_trials_began_from(dpgen, starts, tmp_path, monkeypatch):
     shutil.copytree(starts / "vae/release", tmp_path / "public")
     run = tmp_path / "run"

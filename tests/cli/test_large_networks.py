@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from marks import only
 
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.runs import select as selection
@@ -56,7 +57,7 @@ def _accesses(run):
     return [line for line in (run / "private" / "ledger.jsonl").read_text().splitlines() if '"id"' in line]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", only(list(FAMILIES), "vae"))
 def test_the_release_by_a_seed_is_the_one_of_records_in_memory(dpgen, words, tmp_path, monkeypatch, family):
     lots, take = [], KeptRecords.take
     monkeypatch.setattr(KeptRecords, "take", lambda kept, positions: lots.append(len(positions)) or take(kept, positions))

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from marks import only
 
 from lightning_dpgen.passes import kept_look
 from lightning_dpgen.passes import reduce as reducing
@@ -93,8 +94,8 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("more", FIGURES.values(), ids=FIGURES)
-@pytest.mark.parametrize("person", [False, True])
+@pytest.mark.parametrize("more", only(FIGURES, "a network"))
+@pytest.mark.parametrize("person", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_figure_is_that_of_records_in_memory(dpgen, words, tmp_path, more, person):
     (tmp_path / "in.schema.yaml").write_text("label: city\n" + SCHEMA)
     if person:

@@ -138,6 +138,7 @@ def test_cells_of_more_noise_than_records_are_said(dpgen):
     assert not dpgen("budget", "data=mushroom", "model=measured", "privacy.epsilon=4")[2]
 
 
+@pytest.mark.slow
 def test_without_privacy_too(dpgen, tmp_path):
     assert dpgen("train", *LABELLED, "privacy=off", f"run_dir={tmp_path / 'run'}")[0] == 0
     assert dpgen("verify", tmp_path / "run" / "release")[0] == 2
@@ -271,7 +272,12 @@ def cut_short(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("lost", "left"),
-    [("0 tables", None), ("3 crossings", (3, 3)), ("4 evidence", (0, 4)), ("5 labels", (3, 3))],
+    [
+        ("0 tables", None),
+        ("3 crossings", (3, 3)),
+        pytest.param("4 evidence", (0, 4), marks=pytest.mark.slow),
+        pytest.param("5 labels", (3, 3), marks=pytest.mark.slow),
+    ],
 )
 def test_a_table_whose_access_was_lost_goes_on_with_what_is_there(dpgen, cut_short, lost, left):
     """All but the tables themselves can be spared, and the ledger has each access that was made."""

@@ -99,6 +99,7 @@ def test_records_in_every_form(dpgen, tmp_path, words):
     assert set(load_release(tmp_path / "r" / "release", networks=[Independent]).sample(9)) == {"sex", "age"}
 
 
+@pytest.mark.slow
 def test_bins_and_bounds_of_a_frame_are_found(dpgen, tmp_path):
     words = ["data=own", "data.target=example_package.records.undeclared", "data.discovery_share=0.1", "data.outside=clamp"]
     words += ["data.bins_share=0.1", "privacy.epsilon=50", "model.hidden=8", f"run_dir={tmp_path / 'r'}"]

@@ -101,6 +101,7 @@ def test_an_evaluation_scores_it_on_held_out_records_alone(dpgen, waves):
     assert "classifier" not in dpgen("evaluate", waves / "plain", *words)[1]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_between_gradients(dpgen, waves, tmp_path, interrupted_when_kept):
     run = tmp_path / "run"
     with interrupted_when_kept(7) as saves:
@@ -116,6 +117,7 @@ def test_a_run_goes_on_between_gradients(dpgen, waves, tmp_path, interrupted_whe
     assert (told.label == some_waves(200, 1).label).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_a_gradient_that_was_lost_is_not_made_again(dpgen, waves, tmp_path, interrupted_when_kept):
     run = tmp_path / "run"
     with interrupted_when_kept(7):

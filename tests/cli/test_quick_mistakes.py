@@ -5,6 +5,7 @@ import sys
 from importlib.util import find_spec
 
 import numpy as np
+import pytest
 import torch
 
 from lightning_dpgen.data.tables.descriptions import column_of
@@ -87,6 +88,7 @@ TRAINING = ("pytorch_lightning", "lightning_fabric", "opacus", "torchmetrics")
 TRAINS_NOTHING = ("measured", "classifier")
 
 
+@pytest.mark.slow
 def test_a_run_that_trains_no_network_does_not_import_what_networks_are_trained_with(tmp_path):
     pictures, labels = np.random.default_rng(0).integers(0, 2, (200, 4, 4), np.uint8), np.arange(200) % 2
     np.savez(tmp_path / "p.npz", images=pictures, labels=labels)

@@ -13,7 +13,6 @@ import time
 
 import numpy as np
 import pytest
-from contracts.laws import studies as laws
 
 from lightning_dpgen.cli.guarded import what_came_of
 from lightning_dpgen.plugins.checkpoints import Checkpoints
@@ -99,10 +98,6 @@ def test_other_records_are_refused(dpgen, tmp_path):
     np.savez(tmp_path / "f.npz", images=pictures)
     status, _, err = dpgen("train", *arguments)
     assert status == 2 and "other records" in _one_line(err)
-
-
-def test_records_that_differ_in_a_byte_are_others():
-    laws.records_that_differ_in_a_byte_are_others()
 
 
 @pytest.mark.parametrize("damage", ["edited", "missing", "empty", "another run's", "cut"])

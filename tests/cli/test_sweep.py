@@ -32,6 +32,7 @@ def _certificates(root):
     return [json.loads((root / str(number) / "release" / "privacy.json").read_text()) for number in range(4)]
 
 
+@pytest.mark.slow
 def test_each_combination_is_a_run_of_its_own(swept):
     root, _ = swept
     found = _certificates(root)

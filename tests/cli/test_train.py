@@ -91,7 +91,7 @@ def test_odd_settings_make_true_certificates(dpgen, tmp_path, odd):
     assert dpgen("verify", tmp_path / "run" / "release")[0] == 0
 
 
-@pytest.mark.parametrize("which, after", [(signal.SIGINT, 1.0), (signal.SIGTERM, 0.3)])
+@pytest.mark.parametrize("which, after", [pytest.param(signal.SIGINT, 1.0, marks=pytest.mark.slow), (signal.SIGTERM, 0.3)])
 def test_interruption_before_anything_is_spent(tmp_path, which, after):
     script = "import sys, lightning_dpgen.cli.main as m; print('up', flush=True); sys.exit(m.main(sys.argv[1:]))"
     command = [sys.executable, "-c", script, "train", "model.steps=20000", "model.rate=0.01", f"run_dir={tmp_path / 'run'}"]

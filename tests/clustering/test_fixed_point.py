@@ -45,7 +45,7 @@ def test_the_nearest_centre_is_that_of_exact_arithmetic(d, size):
     assert d == 2 or size > 1.0 or rough.tolist() != expected
 
 
-@pytest.mark.parametrize("width", [12, 16_470, 300_000])
+@pytest.mark.parametrize("width", [12, 16_470, pytest.param(300_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_no_record_is_longer_than_the_radius_however_wide(width, sparse):
     """Sums are computed again in float64 from single records; without the cut towards 0 some would be longer."""

@@ -55,11 +55,11 @@ def _terms(weight, bias):
     return PerRecord(None, forms=of_records), PerGroup(None, GROUPS, forms=of_groups)
 
 
-def steps_of(ranks: Ranks, seed: int = 5) -> torch.Tensor:
-    """Return (STEPS, 5) noisy gradients, a row a step, at parameters that stay where they are; the same in all ranks."""
+def steps_of(ranks: Ranks, seed: int = 5, steps: int = STEPS) -> torch.Tensor:
+    """Return (steps, 5) noisy gradients, a row a step, at parameters that stay where they are; the same in all ranks."""
     network = nn.Module()
     network.weight, network.bias = nn.Parameter(torch.tensor([0.3, -0.2, 0.1, 0.4])), nn.Parameter(torch.tensor([0.2]))
-    account = account_of(ranks, {"gradient": 0.5, "norms": 0.5}, seed=seed)
+    account = account_of(ranks, {"gradient": 0.5, "norms": 0.5}, count=steps, seed=seed)
     optimizer = PrivateOptimizer(
         torch.optim.SGD(network.parameters(), lr=0.0),
         account=account,
@@ -67,7 +67,7 @@ def steps_of(ranks: Ranks, seed: int = 5) -> torch.Tensor:
         expected_batch_size=RATE * N,
     )
     terms, found = _terms(network.weight, network.bias), []
-    for _ in range(STEPS):
+    for _ in range(steps):
         # New each time, so that records are assigned to ranks anew: the law of a step covers that draw, too.
         lot = PoissonLots(RECORDS, account).draw()
         optimizer.set_gradients(*[term_gradients(network, term, lot, account.stream) for term in terms])

@@ -4,15 +4,11 @@ import pytest
 from contracts.laws.clipping import (
     RULES,
     a_large_person_costs_all_that_was_paid,
-    no_person_costs_a_group_more_than_the_access,
     no_person_costs_more_than_the_access,
     no_record_costs_a_mixture_more_than_the_access,
     no_record_costs_its_group_more_than_the_access,
     no_record_costs_layers_more_than_the_access,
-    no_record_costs_several_terms_more_than_the_access,
 )
-from contracts.laws.gradients import groups_are_independent_of_who_else_is_there, the_norm_of_a_group_is_its_own
-from contracts.laws.noise import a_step_of_persons_has_the_noise_of_one_bound
 
 from lightning_dpgen.gradients.clipping import Fixed, PerLayer, PerPerson, Quantile, Smoothed
 
@@ -52,23 +48,3 @@ def test_a_person_whose_records_are_clipped_each(name):
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 def test_a_large_person_costs_all_that_was_paid(rule):
     a_large_person_costs_all_that_was_paid(PerPerson(rule))
-
-
-def test_a_person_of_a_group():
-    no_person_costs_a_group_more_than_the_access()
-
-
-def test_the_noise_of_a_step_of_persons():
-    a_step_of_persons_has_the_noise_of_one_bound()
-
-
-def test_a_record_of_several_terms():
-    no_record_costs_several_terms_more_than_the_access()
-
-
-def test_the_norm_of_a_group_is_its_own():
-    the_norm_of_a_group_is_its_own()
-
-
-def test_groups_are_independent_of_who_else_is_there():
-    groups_are_independent_of_who_else_is_there()

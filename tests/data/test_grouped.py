@@ -164,6 +164,7 @@ def test_a_mapping_looks_values_up_together(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:debug.private_seed")
+@pytest.mark.slow
 def test_a_release_of_a_mapping_keeps_the_pairs_of_what_follows(tmp_path):
     """The column that follows goes with a third one as it does without the rule, and the rule holds in each row.
 
@@ -236,6 +237,7 @@ def test_no_person_costs_counts_more_than_their_access(most):
     assert 0.999 < spent[0] <= 1.0 + 1e-9 and spent[1] <= 1.0 + 1e-9
 
 
+@pytest.mark.slow
 def test_a_model_is_chosen_by_the_cells_that_pairs_will_have(tmp_path):
     """A list of 20,000 values is some hundred choices once they are counted; by themselves they are too many for tables."""
     values = [f"v{place}" for place in range(20_000)]

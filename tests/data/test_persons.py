@@ -6,8 +6,7 @@ import scipy.sparse
 import torch
 from contracts.laws.accounts import account_of
 from contracts.laws.clustering import no_person_costs_a_split_more_than_its_accesses
-from contracts.laws.lots import Owned, a_person_is_in_a_lot_with_all_records_or_none
-from contracts.laws.noise import noise_is_that_of_all_records_of_a_person
+from contracts.laws.lots import Owned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,16 +28,8 @@ KINDS = {
 }
 
 
-def test_noise_is_that_of_all_records_of_a_person():
-    noise_is_that_of_all_records_of_a_person()
-
-
 def test_no_person_costs_a_split_more_than_its_accesses():
     no_person_costs_a_split_more_than_its_accesses()
-
-
-def test_a_person_is_in_a_lot_with_all_records_or_none():
-    a_person_is_in_a_lot_with_all_records_or_none()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -38,7 +38,7 @@ def test_the_page_has_the_tables_of_the_declarations():
     assert tables() in (ROOT / "docs/reference/schema.md").read_text(encoding="utf-8")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(schemas())
 def test_an_editor_accepts_every_schema_that_is_read(made):
     CHECK.validate(_plain(schema_text(made)))

@@ -18,7 +18,7 @@ from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
 
-SOME = settings(max_examples=60, deadline=None)
+SOME = settings(max_examples=20, deadline=None)
 ROWS, SEEDS = st.integers(0, 12), st.integers(0, 2**32)
 
 

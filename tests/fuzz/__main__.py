@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--target", action="append", help="only this target; may be given several times")
     parser.add_argument("--out", type=Path, help="folder for inputs that fail; a new one by default")
     parser.add_argument("--no-atheris", action="store_true", help="our own mutations, even where atheris is installed")
-    parser.add_argument("--default", action="store_true", help="run the default suite's part; results as JSON")
+    parser.add_argument("--default", action="store_true", help="run the slow suite's part; results as JSON")
     parser.add_argument("--worst", action="store_true", help="measure the most expensive releases allowed; as JSON")
     parser.add_argument("--seeds", action="store_true", help="make the seeds of the corpus again, and stop")
     arguments = parser.parse_args()

@@ -84,7 +84,7 @@ class Target:
         clean: errors that refuse an input.
         seconds: processor time that one input may take.
         megabytes: memory that one input may take beyond that in use before.
-        each: the number of inputs in the default suite.
+        each: the number of inputs in the slow suite.
     """
 
     read: Callable[[Path], object]

@@ -29,6 +29,7 @@ def _said(*words):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_default_part():
     """It is one test, since all of it runs in one process beside this one."""
     said = _said("--default")

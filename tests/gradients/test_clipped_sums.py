@@ -26,13 +26,20 @@ CASES = {
     for engine in ENGINES
     if engine == "ghost" or not name.endswith("taped")
 }
-# The end of the first component matters only to a mixture.
-ON_LOTS = [
-    pytest.param(make, engine, offsets, id=f"{name}, {lot}")
-    for name, (make, engine) in CASES.items()
-    for lot, offsets in LOTS.items()
-    if lot != "hollow" or make().k > 1
-]
+
+
+def _on_lots():
+    """Yield each case with its lots; the end of the first component matters only to a mixture.
+
+    The default suite has one lot of several records for each case, and for our own rules those of few records, too.
+    """
+    for name, (make, engine) in CASES.items():
+        mixture = make().k > 1
+        quick = {"hollow" if mixture else "even"} | ({"lonely", "as many as positions"} if "by ghost" in name else set())
+        for lot, offsets in LOTS.items():
+            if lot != "hollow" or mixture:
+                marks = () if lot in quick else pytest.mark.slow
+                yield pytest.param(make, engine, offsets, id=f"{name}, {lot}", marks=marks)
 
 
 def _parameters(network):
@@ -51,7 +58,7 @@ def _loop(term, lot, noise, parameters):
 
 
 @pytest.mark.filterwarnings("ignore:no rule for")
-@pytest.mark.parametrize("make, engine, offsets", ON_LOTS)
+@pytest.mark.parametrize("make, engine, offsets", _on_lots())
 def test_equals_a_loop_over_single_records(make, engine, offsets):
     case = make()
     lot, noise, parameters = case.lot(offsets), case.noise(offsets[-1]), _parameters(case.network)

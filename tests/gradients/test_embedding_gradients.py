@@ -7,10 +7,6 @@ import torch
 from contracts.door import Door, overspent
 from contracts.drawn import draw_of
 from contracts.laws.accounts import account_of
-from contracts.laws.clipping import (
-    given_the_answers_a_mean_embedding_is_the_same_for_any_lot,
-    what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records,
-)
 from torch import nn
 
 from lightning_dpgen.gradients.clipping import Fixed
@@ -70,11 +66,6 @@ def test_a_record_adds_no_more_than_one_whatever_the_shape_of_an_embedding(shape
 def _released(waits):
     with account_of({"embedding": 1.0}).open("training") as access:
         waits.given(access, 1.0)
-
-
-def test_a_lot_with_an_embedding_noises_sums_and_its_mean_follows_from_the_answers():
-    what_a_lot_with_an_embedding_noises_is_a_sum_over_its_records()
-    given_the_answers_a_mean_embedding_is_the_same_for_any_lot()
 
 
 def test_the_mean_is_over_the_expected_lot_and_of_rows_no_longer_than_one():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from marks import only
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
@@ -64,6 +65,7 @@ def test_two_measurements_count_by_their_inverse_variance():
     assert sharper.deviation_of(2) == SINGLE and sharper.deviation_of(0, 2) == PAIR
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_is_closer_in_the_model():
     """Two columns that go together among twelve others: their noise is that of one table of 91, or of one that is asked."""
     names = [f"c{i}" for i in range(14)]
@@ -87,7 +89,9 @@ def test_what_is_asked_for_is_closer_in_the_model():
     assert found[((0, 1),)] < 0.7 * found[()], found
 
 
-@pytest.mark.parametrize("asked, least, most", [(((4, 1, 0, 2),), 0.9, 1.0), ((), 0.0, 0.6)], ids=["asked", "not asked"])
+@pytest.mark.parametrize(
+    "asked, least, most", only({"asked": (((4, 1, 0, 2),), 0.9, 1.0), "not asked": ((), 0.0, 0.6)}, "asked")
+)
 def test_records_have_what_only_the_columns_of_a_list_tell_together(asked, least, most):
     """A column that follows from three others, of which no two tell of it: the parity of coins."""
     torch.set_num_threads(1)

@@ -85,6 +85,7 @@ def test_one_component_would_be_noticed():
     assert far(fitted(records, math.inf, k=1)[1], records)[0] > 0.3
 
 
+@pytest.mark.slow
 def test_noise_is_not_fitted():
     """The noise of a pair is a tenth of its count, and less of it is left in the fit."""
     records = some_baskets(30_000)
@@ -186,7 +187,7 @@ def test_what_makes_no_sense_is_refused(changed, says):
         BasketRecipe(**({"schema": BasketSchema((1, 2), max_items=1), "k": 2, "n": 10} | changed))
 
 
-@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("linked", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_components_are_held_less_where_items_go_together(linked, monkeypatch):
     """Noise that is held out tells: the weight for baskets that differ little would blur items that go together.
 

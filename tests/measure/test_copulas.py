@@ -157,6 +157,7 @@ def test_a_network_of_another_shape_is_refused(rank):
             StackedCopula(schema, **sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_wide_table_is_released_and_verified(tmp_path):
     values, _ = _factors(3000, 110, rank=1)

@@ -87,7 +87,7 @@ def test_choices_that_rules_bind_beyond_edges_are_found_with_all_that_they_leave
     assert along.forced(4) == []
 
 
-@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("copied", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_records_of_hidden_kinds_need_no_edges_and_columns_that_follow_from_others_do(copied):
     """All columns go together, since they depend on six hidden kinds; the last one may repeat the first."""
     torch.set_num_threads(1)

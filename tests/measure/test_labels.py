@@ -32,8 +32,8 @@ SCALED = Layout(2, groups=(3, 2), label=0)
 @pytest.fixture(autouse=True)
 def quick_fits(monkeypatch):
     """Make a mixture that is good enough to begin from, with fewer made-up records."""
-    monkeypatch.setattr(tables, "fit_forest", functools.partial(tables.fit_forest, steps=200))
-    monkeypatch.setattr(labels, "_MADE", 3000)
+    monkeypatch.setattr(tables, "fit_forest", functools.partial(tables.fit_forest, steps=100))
+    monkeypatch.setattr(labels, "_MADE", 2000)
 
 
 def some_codes(n, seed=0):
@@ -221,7 +221,7 @@ def given(mixture, records):
     return torch.softmax(logits + network.label_closeness * own, dim=1).numpy()
 
 
-@pytest.mark.parametrize("choices", [2, 3])
+@pytest.mark.parametrize("choices", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_without_noise_the_label_follows_its_logits(choices):
     records, true = some_records(20_000, choices)
     _, mixture, _ = measured(records, math.inf)
@@ -249,6 +249,7 @@ def test_the_label_begins_with_what_the_tables_say_of_it():
     assert np.abs(true.mean(axis=0) - true).mean() > 0.2
 
 
+@pytest.mark.slow
 def test_labels_follow_components_as_far_as_real_ones_can_be_told():
     """Not at all where real records agree with no weights; as closely as helps where they always do; between, no closer."""
     records, _ = some_records(2000)

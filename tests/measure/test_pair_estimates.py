@@ -119,7 +119,7 @@ def test_a_number_and_few_choices_that_go_together_are_found_and_estimated_where
     assert (0, 1) in estimate_pairs(tables, [rows, columns], 0)
 
 
-@pytest.mark.parametrize("shape", [(60, 41), (23, 17)], ids=str)
+@pytest.mark.parametrize("shape", [pytest.param((60, 41), marks=pytest.mark.slow), (23, 17)], ids=str)
 def test_a_correlation_of_numbers_is_found_and_estimated_where_each_cell_is_noise(shape):
     """Rank correlation .57 of 20,000 records: independent groups are off by twice as much as the estimate, or more."""
     random, deviation = np.random.default_rng(2), 25.0

@@ -81,7 +81,7 @@ def exact_shares(mixture):
     return every
 
 
-@pytest.mark.parametrize("label", [None, "b"])
+@pytest.mark.parametrize("label", [pytest.param(None, marks=pytest.mark.slow), "b"])
 def test_without_noise_the_tables_come_back(label, fits_of):
     fits_of(300)
     records = some_records(20_000, label)
@@ -106,6 +106,7 @@ def test_independent_columns_would_be_noticed(monkeypatch, fits_of):
     assert max(distance(alone, records, pair) for pair in itertools.combinations(range(4), 2)) > 0.1
 
 
+@pytest.mark.slow
 def test_noise_is_weighed_and_not_fitted(fits_of):
     """More components than noise lets anybody tell apart do no harm."""
     fits_of(400)

@@ -16,6 +16,7 @@ def _found(members, others, **given):
     return {name: float(value) for name, value in metric.compute().items()}, metric
 
 
+@pytest.mark.slow
 def test_of_scores_that_tell_nothing_the_interval_covers_a_half():
     """Exact at 95 %: of 400 trials more than 32 miss with a chance of 1e-2; of accuracies that were tuned, most do."""
     random = np.random.default_rng(0)

@@ -109,6 +109,7 @@ def test_perfect_data_score_as_a_real_half():
     assert "given as not learned from" in found.held_out
 
 
+@pytest.mark.slow
 def test_a_column_that_the_bins_of_a_model_hide_is_called_bad():
     """Zeros of 82 % became 9.5 %, drawn evenly within the first of 29 bins: of all columns one alone is broken."""
     made, random = frame(600, 1), np.random.default_rng(3)

@@ -482,25 +482,9 @@ def test_a_lot_is_spent_once(again):
     laws.a_lot_is_spent_once(again)
 
 
-def test_a_step_is_one_access():
-    laws.a_step_is_one_access()
-
-
-def test_a_record_takes_part_in_its_turns_alone():
-    laws.a_record_takes_part_in_its_turns_alone()
-
-
-def test_a_lot_that_was_not_drawn_is_refused():
-    laws.a_lot_that_was_not_drawn_is_refused()
-
-
 @pytest.mark.parametrize("rate", [1.0, 0.3])
 def test_a_step_takes_no_more_records_than_were_drawn(rate):
     laws.a_step_takes_no_more_records_than_were_drawn(rate)
-
-
-def test_a_rehearsal_notices_noise_of_another_size():
-    laws.a_rehearsal_notices_noise_of_another_size()
 
 
 @pytest.mark.parametrize("sizes", [[2], [1, 1], [0]])

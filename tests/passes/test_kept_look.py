@@ -100,7 +100,7 @@ class Backwards:
             yield key, task(key)
 
 
-@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("private", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persons", [False, True])
 def test_it_finds_what_is_found_in_memory(tmp_path, rows, monkeypatch, persons, private):
     rows = rows if persons else rows.drop(columns="who")

@@ -13,6 +13,7 @@ import pytest
 import pytorch_lightning as pl
 import safetensors.torch
 import torch
+from marks import only
 from pytorch_lightning.callbacks import EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -591,7 +592,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("lr", [float, torch.tensor], ids=["a number", "a tensor"])
+@pytest.mark.parametrize("lr", only({"a number": float, "a tensor": torch.tensor}, "a tensor"))
 def test_a_schedule_that_is_tried_before_a_fit_is_as_it_was(rule, lr):
     """The learning rates, and the moments that OneCycleLR moves, are those of a schedule that no one has tried."""
     model = _fitted(_private(), ByRule(rule, lr=lr(1e-2)))

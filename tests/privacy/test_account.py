@@ -69,10 +69,6 @@ def test_stages_keep_their_order():
         _draw(account, "third")
 
 
-def test_each_noise_is_drawn_once_and_only_while_open():
-    laws.each_noise_is_drawn_once_and_only_while_open()
-
-
 @pytest.mark.parametrize("sensitivity", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_sensitivity_must_be_positive_and_finite(account_of, sensitivity):
     with account_of({"a": 1.0}).open("training") as access, pytest.raises(ValueError, match="sensitivity"):
@@ -82,10 +78,6 @@ def test_a_sensitivity_must_be_positive_and_finite(account_of, sensitivity):
 def test_without_noise_values_stay(account_of):
     with account_of({"a": 0.0}).open("training") as access:
         assert gaussian(access, "a", torch.ones(3), sensitivity=float("inf")).tolist() == [1, 1, 1]
-
-
-def test_the_line_is_on_disk_before_the_noise_is_drawn():
-    laws.the_line_is_on_disk_before_the_noise_is_drawn()
 
 
 def test_the_file_holds_one_line_an_access_with_its_own_id(tmp_path):

@@ -6,8 +6,6 @@ import dp_accounting
 import numpy as np
 import pytest
 import torch
-from contracts.laws.accounts import each_noise_of_an_access_is_counted
-from contracts.laws.noise import every_mechanism_is_noised_for_all_records_of_a_person
 from scipy import stats
 
 from lightning_dpgen.privacy import mechanisms
@@ -67,7 +65,7 @@ def test_spherical_noise_has_its_law(stream_of, multiplier):
 
 @pytest.mark.parametrize("monotonic", [False, True])
 def test_noisy_max_is_the_exponential_mechanism(stream_of, monotonic):
-    multiples, multiplier, rounds = torch.tensor([0, 2, 6, 5]), 0.7, 6000
+    multiples, multiplier, rounds = torch.tensor([0, 2, 6, 5]), 0.7, 2500
     seen = np.zeros(4)
     with _open(PURE, multiplier, stream_of(3)) as access:
         for _ in range(rounds):
@@ -125,14 +123,6 @@ def test_kinds_compose_into_the_event_that_they_cost():
     together = Access("s", {"c": 4.0, "d": 5.0}, kinds={"c": LAPLACE, "d": PURE})
     exact = composed([e for _, e in stage_events([(together, 2)], pure=True)])
     assert spent(exact, 0.0).epsilon == 2 * (1 / 4 + 1 / 5)
-
-
-def test_each_noise_of_an_access_is_counted():
-    each_noise_of_an_access_is_counted()
-
-
-def test_every_mechanism_is_noised_for_all_records_of_a_person():
-    every_mechanism_is_noised_for_all_records_of_a_person()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from pathlib import Path
 import dp_accounting
 import numpy as np
 import pytest
-from contracts.laws import studies as laws
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
@@ -227,14 +226,6 @@ def test_what_follows_from_results_stays_within_the_total(tmp_path, part):
     left, on = epsilon - loss, math.sqrt(rest)
     go = norm.cdf(on / 2 - left / on) - np.exp(np.minimum(left + norm.logcdf(-on / 2 - left / on), 0.0))
     assert float(weight @ np.maximum(stop, go)) <= delta
-
-
-def test_runs_of_accounts_add_up_under_the_relation_of_them_all():
-    laws.a_study_tells_no_less_than_its_runs_cost_together()
-
-
-def test_each_order_has_a_part_of_delta_of_its_own():
-    laws.what_a_study_states_at_its_orders_fails_with_its_delta()
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_no_value_in_a_file_of_a_release_makes_its_check_speak_of_python(kept):
     before = json.loads((folder / CERTIFICATE).read_text())
     for name in (MODEL, CERTIFICATE):
         places = [*_places(json.loads((folder / name).read_text()))]
-        for which in random.permutation(len(places))[:40]:
+        for which in random.permutation(len(places))[:10]:
             *above, key = places[which]
             content = json.loads((folder / name).read_text())
             part = content

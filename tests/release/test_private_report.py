@@ -260,8 +260,10 @@ def _labelled(axis):
             if low <= place <= high and text.get_text()]  # fmt: skip
 
 
-@pytest.mark.parametrize("factor", [1.0, 0.01])
-@pytest.mark.parametrize("spread", [1.01, 1.3, 4.0, 30.0, 1e4])
+@pytest.mark.parametrize("factor", [pytest.param(1.0, marks=pytest.mark.slow), 0.01])
+@pytest.mark.parametrize(
+    "spread", [1.01, pytest.param(1.3, marks=pytest.mark.slow), 4.0, pytest.param(30.0, marks=pytest.mark.slow), 1e4]
+)
 def test_axes_of_shares_are_labelled_however_near_they_are(monkeypatch, factor, spread):
     shares = factor * np.geomspace(0.15 / spread, 0.15, 28)
     axes = _axes(monkeypatch, private_plots.scatter, shares, shares[::-1], "items", of="share")

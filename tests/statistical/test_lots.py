@@ -26,10 +26,6 @@ def test_inclusion_is_independent_with_the_public_rate(stream_of):
     laws.inclusion_is_independent_with_the_public_rate(stream_of(8))
 
 
-def test_the_rate_is_the_plans_however_many_records_there_are():
-    laws.the_rate_is_the_plans_however_many_records_there_are()
-
-
 def test_no_records_give_empty_lots():
     lot = lots_of(0.5, torch.zeros(0, dtype=torch.long), k=2).draw()
     assert len(lot) == 0 and lot.offsets == (0, 0, 0)

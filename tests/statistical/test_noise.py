@@ -115,11 +115,6 @@ def test_seeded_streams_repeat():
     assert PrivateStream(seed=5).seeded and not PrivateStream().seeded
 
 
-def test_seeds_do_not_reach_it():
-    laws.no_seed_reaches_the_private_stream()
-    laws.the_key_of_a_gpu_is_the_operating_systems()
-
-
 def test_a_secure_stream_takes_no_seed():
     with pytest.raises(ValueError, match="takes no seed"):
         PrivateStream(seed=5, secure=True)

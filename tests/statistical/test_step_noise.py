@@ -7,11 +7,9 @@ import math
 
 import pytest
 import torch
-from contracts.laws.clustering import the_split_asks_for_what_its_plan_says
 from contracts.laws.noise import (
     deviates,
     every_component_is_noised_alike_also_without_records,
-    steps_have_noise_of_their_own,
 )
 
 from lightning_dpgen.privacy import noise
@@ -23,10 +21,6 @@ from lightning_dpgen.privacy.noise_grid import grid_step
 @pytest.mark.parametrize("size", [0, 6])
 def test_every_component_is_noised_alike_also_without_records(size):
     every_component_is_noised_alike_also_without_records(size)
-
-
-def test_steps_have_noise_of_their_own():
-    steps_have_noise_of_their_own()
 
 
 def test_pieces_of_a_large_draw_are_independent(account_of):
@@ -69,7 +63,3 @@ def test_the_whole_path_reaches_far_into_the_tail(stream_of, monkeypatch):
     # 5.5 standard deviations of a share of 1000 are 0.052.
     expected = 2.0**31 * math.exp(-(6.9**2) / 2)
     assert abs(float((values > 6.9).double().mean()) - expected) < 5.5 * math.sqrt(expected * (1 - expected) / 1000)
-
-
-def test_the_split_asks_for_what_its_plan_says():
-    the_split_asks_for_what_its_plan_says()

@@ -30,7 +30,8 @@ def likely_keys(text: str, kind: str) -> list[str]:
     """
     texts = pa.array([text])
     if kind in ("date", "datetime", "time"):
-        return [f'format: "{form.format}"' for form in [*likely_moments(texts), *likely_digits(texts)] if form.kind == kind]
+        forms = [*likely_moments(texts, kind), *likely_digits(texts)]
+        return [f'format: "{form.format}"' for form in forms if form.kind == kind]
     if kind not in ("integer", "number"):
         return []
     amounts, scale = likely_amounts(texts), Integers() if kind == "integer" else Decimals()

@@ -51,8 +51,12 @@ _SECONDS = (631_152_000, 2_208_988_800)
 _MANY, _FEW = 20, 8
 
 
-def likely_moments(texts: pa.Array) -> list[MomentForm]:
+def likely_moments(texts: pa.Array, *kinds: str) -> list[MomentForm]:
     """Return the formats by which all texts are dates, or times, or both; two where the order of day and month is open.
+
+    Args:
+        texts: texts (n,).
+        kinds: the types among which formats are looked for; all by default.
 
     Example:
         >>> [form.format for form in likely_moments(pa.array(["11/02/2024", "10/04/2024"]))]
@@ -60,7 +64,8 @@ def likely_moments(texts: pa.Array) -> list[MomentForm]:
         >>> [form.format for form in likely_moments(pa.array(["19 AUG 23 2:54 pm", "1 MAY 23 11:00 am"]))]
         ['%-d %^b %y %-I:%M %P']
     """
-    found = [form.spelled_as(texts) for form in _FORMS if _fits(form, texts)]
+    forms = [form for form in _FORMS if form.kind in kinds] if kinds else _FORMS
+    found = [form.spelled_as(texts) for form in forms if _fits(form, texts)]
     # In May a short month is a whole one.
     return list({form.format.replace("B", "b"): form for form in reversed(found)}.values())[::-1]
 

@@ -1,23 +1,21 @@
-"""The book (docs/ and README.md): its examples run, its commands do what it shows, and its links lead somewhere."""
+"""The book (docs/ and README.md): its examples run, and its commands and pictures are as it shows."""
 
-import importlib
 import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
+from prose.links import BLOCK
 
-import lightning_dpgen
+pytestmark = pytest.mark.book
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if "_build" not in page.parts]
-BLOCK = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -101,72 +99,6 @@ def test_commands_of_a_page_do_what_it_shows(page, tmp_path):
             )
             assert (done.returncode == 0) == ("error:" not in output), f"{command}\n{done.stdout}"
             assert _matches(output, done.stdout), f"{command}\nprinted\n{done.stdout}\nand not\n{output}"
-
-
-def _anchor(heading: str) -> str:
-    """Return the anchor that a heading has on the site, and on GitHub."""
-    plain = re.sub(
-        r"[`*_]|\[([^]]*)\]\([^)]*\)", lambda found: found[1] or ("_" if found[0] == "_" else ""), heading.strip()
-    )
-    return re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
-
-
-def _anchors(page: Path) -> set[str]:
-    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
-    named = re.findall(r"^\((\S+)\)=$", text, re.MULTILINE)
-    return {_anchor(heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)} | set(named)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_of_a_page_lead_somewhere(page):
-    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
-    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
-        if re.match(r"[a-z]+:", target):
-            continue
-        path, _, anchor = target.partition("#")
-        file = (page.parent / path).resolve() if path else page
-        assert file.exists(), target
-        assert not anchor or anchor in _anchors(file), target
-
-
-# Sentences that name a page and a section of it, in code and in pages.
-SECTION = re.compile(r"(docs/[\w/]+\.md)\s*(?:\(|,\s*(?:#\s*)?)\"([^\"]+)\"")
-
-
-def _sources():
-    for place in ("lightning_dpgen", "tests", "experiments", "benchmarks", "conf"):
-        yield from (path for path in sorted((ROOT / place).rglob("*")) if path.suffix in (".py", ".yaml"))
-
-
-def test_sections_that_the_code_names_are_there():
-    found, lost = 0, []
-    for path in _sources():
-        text = re.sub(r"\n\s*#?\s*", " ", path.read_text(encoding="utf-8"))
-        for page, section in SECTION.findall(text):
-            found += 1
-            headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
-            if not any(heading.startswith(section) for heading in headings):
-                lost.append(f"{path.relative_to(ROOT)}: {page}, {section}")
-    assert found > 20 and not lost, "\n".join(lost)
-
-
-def test_every_public_name_has_its_page():
-    """The reference of Python lists packages, whose pages list their names: a name of the top is one of these."""
-    listed = re.findall(r"^   (lightning_dpgen\.[\w.]+)$", (ROOT / "docs/reference/api.md").read_text(), re.MULTILINE)
-    packages = [getattr(lightning_dpgen, name.split(".")[1]) for name in listed if name.count(".") == 1]
-    names = {name for package in packages for name in package.__all__} | {name.rpartition(".")[2] for name in listed}
-    assert not set(lightning_dpgen.__all__) - names - {"__version__"}
-
-
-def test_names_are_imported_from_where_the_reference_says():
-    page = (ROOT / "docs/reference/api.md").read_text()
-    rows = re.findall(r"^\| `(lightning_dpgen[\w.]*)`[^|]*\|(.*)\|$", page, re.MULTILINE)
-    told = {(place, name) for place, cell in rows for name in re.findall(r"`(\w+)`", cell)}
-    for place, name in told:
-        assert hasattr(importlib.import_module(place), name), f"{place}.{name}"
-    packages = {name for name in lightning_dpgen.__all__ if isinstance(getattr(lightning_dpgen, name), types.ModuleType)}
-    top = {name for place, name in told if place == "lightning_dpgen"}
-    assert top == set(lightning_dpgen.__all__) - packages - {"__version__"}
 
 
 def test_diagrams_are_those_of_the_script():

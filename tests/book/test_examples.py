@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.book
+
 # Packages of extras, without which an example is left out.
 NEEDS = {"flow": "zuko"}
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 
 @pytest.mark.filterwarnings("ignore")

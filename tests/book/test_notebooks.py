@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+pytestmark = pytest.mark.book
+
+DOCS = Path(__file__).parents[2] / "docs"
 NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 SIZE, PICTURE = 200_000, 60_000  # in bytes, as a file; a picture as its characters in base64
 # A path of a machine, and an error of the program, whose message follows its name.

@@ -1,0 +1,64 @@
+"""Every configuration file builds, and the commands of the pages can be planned."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lightning_dpgen.specs.compose import conf_dir
+from lightning_dpgen.specs.settings import read_settings
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "lightning_dpgen"
+POINTS = ["data.path=x.csv", "data.n=400", f"data.schema={ROOT / 'experiments/pinwheel.schema.yaml'}"]
+
+
+def _overrides() -> list[list[str]]:
+    cases = []
+    for path in sorted(conf_dir().glob("*/*.yaml")):
+        case = [f"{path.parent.name}={path.stem}"]
+        if path.stem in ("blobs", "array", "pure"):
+            continue
+        if path.stem == "own":
+            case += {
+                "data": ["data.target=example_package.people", "data.n=5000"],
+                "model": ["model.target=example_package.Independents"],
+            }[path.parent.name]
+        case += {
+            "images": ["data.path=x.npz", "data.n=5000", "data.height=4", "data.width=4"],
+            "table": ["data.path=x.csv", "data.n=5000", f"data.schema={PACKAGE / 'data/bundled/adult.schema.yaml'}"],
+            "baskets": ["data.path=x.dat", "data.n=5000", "data.items=1..20", "data.max_items=5"],
+            "series": ["data.path=x.csv", "data.n=5000", "data.length=4", "data.low=0", "data.high=1"],
+            "privae_pinwheel": POINTS,
+            "privae_pinwheel_best": POINTS,
+            "auto": ["model=auto"],
+        }.get(path.stem, [])
+        cases.append(case)
+    return cases
+
+
+@pytest.mark.parametrize("overrides", _overrides(), ids=lambda case: case[0])
+def test_every_configuration_file_builds(overrides):
+    settings = read_settings(overrides)
+    assert settings.declared()["n"] == settings.spec.data.n
+
+
+def _commands() -> list[str]:
+    """Return the commands of the pages that name all they need: others hold a file of the reader's, or an ellipsis."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line.partition(" #")[0].strip() for kind, block in blocks if kind in ("", "sh") for line in block.splitlines()]
+    words = [line.split() for line in lines if re.match(r"dpgen (train|budget) [^-]", line)]
+    own = re.compile(r"\.\.\.|\.path=|run_dir=|\\\\$|^project$")
+    return sorted({" ".join(found[2:]) for found in words if not any(own.search(word) for word in found)})
+
+
+@pytest.mark.parametrize("words", _commands())
+def test_commands_of_the_pages_can_be_planned(words):
+    settings = read_settings(words.split())
+    assert settings.spec.privacy.noise == "off" or settings.plan().epsilon <= settings.spec.privacy.epsilon
+
+
+def test_commands_of_the_pages_are_found():
+    assert {"data=digits model=wgan model.conditional=true", "model.noise=5"} <= set(_commands())
