@@ -19,8 +19,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.rounded_normal import rounded_normals
+from lightning_dpgen.privacy.noise.rounded_normal import rounded_normals
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 
 SIGMAS = (3.0, 4.0, 5.0, 5.77, 6.0, 6.5)
 # The standard deviation of whole numbers, in units of their grid.

@@ -29,9 +29,9 @@ from sklearn.datasets import load_digits, make_moons
 from sklearn.ensemble import RandomForestClassifier
 
 from lightning_dpgen import evaluate, load_release
+from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.rows import blobs
 from lightning_dpgen.metrics.evaluation import Evaluation
-from lightning_dpgen.privacy.strict_json import read_json
 from lightning_dpgen.release.files import CERTIFICATE
 
 DOCS = Path(__file__).resolve().parent

@@ -1,6 +1,6 @@
 """Epsilon of twelve settings by four accountants, and the seconds of ours: ``python experiments/accountants.py``.
 
-Ours is `lightning_dpgen.privacy.accountant.spent`. PRV and RDP are those of Opacus; PRV returns an upper bound, with its
+Ours is `privacy.accounting.accountant.spent`. PRV and RDP are those of Opacus; PRV returns an upper bound, with its
 error of 0.01 added, and neither takes Laplace noise. Quadrature (beside this file) shares no code with any of them. The
 relation is add or remove one record.
 """
@@ -15,8 +15,8 @@ import dp_accounting
 from opacus.accountants import PRVAccountant, RDPAccountant
 from quadrature import Part, epsilon_by_quadrature
 
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.event_parts import gaussian_history
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.event_parts import gaussian_history
 
 PRV_ERROR = 0.01
 TOLERANCE, SMALL = 0.005, 0.05

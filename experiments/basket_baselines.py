@@ -19,10 +19,10 @@ from scipy.optimize import brentq
 
 from lightning_dpgen.data.baskets.sets import chosen
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 
 # The rival of independent items: the paper cuts baskets to 12 items for MWEM.
 CUT = 12

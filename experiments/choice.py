@@ -65,7 +65,7 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.baskets import CountingQueryError, queries_together
 from lightning_dpgen.metrics.classifiers import detection, train_on_synthetic
 from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile_bins
-from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.specs import model_choice as choice
 from lightning_dpgen.specs.defaults import strength_of
 

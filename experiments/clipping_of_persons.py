@@ -31,7 +31,7 @@ from lightning_dpgen import (
 from lightning_dpgen.clipping import PerPerson
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.gradients.clipping import ClippingRule
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 
 N, MOST, CLASSES, RATE, STEPS, DELTA = 20_000, 4, 10, 0.05, 150, 1e-5
 # The bounds of a record, and those of a person, whose gradient is the sum of up to four.

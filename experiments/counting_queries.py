@@ -30,14 +30,14 @@ from basket_baselines import BY_SIZE, Budget, rivals
 from kept import Kept
 from simulated_baskets import PRINTED
 
+from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
 from lightning_dpgen.metrics.baskets import QUERIES, CountingQueryError, queries_together, uniform_queries
-from lightning_dpgen.privacy.strict_json import read_json
+from lightning_dpgen.release.drawing.sampler import Release, load_release
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import RELEASE, release_folder
-from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.specs.privacy import default_delta
 
 SETS = 5

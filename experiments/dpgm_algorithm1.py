@@ -42,7 +42,7 @@ from lightning_dpgen.models.outputs import cross_entropy, logits
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.sampling.lots import Lot, PoissonLots
 from lightning_dpgen.specs.settings import Settings, read_settings

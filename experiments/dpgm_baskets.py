@@ -22,9 +22,9 @@ import counting_queries
 from simulated_baskets import PRINTED
 from training import train
 
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.events import decode
-from lightning_dpgen.privacy.strict_json import read_json
+from lightning_dpgen.common.strict_json import read_json
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.events import decode
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import release_folder
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from dp_accounting import ComposedDpEvent
 from papers.dpgm import FIGURE_2, dpgm_corrected, dpgm_events, dpgm_theorem4
 
-from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import spent
 
 EPOCHS = (1, 5, 10, 20, 30, 40, 50)
 PANELS = {"q": (0.0008, 0.0017, 0.0034), "sigma_K": (20.0, 40.0, 80.0), "sigma_G": (0.8, 1.0, 1.5)}

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from training import train
 
+from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.public_sets import load_public_set, public_set
-from lightning_dpgen.privacy.strict_json import read_json
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import release_folder
-from lightning_dpgen.release.sampler import load_release
 
 MODELS = {
     "one autoencoder": ["split.k=1"],

@@ -39,11 +39,11 @@ from kept import Kept
 from league_tasks import TASKS, Task
 from sklearn.exceptions import ConvergenceWarning
 
+from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.privacy.strict_json import read_json
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import release_folder
-from lightning_dpgen.release.sampler import load_release
 
 # Names and settings of `dpgen train`, the cheapest first. A name holds no comma.
 MODELS: list[tuple[str, list[str]]] = [

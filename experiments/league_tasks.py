@@ -26,7 +26,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import schema_text
 from lightning_dpgen.metrics.baskets import QUERIES, CountingQueryError
-from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.drawing.sampler import Release
 
 
 class Task(ABC):

@@ -23,12 +23,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
+from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
-from lightning_dpgen.privacy.strict_json import read_json
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import release_folder
-from lightning_dpgen.release.sampler import load_release
 
 ROWS, EPOCHS, RESIDUAL_EPOCHS, BATCH = 20_000, 6, 3, 64
 

@@ -2,7 +2,7 @@
 
     python experiments/papers_accounting.py      (about half a minute)
 
-"True" is epsilon by `lightning_dpgen.privacy.accountant.spent` under add or remove one, unless the row says otherwise.
+"True" is epsilon by `privacy.accounting.accountant.spent` under add or remove one, unless the row says otherwise.
 Why they differ: docs/papers/errata.md, "Errata of the four papers".
 """
 
@@ -18,8 +18,8 @@ from papers.moments import epsilon_from_moments, sampled_moment
 from papers.privae import needed_noise, privae_kappa, privae_noise, privae_table1
 from scipy.optimize import brentq
 
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 DELTA = 1e-5
 # PriVAE, section 5.1: Fashion-MNIST, lots of 256 for 10 epochs, 16 groups; delta is not printed.

@@ -29,9 +29,9 @@ from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.mechanisms import report_noisy_max
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.planning.calibration import StageSpec, make_plan
 from lightning_dpgen.specs.defaults import Defaults
 
 COLUMNS, CHOSEN = "columns", "choice"

@@ -33,7 +33,7 @@ from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.measure.tables import TableRecipe, pays_by_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.specs.defaults import Defaults, default_bins
 
 DELTA, LEVELS = 1e-5, ("RF", "HGB", "AUC of HGB", "distance of tables")

@@ -39,12 +39,12 @@ from .plugins.split import PrivateSplitDataModule as PrivateSplitDataModule
 from .plugins.vae import VAE as VAE
 from .plugins.wgan import WGAN as WGAN
 from .privacy.account import Account as Account
-from .privacy.calibration import make_plan as make_plan
 from .privacy.errors import PrivacyError as PrivacyError
-from .privacy.stage_spec import StageSpec as StageSpec
+from .privacy.planning.calibration import make_plan as make_plan
+from .privacy.planning.stage_spec import StageSpec as StageSpec
 from .projection.transformer import PrivateProjection as PrivateProjection
 from .release.against_real import evaluate as evaluate
-from .release.sampler import load_release as load_release
+from .release.drawing.sampler import load_release as load_release
 from .release.synthetic import release_mixture as release_mixture
 from .release.weights import release_weights as release_weights
 from .sampling.errors import BadRecords as BadRecords

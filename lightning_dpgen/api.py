@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 from markupsafe import Markup
 
+from lightning_dpgen.common import pace
 from lightning_dpgen.data.conditions import Where
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
@@ -23,12 +24,11 @@ from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.metrics.evaluation import Evaluation
-from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.certificate import paragraphs
+from lightning_dpgen.release.drawing.sampler import Release, load_release
 from lightning_dpgen.release.files import read_certificate
-from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.notebook import short_in_notebooks

@@ -71,7 +71,7 @@ def _quick_syncs():
 @pytest.fixture(scope="session", params=["standard", "secure"])
 def stream_of(request):
     """Return a maker of repeatable streams of both kinds; a secure one takes no seed, so it is given fixed keys."""
-    from lightning_dpgen.privacy.noise import PrivateStream
+    from lightning_dpgen.privacy.noise.stream import PrivateStream
 
     def make(seed):
         if request.param == "standard":

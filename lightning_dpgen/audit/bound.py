@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from scipy.stats import beta, binom, rankdata
 from scipy.stats import t as student
 
-from lightning_dpgen.privacy.accountant import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.accountant import gaussian_epsilon
 
 # Halvings of the interval in which an epsilon is looked for.
 _HALVINGS = 60

@@ -8,7 +8,7 @@ import scipy.sparse
 from lightning_dpgen.data.layout import Encoded, smallest_integer
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 
 
 def canaries_of(schema: Schema, count: int, seed: int = 0) -> Records:

@@ -12,7 +12,7 @@ from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 
 

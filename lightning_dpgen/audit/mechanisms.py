@@ -14,6 +14,7 @@ from scipy.stats import beta
 from lightning_dpgen.audit.bound import Finding, gaussian_bound, pure_epsilon
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.drawn_noise import (
     NOISY_MAX,
     REAL_GAUSSIAN,
@@ -22,7 +23,6 @@ from lightning_dpgen.privacy.drawn_noise import (
     ROUNDED_SPHERICAL,
     Mechanism,
 )
-from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.mechanisms import (
     gaussian,
     noisy_histogram,
@@ -31,7 +31,7 @@ from lightning_dpgen.privacy.mechanisms import (
     rounded_spherical,
     select_keys,
 )
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan, Stage
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lightning_dpgen.privacy.access import GAUSSIAN, PURE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
 

@@ -7,7 +7,7 @@ import re
 from typing import Any, NoReturn
 
 from lightning_dpgen.cli import verbose
-from lightning_dpgen.privacy.nearest_word import suggest
+from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.specs.usage_error import UsageError
 
 

@@ -17,16 +17,16 @@ from lightning_dpgen.audit.one_run import StepScores, audit_run
 from lightning_dpgen.audit.steps import TRAINING, audit_lots, audit_step, longest_gradient, plan_of_many
 from lightning_dpgen.audit.whole_run import AttackedRun, attack_run
 from lightning_dpgen.cli.launch import launched
+from lightning_dpgen.common.folders import make_private
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accounting.rounding import round_down, round_up
 from lightning_dpgen.privacy.errors import NoiseMissing
-from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.rounding import round_down, round_up
 from lightning_dpgen.runs.attacked import MeasuredRun
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.folder import RunFolder

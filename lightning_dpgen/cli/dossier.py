@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser
-from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.release.files import read_certificate
 from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release, release_folder
 from lightning_dpgen.runs.interrupts import leaving_at_once
@@ -41,8 +41,8 @@ def run(argv: Sequence[str]) -> int:
         place = _place(arguments.output, _ENTRY if arguments.registry else _PAGE)
     certificate = read_certificate(arguments.release)
     with leaving_at_once():
-        from lightning_dpgen.release.dossier import make_dossier
-        from lightning_dpgen.release.registry_entry import make_entry, names_of_null
+        from lightning_dpgen.release.pages.dossier import make_dossier
+        from lightning_dpgen.release.pages.registry_entry import make_entry, names_of_null
         from lightning_dpgen.verification.verify import verify
     verdict = verify(arguments.release)
     noise = certificate.get("noise")

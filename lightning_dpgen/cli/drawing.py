@@ -12,22 +12,22 @@ from pathlib import Path
 import pyarrow as pa
 
 from lightning_dpgen.cli.sample import Place
+from lightning_dpgen.common.folders import owner_only, place_of
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.privacy.folders import owner_only, place_of
-from lightning_dpgen.privacy.plain_text import say_count
-from lightning_dpgen.release.as_read import AsRead
-from lightning_dpgen.release.database_table import write_to_database
-from lightning_dpgen.release.draw_spec import DrawSpec
+from lightning_dpgen.release.drawing.draw_spec import DrawSpec
+from lightning_dpgen.release.drawing.rejection import TooRare
 from lightning_dpgen.release.files import NotARelease
-from lightning_dpgen.release.folder_of_rows import LostProcess, RowsFolder
-from lightning_dpgen.release.mark import NOT_PRIVATE, completed_schema
-from lightning_dpgen.release.picture_folder import write_pictures
-from lightning_dpgen.release.rejection import TooRare
-from lightning_dpgen.release.tables import OF_FOLDERS, csv_text, write_table
-from lightning_dpgen.release.workbook import SHEET, check_sheet
+from lightning_dpgen.release.publishing.mark import NOT_PRIVATE, completed_schema
+from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.database_table import write_to_database
+from lightning_dpgen.release.rows.folder_of_rows import LostProcess, RowsFolder
+from lightning_dpgen.release.rows.picture_folder import write_pictures
+from lightning_dpgen.release.rows.tables import OF_FOLDERS, csv_text, write_table
+from lightning_dpgen.release.rows.workbook import SHEET, check_sheet
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from lightning_dpgen.cli.private_table import write_private_table
-from lightning_dpgen.privacy.plain_text import say_count
-from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.common.plain_text import say_count
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -14,13 +14,13 @@ from typing import Any
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.cli.real_records import real_source
+from lightning_dpgen.common.folders import place_of
+from lightning_dpgen.common.nearest_word import suggest_file
+from lightning_dpgen.common.passwords import without_passwords
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.privacy.folders import place_of
-from lightning_dpgen.privacy.nearest_word import suggest_file
-from lightning_dpgen.privacy.passwords import without_passwords
-from lightning_dpgen.privacy.plain_text import listed
-from lightning_dpgen.release.description import PROJECTION, read_description, schema_in
+from lightning_dpgen.release.drawing.description import PROJECTION, read_description, schema_in
 from lightning_dpgen.release.files import SYNTHETIC, NotARelease, read_certificate
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.specs.source import Source

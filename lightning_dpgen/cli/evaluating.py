@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.row_sample import SAMPLED, RowSample
 from lightning_dpgen.data.schema import Schema
@@ -14,10 +15,9 @@ from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.metrics.measure import Listing
 from lightning_dpgen.metrics.numeric_summaries import FIGURES
 from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
-from lightning_dpgen.privacy.folders import place_of
 from lightning_dpgen.release.against_real import BANNER, REAL_ROWS, REPORT, evaluate, write_evaluation
-from lightning_dpgen.release.sampler import load_release
-from lightning_dpgen.release.text import printable
+from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.pages.text import printable
 from lightning_dpgen.runs.table import aligned
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.source import Source

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.measure.tables import LostColumns
 from lightning_dpgen.privacy.errors import RankLost
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.memory import ADVICE, LATE_ADVICE, is_out_of_memory

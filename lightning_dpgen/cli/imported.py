@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from lightning_dpgen.privacy import pace
+from lightning_dpgen.common import pace
 from lightning_dpgen.runs.interrupts import leaving_at_once
 
 

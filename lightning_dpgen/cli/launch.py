@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lightning_dpgen.cli.guarded import what_came_of
-from lightning_dpgen.privacy.launched import launched_as
+from lightning_dpgen.common.launched import launched_as
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import RunFolder

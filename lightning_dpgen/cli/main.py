@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from lightning_dpgen.cli import verbose
 from lightning_dpgen.cli.arguments import HelpPrinted
 from lightning_dpgen.cli.imported import imported
-from lightning_dpgen.privacy import pace
-from lightning_dpgen.privacy.launched import launched_as
-from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.passwords import without_passwords
+from lightning_dpgen.common import pace
+from lightning_dpgen.common.launched import launched_as
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.privacy.software import installed_version
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 

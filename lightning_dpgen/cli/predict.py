@@ -10,7 +10,7 @@ from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.cli.private_table import CSV, PARQUET, private_place
 from lightning_dpgen.cli.real_records import real_source
-from lightning_dpgen.release.description import LABELLED, check_classifier, read_description, schema_in
+from lightning_dpgen.release.drawing.description import LABELLED, check_classifier, read_description, schema_in
 from lightning_dpgen.release.files import NotARelease, read_certificate
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.specs.usage_error import UsageError

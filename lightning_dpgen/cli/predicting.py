@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from lightning_dpgen.cli.private_table import write_private_table
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.unlabelled import unlabelled
-from lightning_dpgen.privacy.plain_text import say_count
-from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.source import Source
 

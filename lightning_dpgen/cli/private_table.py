@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_dpgen.privacy.folders import owner_only, place_of
+from lightning_dpgen.common.folders import owner_only, place_of
 from lightning_dpgen.release.folder import lies_in_release
 from lightning_dpgen.specs.usage_error import UsageError
 

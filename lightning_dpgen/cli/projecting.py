@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lightning_dpgen.cli.guarded import guarded, tell_release
 from lightning_dpgen.cli.launch import launched
-from lightning_dpgen.privacy.launched import launched_as
+from lightning_dpgen.common.launched import launched_as
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.project import project
 from lightning_dpgen.runs.reporter import TerminalReporter

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser
-from lightning_dpgen.release.hub import DATASET, MODEL, NotPushed, push
+from lightning_dpgen.release.publishing.hub import DATASET, MODEL, NotPushed, push
 from lightning_dpgen.release.verdict import Verdict
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.real_records import checked_source
-from lightning_dpgen.privacy import pace
+from lightning_dpgen.common import pace
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts

@@ -12,16 +12,15 @@ from typing import Any
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.cli.private_table import private_place
+from lightning_dpgen.common.folders import place_of
+from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.privacy.folders import place_of
-from lightning_dpgen.privacy.passwords import without_passwords
-from lightning_dpgen.release.database_table import check_new_table
-from lightning_dpgen.release.description import (
+from lightning_dpgen.release.drawing.description import (
     PROJECTION,
     balanced_group,
     check_component,
@@ -31,8 +30,9 @@ from lightning_dpgen.release.description import (
 )
 from lightning_dpgen.release.files import PROJECTED
 from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release, release_folder
-from lightning_dpgen.release.tables import FORMATS, OF_BASKETS, OF_FOLDERS
-from lightning_dpgen.release.workbook import MOST_ROWS_OF_A_SHEET, SHEET, check_sheet
+from lightning_dpgen.release.rows.database_table import check_new_table
+from lightning_dpgen.release.rows.tables import FORMATS, OF_BASKETS, OF_FOLDERS
+from lightning_dpgen.release.rows.workbook import MOST_ROWS_OF_A_SHEET, SHEET, check_sheet
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
 

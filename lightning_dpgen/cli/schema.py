@@ -13,6 +13,10 @@ from typing import Any
 
 from lightning_dpgen.cli.arguments import Parser, whole_number
 from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.common.folders import place_of
+from lightning_dpgen.common.nearest_word import suggest, suggest_file
+from lightning_dpgen.common.passwords import without_passwords
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.kinds import KNOWN
 from lightning_dpgen.data.files.rows import rows_of
@@ -25,12 +29,8 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_advice import explained, warning_of_few, warnings_of, warnings_of_sample
 from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_of_rows, draft_text
 from lightning_dpgen.data.tables.schema_file import read_leniently, read_yaml
-from lightning_dpgen.privacy.epsilon_range import check_epsilon
-from lightning_dpgen.privacy.folders import place_of
-from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
-from lightning_dpgen.privacy.nearest_word import suggest, suggest_file
-from lightning_dpgen.privacy.passwords import without_passwords
-from lightning_dpgen.privacy.plain_text import say_count
+from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
 from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compose import written

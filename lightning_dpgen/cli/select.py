@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lightning_dpgen.cli.guarded import guarded
 from lightning_dpgen.cli.launch import launched
-from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.release.files import MODEL
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.candidates import read_candidates

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from lightning_dpgen.cli.imported import imported
-from lightning_dpgen.privacy.nearest_word import suggest
+from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, name_of
 from lightning_dpgen.specs.spec import Spec
 from lightning_dpgen.specs.typed import typed

@@ -28,11 +28,11 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from lightning_dpgen.cli import launch
+from lightning_dpgen.common.folders import restrict
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.events import composed, decode
-from lightning_dpgen.privacy.folders import restrict
-from lightning_dpgen.privacy.rounding import round_up
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.events import composed, decode
+from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import JOBS, RunFolder

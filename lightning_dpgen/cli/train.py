@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from lightning_dpgen.cli import shown_settings, verbose
 from lightning_dpgen.cli.imported import imported
-from lightning_dpgen.privacy import pace
-from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.common import pace
+from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.runs.run_dir import check_no_sweep, check_run_dir
 from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, is_for_hydra, name_of

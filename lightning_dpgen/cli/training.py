@@ -8,8 +8,8 @@ from typing import Any
 
 from lightning_dpgen.cli import launch
 from lightning_dpgen.cli.guarded import guarded, tell_release
+from lightning_dpgen.common import pace
 from lightning_dpgen.measure.labels import LABELS
-from lightning_dpgen.privacy import pace
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.initial import with_kept_initial

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from lightning_dpgen.clustering.directions import feature_moments
 from lightning_dpgen.clustering.features import BLOCK, FEATURE_NORM, FeatureBlock, KeptFeatures
-from lightning_dpgen.clustering.fixed_point import Nearest
 from lightning_dpgen.clustering.means import clipped_sums
+from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.passes.block_files import BlockFiles
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.stretches import Stretch
-from lightning_dpgen.privacy.precision import full_precision
+from lightning_dpgen.sampling.fixed_point import Nearest
 from lightning_dpgen.sampling.stores import Store
 
 

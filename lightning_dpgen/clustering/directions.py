@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.clustering.features import COARSER, LARGEST, FeatureBlock, Features, KeptFeatures
-from lightning_dpgen.clustering.fixed_point import DOUBLE, Rows, product
+from lightning_dpgen.sampling.fixed_point import DOUBLE, Rows, product
 from lightning_dpgen.sampling.stores import Store
 
 # Features are cut to 8 bits: a float32 sum of 2^8 products of two of them is exact.

@@ -12,10 +12,10 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import DOUBLE, SINGLE, Grid, Rows, lengths, product
 from lightning_dpgen.passes.block_files import BlockFiles
 from lightning_dpgen.passes.stretches import ROWS, stretches
 from lightning_dpgen.sampling.as_store import store_of
+from lightning_dpgen.sampling.fixed_point import DOUBLE, SINGLE, Grid, Rows, lengths, product
 from lightning_dpgen.sampling.stores import Store
 
 # No feature vector is longer, as computed in float32.
@@ -39,7 +39,7 @@ class Features(ABC):
     """A public map from records to vectors of norm `FEATURE_NORM` at most.
 
     Each number is a multiple of `unit`, cut towards 0, so that norms never grow. It is computed in whole numbers
-    (`clustering/fixed_point.py`) and so from its own record alone: sums do not depend on the order of records, and another
+    (`sampling/fixed_point.py`) and so from its own record alone: sums do not depend on the order of records, and another
     record changes them by its own features and not by the rounding of others.
 
     Attributes:

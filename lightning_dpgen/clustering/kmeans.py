@@ -32,18 +32,18 @@ from lightning_dpgen.clustering.features import (
 )
 from lightning_dpgen.clustering.means import clipped_sums, shrunk_means
 from lightning_dpgen.clustering.settings import FINAL, LLOYD, MOMENTS, SplitSettings
+from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.passes.block_files import BlockFiles
 from lightning_dpgen.passes.executor import InProcess, PassExecutor
 from lightning_dpgen.passes.over_ranks import reduce_over_ranks
 from lightning_dpgen.passes.stretches import Stretch, part_of_rank
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
-from lightning_dpgen.privacy.precision import full_precision
+from lightning_dpgen.privacy.noise.whole_sums import check_steps
 from lightning_dpgen.privacy.ranks import Ranks
-from lightning_dpgen.privacy.whole_sums import check_steps
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, check_same_records
 from lightning_dpgen.sampling.errors import BadRecords

@@ -9,7 +9,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import Grid, lengths
+from lightning_dpgen.sampling.fixed_point import Grid, lengths
 from lightning_dpgen.sampling.stores import Store
 
 # Numbers of records that are taken together.

@@ -9,7 +9,7 @@ from lightning_dpgen.clustering.features import KERNELS
 from lightning_dpgen.clustering.radius import default_radius
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 
 MOMENTS, LLOYD, FINAL = "feature moments", "clustering", "final pass"
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.names import LABEL, Name, one_of, positions, shown
-from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.plain_text import listed
 
 # Signs and words between a column and its values, the longer ones first where one begins another.
 _SIGNS = {"<=": "<=", ">=": ">=", "!=": "!=", "==": "=", "=": "=", "<": "<", ">": ">"}

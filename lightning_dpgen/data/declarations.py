@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.plain_text import is_plain
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.plain_text import is_plain
 
 _TYPES = {
     "int_type": "a whole number", "float_type": "a number", "finite_number": "a finite number",

@@ -20,14 +20,14 @@ from scipy.special import ndtri
 from lightning_dpgen.data.key_owners import KeyCounts, KeyOwners, held_at_most
 from lightning_dpgen.data.persons import mixed
 from lightning_dpgen.data.value_grid import values_of
-from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent, left_of
+from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent, left_of
+from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta, gaussian_mu
+from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.gaussian_cost import check_delta, gaussian_mu
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian, select_keys
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 
 DISCOVERY = "discovery"
 # The part of the plan's delta that goes to keys which one record alone holds.

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from lightning_dpgen.data.persons import mixed
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.errors import BadRecords
 
 # Names and persons have the same hash in any process. It decides only which of a person's own entries count.

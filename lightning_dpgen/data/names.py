@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.privacy.plain_text import is_plain
+from lightning_dpgen.common.plain_text import is_plain
 
 Name = str | int
 LABEL = "label"

@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_dpgen.data.key_owners import held_at_most, number_hashes
 from lightning_dpgen.data.value_grid import Leaves
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 
 
 @dataclass(frozen=True, eq=False, repr=False)

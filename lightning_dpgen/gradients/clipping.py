@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dpgen.common.number_arguments import check_number, read_whole, show
 from lightning_dpgen.gradients.scopes import Components, Flat, Layers, LotNorms, Scope
 from lightning_dpgen.privacy.mechanisms import noisy_histogram, rounded_gaussian
-from lightning_dpgen.privacy.number_arguments import check_number, read_whole, show
 from lightning_dpgen.privacy.open_access import OpenAccess
 
 # Norms and weights carry float32 rounding of about 1e-6; shaving the bound keeps a clipped norm truly below it.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from lightning_dpgen.common.precision import whole_products
 from lightning_dpgen.gradients.constant_draws import ConstantDraws
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import Isolation, OneGroup
@@ -19,7 +20,6 @@ from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.shards import has_shards, reshard
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, check_losses
-from lightning_dpgen.privacy.precision import whole_products
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 

@@ -19,7 +19,7 @@ from lightning_dpgen.gradients.probe_records import probe_lot
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.shards import has_shards
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
 from lightning_dpgen.sampling.twister_state import WORDS, make_twister_state

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.factors import GradientFactors
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation import HiddenGroups, HiddenOffsets, Isolation
@@ -24,7 +25,6 @@ from lightning_dpgen.gradients.shards import check_policies, has_shards, is_shar
 from lightning_dpgen.gradients.tape import Tape
 from lightning_dpgen.gradients.tape_rules.table import RULES
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
-from lightning_dpgen.privacy.precision import full_precision
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.trees import map_tree
 

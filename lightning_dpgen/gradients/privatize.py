@@ -37,6 +37,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.clipping import ClippingRule, clip_weights
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches, lot_norms
@@ -44,7 +45,6 @@ from lightning_dpgen.gradients.records import RecordGradients, each_weighted_sum
 from lightning_dpgen.gradients.shards import is_sharded, like_own_part, own_part, summed_shard
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.open_access import OpenAccess
-from lightning_dpgen.privacy.precision import full_precision
 
 # One bound for each column of a term's norms.
 Bounds = tuple[float, ...]

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import Grid, Highest
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.models.bases import Basis
 from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.sampling.fixed_point import Grid, Highest
 
 # Samples in which cells are searched, the fewest of a cell, and the part of them that lies within reach of its centre.
 _SAMPLES, _FEWEST, _WITHIN = 20_000, 10, 0.9

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import DOUBLE, product, unit_of, whole_rows
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
@@ -36,6 +35,7 @@ from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.models.scattering import Scattering
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.sampling.fixed_point import DOUBLE, product, unit_of, whole_rows
 
 # The stage of the access that measures how far records spread in each direction.
 SPREADS = "spreads"

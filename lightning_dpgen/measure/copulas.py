@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.pair_estimates import records_to_show
@@ -25,7 +26,6 @@ from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.bases import Basis
 from lightning_dpgen.models.copulas import StackedCopula, ordered_choices
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.privacy.plain_text import listed, say_count
 from lightning_dpgen.privacy.plan import Plan
 
 MARGINS, SCORES = "margins", "scores"

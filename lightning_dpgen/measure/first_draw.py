@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dpgen.common import pace
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.kept_values import draw_kept_values
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.privacy import pace
 
 # Rows by which the share is told, and those by which shares are moved; public.
 _ROWS, _MADE_UP, _SEED = 10_000, 30_000, 0

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from lightning_dpgen.common import pace
 from lightning_dpgen.measure.forest_edges import LEAST_SHARE, Forest
 from lightning_dpgen.measure.forest_errors import MixtureErrors
 from lightning_dpgen.measure.pair_estimates import NoisyPair
 from lightning_dpgen.measure.pair_tables import NoisyTables, PairShares
-from lightning_dpgen.privacy import pace
 
 # Steps in units of which fits are made, the largest step, that of a fit that begins where another one ended, the part of
 # either that the last step is, and the memory of gradients and of squared ones: with that of .999 three times as many steps

@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import product, unit_of, whole_product
+from lightning_dpgen.common import pace
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.kept_parts import KeptParts
 from lightning_dpgen.measure.statistics import Statistic, check_radius
@@ -33,7 +33,7 @@ from lightning_dpgen.models.labelled import (
     written_out,
 )
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.privacy import pace
+from lightning_dpgen.sampling.fixed_point import product, unit_of, whole_product
 
 # The stage of the accesses that correct the label.
 LABELS = "labels"

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import ndtr, softmax
 from threadpoolctl import threadpool_limits
 
+from lightning_dpgen.common import pace
 from lightning_dpgen.measure.pair_tables import LEAST, NoisyTables, PairShares, fitted_to, nearest_shares
-from lightning_dpgen.privacy import pace
 
 # The deviation of noise that is split off to choose an estimate, in units of the noise that there is.
 _PART = 0.7

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from lightning_dpgen.common import pace
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import Components, Measured, State, Workload
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.passes.reduce import InBlocks
-from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 
 # The name of a stage of work that looks at no record.
 LEARNING = "learning from what was measured"

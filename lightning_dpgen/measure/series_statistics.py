@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import DOUBLE, Grid, product, rounded_rows
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.statistics import SQUARE_LENGTH, Statistic, check_radius, outer_products
 from lightning_dpgen.models.bases import Basis
 from lightning_dpgen.models.networks import check_sizes
+from lightning_dpgen.sampling.fixed_point import DOUBLE, Grid, product, rounded_rows
 
 # Numbers of a part of the records that are written out at a time.
 _AT_ONCE = 1 << 18

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import DOUBLE, ROW_BITS, rounded_rows, unit_of
+from lightning_dpgen.common import pace
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.models.bases import Basis, unit_values
 from lightning_dpgen.models.networks import check_sizes
-from lightning_dpgen.privacy import pace
+from lightning_dpgen.sampling.fixed_point import DOUBLE, ROW_BITS, rounded_rows, unit_of
 
 # Numbers that are written out at a time.
 _AT_ONCE = 1 << 20

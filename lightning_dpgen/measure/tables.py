@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_dpgen.common import pace
+from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.crossings import (
@@ -45,8 +47,6 @@ from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.labelled import LEAST, added_up, takes_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
-from lightning_dpgen.privacy import pace
-from lightning_dpgen.privacy.plain_text import listed, say_count
 from lightning_dpgen.privacy.plan import Plan
 
 TABLES = "tables"

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import product
+from lightning_dpgen.sampling.fixed_point import product
 
 # Shares are multiples of 2^-26: two of them, squared and added up over labels, stay below 2^53.
 SHARE_BITS = 26

@@ -12,18 +12,18 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import report_noisy_max, rounded_gaussian
-from lightning_dpgen.privacy.plain_text import listed
+from lightning_dpgen.privacy.noise.whole_sums import check_multiples, check_steps
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
-from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.privacy.whole_sums import check_multiples, check_steps
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.sampling.lots import persons_of
 
 

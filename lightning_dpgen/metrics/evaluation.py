@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from lightning_dpgen.common import pace
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.columns import check_fit, subsample
@@ -16,8 +18,6 @@ from lightning_dpgen.metrics.measure import TABLE, Interval, Listing, Measure, P
 from lightning_dpgen.metrics.numeric_summaries import Summary
 from lightning_dpgen.metrics.sides import ROWS, Answers, EncodedSides, Sides, TableSides
 from lightning_dpgen.metrics.two_sided import check_seconds
-from lightning_dpgen.privacy import pace
-from lightning_dpgen.privacy.plain_text import listed
 
 # The kinds of records that are compared as they are encoded.
 KINDS = ("images", "baskets", "series")

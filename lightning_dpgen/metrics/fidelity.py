@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from lightning_dpgen.clustering.fixed_point import Grid, Highest
 from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
@@ -20,8 +19,9 @@ from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
-from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.privacy.whole_sums import check_steps
+from lightning_dpgen.privacy.noise.whole_sums import check_steps
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.sampling.fixed_point import Grid, Highest
 
 FIDELITY = "fidelity"
 _ACCURACY, _DISTANCE = "accuracy on real records, trained on synthetic", "distance of a column, mean"
@@ -61,7 +61,7 @@ def measure_fidelity(
     Guarantee:
         One record added or removed moves the sums by `radius` in L2 at most, and the counts of records and of right answers
         by 1; a person by as many times that as they have records. What a record adds is an exact function of that record
-        and of public numbers (`clustering/fixed_point.py`). All sums are of whole numbers, and so is their noise. Records
+        and of public numbers (`sampling/fixed_point.py`). All sums are of whole numbers, and so is their noise. Records
         in blocks give the same sums, to the last bit.
     """
     schema = real.schema if bins is None else bins

@@ -10,6 +10,7 @@ import torch
 from scipy.stats import wasserstein_distance
 from torch import Tensor
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.numeric import Numeric
@@ -20,7 +21,6 @@ from lightning_dpgen.metrics.numeric_summaries import ordinary, summaries
 from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned
 from lightning_dpgen.metrics.sides import TableSides
 from lightning_dpgen.metrics.two_sided import Collected
-from lightning_dpgen.privacy.plain_text import listed
 
 # Groups of a column that are compared, at most, and the records of a side that one needs.
 GROUPS, FEW = 12, 30

@@ -12,9 +12,9 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lightning_dpgen.clustering.fixed_point import DOUBLE, Rows, product
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.sampling.csr import merge_entries
+from lightning_dpgen.sampling.fixed_point import DOUBLE, Rows, product
 
 # Values without levels are seen as multiples of 2^-22, which float32 holds, and leave 25 bits to the numbers of a wave of
 # 336 readings.

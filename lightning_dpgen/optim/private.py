@@ -24,11 +24,11 @@ from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.declared import expected_lot_size
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.lot_id import LotId
-from lightning_dpgen.privacy.noise_grid import GRID_POWERS
+from lightning_dpgen.privacy.noise.noise_grid import GRID_POWERS
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.planning.declared import expected_lot_size
 
 # The probability that a rehearsal refuses sound noise, on either side and for each parameter.
 _FALSE_ALARM = 1e-11

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
+from lightning_dpgen.common.number_arguments import read_whole
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.gradients.clipping import ClippingRule
-from lightning_dpgen.privacy.number_arguments import read_whole
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.samplers import Poisson, Sampler, as_sampler
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Poisson, Sampler, as_sampler
 
 
 def training_stage(

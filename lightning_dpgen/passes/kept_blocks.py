@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from lightning_dpgen.common import pace
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import MORE_ROWS, row_hashes
 from lightning_dpgen.data.reading import Reading
@@ -26,7 +27,6 @@ from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
 from lightning_dpgen.passes.held_folder import HeldFolder
 from lightning_dpgen.passes.kept_records import DamagedBlocks, KeptRecords, Part, of_rows, to_rows
 from lightning_dpgen.passes.person_shuffle import BlockPersons, PersonShuffle, buckets_for, check_most_rows
-from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.errors import DamagedState
 
 # Names in the folder besides those of blocks: of the sums so far of a pass over them, of the folder of their persons, and

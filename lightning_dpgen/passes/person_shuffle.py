@@ -24,11 +24,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.common.folders import make_private, sync_folder
 from lightning_dpgen.data.person_keys import person_keys
 from lightning_dpgen.data.persons import priorities
 from lightning_dpgen.passes import sealed
 from lightning_dpgen.privacy.errors import DamagedState
-from lightning_dpgen.privacy.folders import make_private, sync_folder
 from lightning_dpgen.sampling.errors import BadRecords
 
 STATE = "shuffle.json"

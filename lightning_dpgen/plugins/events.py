@@ -16,8 +16,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter, summary
 
+from lightning_dpgen.common.folders import restrict
 from lightning_dpgen.plugins.lot_log import PUBLIC
-from lightning_dpgen.privacy.folders import restrict
 
 # TensorBoard looks for this in the name of a file; its own writer adds time, host and process.
 NAME, _VERSION = "events.out.tfevents", "brain.Event:2"

@@ -11,6 +11,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from lightning_dpgen.common.plain_text import check_legible
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
@@ -26,9 +27,8 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.declared import declared_records
-from lightning_dpgen.privacy.plain_text import check_legible
-from lightning_dpgen.release.sampler import weights_digest
+from lightning_dpgen.privacy.planning.declared import declared_records
+from lightning_dpgen.release.drawing.sampler import weights_digest
 from lightning_dpgen.sampling.lots import Lot, LotBlock
 
 # The ways in which the parameters of a component may begin (`bias`).

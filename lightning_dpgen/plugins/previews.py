@@ -10,8 +10,8 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.plugins.events import PublicEvents
 from lightning_dpgen.plugins.lot_log import PUBLIC
-from lightning_dpgen.release.pictures import sheet
-from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.rows.pictures import sheet
 
 
 class Previews(pl.Callback):

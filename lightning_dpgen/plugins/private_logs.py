@@ -12,9 +12,9 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger
 from pytorch_lightning.loggers.logger import DummyLogger
 
+from lightning_dpgen.common.folders import FILE, restrict
 from lightning_dpgen.plugins.events import PublicEvents
 from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
-from lightning_dpgen.privacy.folders import FILE, restrict
 
 # Those that write to a disk of the curator's own.
 _FILES = (CSVLogger, TensorBoardLogger)

@@ -24,15 +24,15 @@ from lightning_dpgen.plugins.automatic_module import StepOptions
 from lightning_dpgen.plugins.learning_rates import parts_of
 from lightning_dpgen.plugins.training_ledger import digest_of, open_account
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant_names import PLD
-from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.declared import warn_of_declared
+from lightning_dpgen.privacy.accounting.accountant_names import PLD
 from lightning_dpgen.privacy.errors import PlanMismatch
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.sampler_choice import make_sampler
-from lightning_dpgen.privacy.samplers import POISSON
-from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.declared import warn_of_declared
+from lightning_dpgen.privacy.sampling.sampler_choice import make_sampler
+from lightning_dpgen.privacy.sampling.samplers import POISSON
+from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.release.weights import check_public, release_weights
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite

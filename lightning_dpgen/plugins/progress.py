@@ -8,8 +8,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from lightning_dpgen.common import pace
 from lightning_dpgen.plugins.accountant import MomentsAccountant
-from lightning_dpgen.privacy import pace
 
 
 class PrivateProgress(pl.callbacks.ProgressBar):

@@ -10,11 +10,11 @@ from typing import Any
 
 import dp_accounting
 
-from lightning_dpgen.privacy.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.events import decode, encode
-from lightning_dpgen.privacy.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
-from lightning_dpgen.privacy.samplers import FULL_PASS, Sampler, as_sampler, sampler_from_json
-from lightning_dpgen.privacy.strict_json import check_shape, shape
+from lightning_dpgen.common.strict_json import check_shape, shape
+from lightning_dpgen.privacy.accounting.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.events import decode, encode
+from lightning_dpgen.privacy.accounting.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
+from lightning_dpgen.privacy.sampling.samplers import FULL_PASS, Sampler, as_sampler, sampler_from_json
 
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical noise.
 GAUSSIAN, LAPLACE, PURE = "gaussian", "laplace", "pure"

@@ -14,24 +14,24 @@ from typing import Any, NoReturn, TypeVar
 import dp_accounting
 import numpy as np
 
+from lightning_dpgen.common.launched import launched_as
 from lightning_dpgen.privacy import settlement
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import Spent
-from lightning_dpgen.privacy.correlated_state import CorrelatedState
+from lightning_dpgen.privacy.accounting.accountant import Spent
 from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, OtherNoise, PlanMismatch
-from lightning_dpgen.privacy.launched import launched_as
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.progress import Progress
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.privacy.sampling.correlated_state import CorrelatedState
 from lightning_dpgen.privacy.software import versions
-from lightning_dpgen.privacy.study import Study
-from lightning_dpgen.privacy.study_entry import StudyEntry, check_stream
-from lightning_dpgen.privacy.study_total import Total
+from lightning_dpgen.privacy.studies.study import Study
+from lightning_dpgen.privacy.studies.study_entry import StudyEntry, check_stream
+from lightning_dpgen.privacy.studies.study_total import Total
 
 T = TypeVar("T")
 # Lines written ahead: so few that a crash costs at most a hundredth of a stage, so many that fsync is no burden.

@@ -18,9 +18,9 @@ from typing import Any
 
 import filelock
 
+from lightning_dpgen.common.folders import FILE, owner_only, sync_folder
+from lightning_dpgen.common.strict_json import parse_json
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.folders import FILE, owner_only, sync_folder
-from lightning_dpgen.privacy.strict_json import parse_json
 
 # Ends a line that a crash cut short. It was never fsynced, so no noise was drawn on it.
 TORN = b"#torn\n"

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from lightning_dpgen.common.folders import owner_only, sync_folder
 from lightning_dpgen.privacy.errors import DamagedState
-from lightning_dpgen.privacy.folders import owner_only, sync_folder
 
 # Bytes beyond those of a state that is like the one to come: how long its names and numbers are in a file differs a little.
 _SPARE = 4096

@@ -7,9 +7,9 @@ import re
 import secrets
 from pathlib import Path
 
+from lightning_dpgen.common.folders import read_plain
 from lightning_dpgen.privacy import chain, durable
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.folders import read_plain
 
 KEY = "fingerprint.key"
 _KEY_BYTES = 16

@@ -16,13 +16,13 @@ from typing import Any
 
 import filelock
 
+from lightning_dpgen.common.strict_json import check_shape, parse_json, shape
 from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.strategy import Strategy
-from lightning_dpgen.privacy.strict_json import check_shape, parse_json, shape
+from lightning_dpgen.privacy.sampling.strategy import Strategy
 
 FORMAT_VERSION = 6
 # The name of the file in the private folder of a run.

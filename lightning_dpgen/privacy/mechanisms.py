@@ -15,6 +15,8 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
+from lightning_dpgen.privacy.accounting.private_selection import draw_trial_count
 from lightning_dpgen.privacy.drawn_noise import (
     CORRELATED,
     NOISY_MAX,
@@ -26,14 +28,12 @@ from lightning_dpgen.privacy.drawn_noise import (
     Mechanism,
 )
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.exact_unit import write_unit
-from lightning_dpgen.privacy.noise_grid import needs_float64, round_to_grid_
+from lightning_dpgen.privacy.noise.exact_unit import write_unit
+from lightning_dpgen.privacy.noise.noise_grid import needs_float64, round_to_grid_
+from lightning_dpgen.privacy.noise.rounded_normal import SMALLEST_SIGMA
+from lightning_dpgen.privacy.noise.rounded_vectors import SMALLEST_SCALE
+from lightning_dpgen.privacy.noise.whole_sums import check_multiples, check_steps, check_unit
 from lightning_dpgen.privacy.open_access import OpenAccess
-from lightning_dpgen.privacy.pld import REPLACE_ONE
-from lightning_dpgen.privacy.private_selection import draw_trial_count
-from lightning_dpgen.privacy.rounded_normal import SMALLEST_SIGMA
-from lightning_dpgen.privacy.rounded_vectors import SMALLEST_SCALE
-from lightning_dpgen.privacy.whole_sums import check_multiples, check_steps, check_unit
 
 
 def gaussian(

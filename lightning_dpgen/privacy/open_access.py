@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
-from lightning_dpgen.privacy.correlated_noise import CorrelatedNoise
+from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.plain_text import listed
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedNoise
 
 
 class OpenAccess:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import Spent
+from lightning_dpgen.privacy.accounting.accountant import Spent
+from lightning_dpgen.privacy.accounting.events import composed, encode, stage_events
 from lightning_dpgen.privacy.errors import PlanMismatch
-from lightning_dpgen.privacy.events import composed, encode, stage_events
 from lightning_dpgen.privacy.plan import Plan
 
 

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.projection.choice import TRIED, options
 from lightning_dpgen.projection.matrices import distortion, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood

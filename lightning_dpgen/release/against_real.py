@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from lightning_dpgen.common.folders import make_private, owner_only, read_plain, sync_folder
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.layout import Encoded
@@ -31,13 +32,12 @@ from lightning_dpgen.metrics.evaluation import Evaluation, evaluate_encoded, eva
 from lightning_dpgen.metrics.measure import UNSEEN
 from lightning_dpgen.metrics.sides import ROWS, Answers
 from lightning_dpgen.models.labelled import LabelledNetwork
-from lightning_dpgen.privacy.folders import make_private, owner_only, read_plain, sync_folder
 from lightning_dpgen.privacy.ledger import FILE_NAME
+from lightning_dpgen.release.drawing.predictions import label_shares
+from lightning_dpgen.release.drawing.sampler import Release, load_release
 from lightning_dpgen.release.folder import WARNINGS
-from lightning_dpgen.release.predictions import label_shares
-from lightning_dpgen.release.private_report import write_private_report
+from lightning_dpgen.release.pages.private_report import write_private_report
 from lightning_dpgen.release.projected import ProjectedRows
-from lightning_dpgen.release.sampler import Release, load_release
 from lightning_dpgen.sampling.errors import BadRecords
 
 # Records of a table that are looked at where no other number is said, and the most synthetic ones that are drawn.

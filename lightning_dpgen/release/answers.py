@@ -12,8 +12,8 @@ import pyarrow as pa
 from torch import Tensor
 
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.release.mark import NOT_PRIVATE
-from lightning_dpgen.release.tables import write_table
+from lightning_dpgen.release.publishing.mark import NOT_PRIVATE
+from lightning_dpgen.release.rows.tables import write_table
 
 # Standard deviations on each side of a normal number, between which lie 95 % of them.
 SIDE = 1.959964

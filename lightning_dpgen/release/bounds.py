@@ -9,13 +9,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_dpgen.common.strict_json import MOST_BYTES, MOST_VALUES
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import smallest_integer
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.privacy.plan import MOST_STAGES
-from lightning_dpgen.privacy.strict_json import MOST_BYTES, MOST_VALUES
-from lightning_dpgen.release.opened import MOST_BYTES_IN_ALL
+from lightning_dpgen.release.drawing.opened import MOST_BYTES_IN_ALL
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,15 +8,15 @@ import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
+from lightning_dpgen.common.folders import FOLDER, make_folder, place_of, publish, sync_files
+from lightning_dpgen.common.plain_text import check_plain
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import PlanMismatch
-from lightning_dpgen.privacy.folders import FOLDER, make_folder, place_of, publish, sync_files
-from lightning_dpgen.privacy.plain_text import check_plain
 from lightning_dpgen.release.bounds import MOST_FILES, check_declared, check_written
 from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.release.files import CERTIFICATE
-from lightning_dpgen.release.licenses import check_license
+from lightning_dpgen.release.publishing.licenses import check_license
 from lightning_dpgen.release.unit_check import check_unit
 
 

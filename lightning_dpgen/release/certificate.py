@@ -13,21 +13,22 @@ from typing import Any
 
 import dp_accounting
 
+from lightning_dpgen.common.plain_text import LONGEST_NAME, say_count
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import INTERVALS, spent
-from lightning_dpgen.privacy.accountant_names import PLD
-from lightning_dpgen.privacy.calibration import PLANNER
-from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
-from lightning_dpgen.privacy.epsilon_range import CAUTIOUS_EPSILON
-from lightning_dpgen.privacy.events import composed, encode, stage_events
-from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
-from lightning_dpgen.privacy.noise import SECURE
-from lightning_dpgen.privacy.plain_text import LONGEST_NAME, say_count
-from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
-from lightning_dpgen.privacy.renyi import spent_by_rdp
-from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.privacy.samplers import TruncatedPoisson
+from lightning_dpgen.privacy.accounting.accountant import INTERVALS, spent
+from lightning_dpgen.privacy.accounting.accountant_names import PLD
+from lightning_dpgen.privacy.accounting.cost import MOST_POINTS, affordable
+from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON
+from lightning_dpgen.privacy.accounting.events import composed, encode, stage_events
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
+from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.rounding import round_up
+from lightning_dpgen.privacy.noise.stream import SECURE
+from lightning_dpgen.privacy.planning.calibration import PLANNER
+from lightning_dpgen.privacy.sampling.samplers import TruncatedPoisson
 from lightning_dpgen.privacy.software import versions
+from lightning_dpgen.release.drawing.opened import file_hash
 from lightning_dpgen.release.files import (
     CARD,
     CERTIFICATE,
@@ -35,9 +36,8 @@ from lightning_dpgen.release.files import (
     REPORT,
     SYNTHETIC,
 )
-from lightning_dpgen.release.opened import file_hash
+from lightning_dpgen.release.pages.text import printable
 from lightning_dpgen.release.stated_noises import state_noises
-from lightning_dpgen.release.text import printable
 
 FORMAT_VERSION = 2
 # The name, among what is declared, of the network that a training started from.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.release.opened import read_json_file
+from lightning_dpgen.release.drawing.opened import read_json_file
 
 CERTIFICATE, MODEL, WEIGHTS = "privacy.json", "model.json", "model.safetensors"
 SYNTHETIC, SHEET, PROJECTED = "synthetic.parquet", "samples.png", "projected.parquet"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.release.files import CERTIFICATE, MODEL
 
 RELEASE = "release"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_dpgen.privacy.epsilon_range import caution
-from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.privacy.accounting.epsilon_range import caution
+from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.release.files import SYNTHETIC
 
 

@@ -14,17 +14,17 @@ import pyarrow.parquet
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from lightning_dpgen.privacy.plain_text import say_count
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.projection.matrices import MATRICES, check_matrix, distortion
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
 from lightning_dpgen.projection.steps import matrix_unit
-from lightning_dpgen.release.description import PROJECTION, in_plain_words
+from lightning_dpgen.release.drawing.description import PROJECTION, in_plain_words
+from lightning_dpgen.release.drawing.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.files import MODEL, PROJECTED, WEIGHTS, NotARelease
-from lightning_dpgen.release.mark import marked_schema
-from lightning_dpgen.release.opened import check_ordinary, read_json_file
+from lightning_dpgen.release.publishing.mark import marked_schema
 from lightning_dpgen.release.tensors import check_tensors
 
 # Bytes of numbers for each byte of a file: noise spans 8 steps of its grid, and nearly always thousands.

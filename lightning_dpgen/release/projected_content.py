@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lightning_dpgen.release.charts import scatter
-from lightning_dpgen.release.examples import size_category
 from lightning_dpgen.release.files import MODEL, PROJECTED, WEIGHTS
+from lightning_dpgen.release.pages.charts import scatter
+from lightning_dpgen.release.pages.examples import size_category
+from lightning_dpgen.release.pages.report import write_pages
 from lightning_dpgen.release.projected import ProjectedRows, write_projected
-from lightning_dpgen.release.report import write_pages
 
 
 @dataclass(frozen=True)

@@ -20,25 +20,25 @@ from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.declared import declared_records
+from lightning_dpgen.privacy.planning.declared import declared_records
 from lightning_dpgen.release.answers import Answers
 from lightning_dpgen.release.bounds import bytes_of_record, default_rows
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import INIT
-from lightning_dpgen.release.croissant import write_croissant
-from lightning_dpgen.release.described import described, kept_constraints
-from lightning_dpgen.release.description import MEASURED_KINDS
-from lightning_dpgen.release.distributions import shown
-from lightning_dpgen.release.examples import example_condition, size_category, tasks
+from lightning_dpgen.release.drawing.described import described, kept_constraints
+from lightning_dpgen.release.drawing.description import MEASURED_KINDS
+from lightning_dpgen.release.drawing.sampler import Release, write_model
 from lightning_dpgen.release.files import ANSWERS, FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
-from lightning_dpgen.release.licenses import LICENSE
 from lightning_dpgen.release.limits import sentence
-from lightning_dpgen.release.pictures import MOST_ROWS, write_sheet
-from lightning_dpgen.release.report import write_pages
+from lightning_dpgen.release.pages.croissant import write_croissant
+from lightning_dpgen.release.pages.distributions import shown
+from lightning_dpgen.release.pages.examples import example_condition, size_category, tasks
+from lightning_dpgen.release.pages.report import write_pages
+from lightning_dpgen.release.pages.text import printable
+from lightning_dpgen.release.publishing.licenses import LICENSE
+from lightning_dpgen.release.rows.pictures import MOST_ROWS, write_sheet
+from lightning_dpgen.release.rows.tables import write_table
 from lightning_dpgen.release.run_names import in_words, names_of_a_run
-from lightning_dpgen.release.sampler import Release, write_model
-from lightning_dpgen.release.tables import write_table
-from lightning_dpgen.release.text import printable
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class SyntheticContent:
         if not isinstance(schema, SeriesSchema):
             return None
         # It takes more than half a second to import, which other records do not wait for.
-        from lightning_dpgen.release.curves import write_curves
+        from lightning_dpgen.release.pages.curves import write_curves
 
         return write_curves
 

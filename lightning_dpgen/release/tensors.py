@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_dpgen.privacy.strict_json import parse_json
+from lightning_dpgen.common.strict_json import parse_json
 from lightning_dpgen.release.bounds import MOST_NUMBERS
-from lightning_dpgen.release.opened import open_ordinary
+from lightning_dpgen.release.drawing.opened import open_ordinary
 
 # Bytes of the header for an entry beyond its name, and for other metadata.
 _EACH, _BESIDES = 1024, 1 << 16

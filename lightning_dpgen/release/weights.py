@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.shards import gathered, has_shards, unsharded_class
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.declared import declared_records
+from lightning_dpgen.privacy.planning.declared import declared_records
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.bundle import release_from
-from lightning_dpgen.release.description import PLAIN_WEIGHTS
+from lightning_dpgen.release.drawing.description import PLAIN_WEIGHTS
 from lightning_dpgen.release.files import MODEL, WEIGHTS
-from lightning_dpgen.release.report import write_pages
+from lightning_dpgen.release.pages.report import write_pages
 
 _MOST_NAMED = 5
 

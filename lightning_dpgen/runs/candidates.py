@@ -11,12 +11,12 @@ from typing import Any
 
 from scipy.optimize import brentq
 
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.accounting.private_selection import SHAPES, probability_of_none
+from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
-from lightning_dpgen.privacy.plain_text import say_count
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.private_selection import SHAPES, probability_of_none
-from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.specs.compose import expanded, name_of

@@ -10,7 +10,7 @@ from lightning_dpgen.passes.executor import PassExecutor
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.on_ray import Workers
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts

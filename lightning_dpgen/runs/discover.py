@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from lightning_dpgen.common import pace
 from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
 from lightning_dpgen.data.key_owners import KeyOwners
 from lightning_dpgen.data.person_keys import number_persons
@@ -18,9 +19,9 @@ from lightning_dpgen.data.tables.description import BOUNDS
 from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.data.value_grid import Leaves, values_of
 from lightning_dpgen.data.value_tree import MOST_PIECES, find_values
-from lightning_dpgen.privacy import durable, pace
+from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant_names import PLD
+from lightning_dpgen.privacy.accounting.accountant_names import PLD
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.open_access import OpenAccess

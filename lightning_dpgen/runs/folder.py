@@ -13,15 +13,15 @@ from typing import Any
 
 import filelock
 
+from lightning_dpgen.common.folders import make_folder, make_private, place_of, sync_folder
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.chain import heads_file, hold
 from lightning_dpgen.privacy.errors import LedgerError, OtherNoise
-from lightning_dpgen.privacy.folders import make_folder, make_private, place_of, sync_folder
 from lightning_dpgen.privacy.ledger import FILE_NAME, Ledger
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import RELEASE, WARNINGS
 from lightning_dpgen.runs.run_dir import BLOCKS, JOBS, check_no_sweep, check_run_dir, kind_of_place

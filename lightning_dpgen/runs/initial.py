@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from lightning_dpgen.common.folders import make_private, place_of, restrict, sync_files
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.folders import make_private, place_of, restrict, sync_files
 from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.release.drawing.sampler import write_model
 from lightning_dpgen.release.files import MODEL
-from lightning_dpgen.release.sampler import write_model
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.run_identity import is_about
 from lightning_dpgen.specs.initial import read_initial

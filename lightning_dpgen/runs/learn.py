@@ -6,6 +6,7 @@ import json
 
 import torch
 
+from lightning_dpgen.common import pace
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
@@ -13,10 +14,10 @@ from lightning_dpgen.metrics.classifiers import ROWS
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity, measure_table_fidelity
 from lightning_dpgen.models.mixture import Diverged, Mixture
 from lightning_dpgen.passes.reduce import InBlocks
-from lightning_dpgen.privacy import durable, pace
-from lightning_dpgen.privacy.declared import declared_warning
+from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.planning.declared import declared_warning
 from lightning_dpgen.privacy.room import make_room
-from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.drawing.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import resume
 from lightning_dpgen.runs.context import Context

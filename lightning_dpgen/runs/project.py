@@ -10,11 +10,11 @@ import numpy as np
 import scipy.sparse
 import torch
 
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.epsilon_range import caution
-from lightning_dpgen.privacy.plain_text import say_count
+from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release

@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from lightning_dpgen.common import pace
+from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.reduce import InBlocks
-from lightning_dpgen.privacy import pace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
-from lightning_dpgen.privacy.plain_text import listed, say_count
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.bundle import write_release

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from jsonschema import Validator
 
+from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.common.strict_json import check_shape, shape
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.plain_text import listed
-from lightning_dpgen.privacy.strict_json import check_shape, shape
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from lightning_dpgen.common.folders import make_private
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.metrics.fidelity import merit
 from lightning_dpgen.models.mixture import Mixture
@@ -25,14 +26,13 @@ from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accounting.private_selection import most_trials
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
-from lightning_dpgen.privacy.folders import make_private
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import number_of_trials
-from lightning_dpgen.privacy.private_selection import most_trials
 from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.release.bundle import write_release
-from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.drawing.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs import run_identity

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.grouped import MOST_KINDS
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -11,8 +12,7 @@ from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.data.value_grid import VALUES_OF, without_level
 from lightning_dpgen.data.value_tree import CERTAIN
 from lightning_dpgen.gradients.clipping import Decay
-from lightning_dpgen.privacy.epsilon_range import caution
-from lightning_dpgen.privacy.plain_text import listed
+from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS
 from lightning_dpgen.release.limits import sentence

@@ -20,8 +20,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import lightning_dpgen
+from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.data.files.kinds import is_known
-from lightning_dpgen.privacy.nearest_word import suggest
 from lightning_dpgen.specs.trainer import NEVER
 from lightning_dpgen.specs.typed import as_typed
 from lightning_dpgen.specs.usage_error import UsageError

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.discovery import bounds_of, bounds_threshold, keys_of
 from lightning_dpgen.data.tables.description import BOUNDS, KEYS
 from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import key_threshold
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.specs.data import DataSpec
 
 # A value that so large a share of the records must hold is one of few.

@@ -9,7 +9,7 @@ from lightning_dpgen.measure.tables import what_to_leave_out
 from lightning_dpgen.models.classified import can_label, is_classified
 from lightning_dpgen.models.labelled import feature_count
 from lightning_dpgen.models.scattering import Scattering
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.specs.model import MeasuredSpec
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.usage_error import UsageError

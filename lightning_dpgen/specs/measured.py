@@ -25,7 +25,7 @@ from lightning_dpgen.measure.tables import TableRecipe, pays_by_label, what_to_l
 from lightning_dpgen.models.classified import can_label
 from lightning_dpgen.models.labelled import takes_label
 from lightning_dpgen.models.symmetries import SETS, Symmetries
-from lightning_dpgen.privacy.calibration import StageSpec
+from lightning_dpgen.privacy.planning.calibration import StageSpec
 from lightning_dpgen.specs.defaults import Defaults, labels_of
 from lightning_dpgen.specs.label import check_label
 from lightning_dpgen.specs.model import ClassifierSpec, MeasuredSpec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from lightning_dpgen.common.plain_text import LONGEST_NAME, is_legible
 from lightning_dpgen.data.declarations import shown
-from lightning_dpgen.privacy.plain_text import LONGEST_NAME, is_legible
 from lightning_dpgen.specs.spec import Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 

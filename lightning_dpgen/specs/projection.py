@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lightning_dpgen.release.licenses import License
+from lightning_dpgen.release.publishing.licenses import License
 from lightning_dpgen.specs.data import AnyRows
 from lightning_dpgen.specs.privacy import OffSpec, PurePrivacySpec
 from lightning_dpgen.specs.spec import Place, Spec, setting

@@ -14,7 +14,7 @@ from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release.bounds import check_rows
-from lightning_dpgen.release.licenses import LICENSE
+from lightning_dpgen.release.publishing.licenses import LICENSE
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.usage_error import UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lightning_dpgen.privacy.folders import place_of
+from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.specs.usage_error import UsageError
 
 ENDING = ".npy"

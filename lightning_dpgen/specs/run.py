@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_dpgen.data.declarations import shown
-from lightning_dpgen.release.licenses import License
+from lightning_dpgen.release.publishing.licenses import License
 from lightning_dpgen.release.unit_check import promises_records
 from lightning_dpgen.specs.clipping import AutoRuleSpec, ClippingSpec
 from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.common.nearest_word import suggest_file
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.persons import MORE_ROWS, bounded
 from lightning_dpgen.data.reading import CLAMP, Reading
@@ -19,8 +21,6 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.description import VALUES
 from lightning_dpgen.data.tables.search import Part
-from lightning_dpgen.privacy.nearest_word import suggest_file
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import DataSpec

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.data.baskets.files import check_basket_columns
 from lightning_dpgen.data.baskets.keys import basket_keys
 from lightning_dpgen.data.baskets.reading import OUTSIDE_COUNTED, read_baskets
@@ -44,7 +45,6 @@ from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.data.tables.sources import declared_types
 from lightning_dpgen.passes.table_blocks import TableBlocks
-from lightning_dpgen.privacy.passwords import without_passwords
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import (

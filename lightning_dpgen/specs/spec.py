@@ -8,10 +8,10 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from lightning_dpgen.common.folders import place_of
+from lightning_dpgen.common.nearest_word import nearest, suggest
+from lightning_dpgen.common.plain_text import is_plain, listed
 from lightning_dpgen.data.declarations import about, expected_of, members_of, range_of, shown
-from lightning_dpgen.privacy.folders import place_of
-from lightning_dpgen.privacy.nearest_word import nearest, suggest
-from lightning_dpgen.privacy.plain_text import is_plain, listed
 from lightning_dpgen.specs.typed import typed
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.declarations import shown
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.text import check_there
@@ -15,8 +17,6 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_yaml
 from lightning_dpgen.measure.tables import WORKLOAD_SHARE
-from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.specs.defaults import strength_of
 from lightning_dpgen.specs.typed import typed
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error

@@ -16,10 +16,10 @@ import pyarrow as pa
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.tables import ASKED, TABLES
 from lightning_dpgen.release.answers import COUNT, DECIMALS, ERROR, HIGH, LOW, cells_of, header_of, interval
+from lightning_dpgen.release.drawing.opened import open_ordinary
 from lightning_dpgen.release.files import ANSWERS
-from lightning_dpgen.release.opened import open_ordinary
+from lightning_dpgen.release.rows.tables import csv_text
 from lightning_dpgen.release.stated_noises import sums_of
-from lightning_dpgen.release.tables import csv_text
 from lightning_dpgen.release.verdict import Verdict
 from lightning_dpgen.verification.declared_settings import settings_of
 

@@ -19,11 +19,11 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.search import Part, Search
 from lightning_dpgen.data.value_grid import VALUES_OF
-from lightning_dpgen.privacy.accountant_names import PLD
-from lightning_dpgen.privacy.noise import SECURE
+from lightning_dpgen.privacy.accounting.accountant_names import PLD
+from lightning_dpgen.privacy.noise.stream import SECURE
 from lightning_dpgen.release.certificate import INIT
-from lightning_dpgen.release.description import described_schema
-from lightning_dpgen.release.licenses import LICENSE
+from lightning_dpgen.release.drawing.description import described_schema
+from lightning_dpgen.release.publishing.licenses import LICENSE
 from lightning_dpgen.specs.clipping import make_rule
 from lightning_dpgen.specs.data import MOST_RECORDS, DataSpec, PicturesSpec, PublicPicturesSpec, SeriesSpec
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec

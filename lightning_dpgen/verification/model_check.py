@@ -11,8 +11,8 @@ from torch import Tensor
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.release.drawing.sampler import NETWORKS, load_release
 from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
-from lightning_dpgen.release.sampler import NETWORKS, load_release
 from lightning_dpgen.release.verdict import Verdict
 
 # Shares are written as float32, and those of components are divided once more where they are drawn.

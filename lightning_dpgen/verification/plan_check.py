@@ -18,19 +18,26 @@ from lightning_dpgen.measure.crossings import CHOSEN, EVIDENCE
 from lightning_dpgen.models.crossings import Crossed, read_crossings
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.access import PURE
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.accountant_names import PLD
-from lightning_dpgen.privacy.calibration import PLANNER
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant_names import PLD
+from lightning_dpgen.privacy.accounting.events import composed, decode, encode
+from lightning_dpgen.privacy.accounting.reference import read_reference
+from lightning_dpgen.privacy.accounting.rounding import round_down
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.errors import PrivacyError
-from lightning_dpgen.privacy.events import composed, decode, encode
-from lightning_dpgen.privacy.limits import EpsilonLimit, Limit, ReferenceLimit
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.reference import read_reference
-from lightning_dpgen.privacy.rounding import round_down
-from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.release.description import COPULA, LABELLED, MEASURED, MEASURED_KINDS, PLAIN_WEIGHTS, PROJECTION
-from lightning_dpgen.release.description import CROSSINGS as CROSSED
+from lightning_dpgen.privacy.planning.calibration import PLANNER
+from lightning_dpgen.privacy.planning.limits import EpsilonLimit, Limit, ReferenceLimit
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.release.drawing.description import (
+    COPULA,
+    LABELLED,
+    MEASURED,
+    MEASURED_KINDS,
+    PLAIN_WEIGHTS,
+    PROJECTION,
+)
+from lightning_dpgen.release.drawing.description import CROSSINGS as CROSSED
 from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.run_names import in_words, names_of_a_run
 from lightning_dpgen.release.stated_noises import NOT_DRAWN

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from lightning_dpgen.privacy.drawn_noise import DISCRETE_LAPLACE, ROUNDED_GAUSSIAN, ROUNDED_LAPLACE, ROUNDED_SPHERICAL
-from lightning_dpgen.privacy.exact_unit import write_unit
+from lightning_dpgen.privacy.noise.exact_unit import write_unit
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS, Projection
 from lightning_dpgen.projection.steps import matrix_unit
+from lightning_dpgen.release.drawing.opened import read_json_file
 from lightning_dpgen.release.files import MODEL, NotARelease
-from lightning_dpgen.release.opened import read_json_file
 from lightning_dpgen.release.projected import load_projected
 from lightning_dpgen.release.stated_noises import sums_of
 from lightning_dpgen.release.verdict import TOLERANCE, Verdict

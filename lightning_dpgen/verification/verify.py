@@ -13,17 +13,17 @@ import jsonschema
 import markupsafe
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from lightning_dpgen.common.folders import place_of
+from lightning_dpgen.common.plain_text import is_legible
 from lightning_dpgen.measure.labels import LABELS
-from lightning_dpgen.privacy.folders import place_of
-from lightning_dpgen.privacy.plain_text import is_legible
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.release import certificate as certificates
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
 from lightning_dpgen.release.certificate import ABOUT, FORMAT_VERSION, INIT, SELECTION, digest, statement
-from lightning_dpgen.release.description import LABELLED, PLAIN_WEIGHTS, PROJECTION
+from lightning_dpgen.release.drawing.description import LABELLED, PLAIN_WEIGHTS, PROJECTION
+from lightning_dpgen.release.drawing.opened import file_hash, open_ordinary, read_json_file
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, read_certificate
-from lightning_dpgen.release.opened import file_hash, open_ordinary, read_json_file
-from lightning_dpgen.release.signature import fingerprint, is_signed_by, read_public, read_signature
+from lightning_dpgen.release.publishing.signature import fingerprint, is_signed_by, read_public, read_signature
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
 from lightning_dpgen.release.unit_check import check_unit
 from lightning_dpgen.release.verdict import Verdict

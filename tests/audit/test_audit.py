@@ -15,7 +15,7 @@ from lightning_dpgen.gradients import privatize
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.drawn_noise import MECHANISMS
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.specs.settings import read_settings
 
 SOUND = ["audit.confidence=0.9999", "audit.draws=300", "audit.canaries=200"]

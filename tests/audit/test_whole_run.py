@@ -21,9 +21,9 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.runs.attacked import MeasuredRun
 from lightning_dpgen.specs import measured
 from lightning_dpgen.specs.run import read_audit

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.models import marginals
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.release import private_plots
+from lightning_dpgen.release.pages import private_plots
 from lightning_dpgen.runs import measure as measured_run
 
 QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]

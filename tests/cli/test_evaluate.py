@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from lightning_dpgen import BadRecords, evaluate, fit
+from lightning_dpgen.common import pace
 from lightning_dpgen.data.errors import MissingData
-from lightning_dpgen.privacy import pace
 
 from .test_fit import OFF, QUICK, SCHEMA, frame_of
 

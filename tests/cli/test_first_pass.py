@@ -14,14 +14,14 @@ from marks import only
 
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.data.discovery import bounds_of, keys_of
-from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.events import decode, encode
+from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
-from lightning_dpgen.privacy.events import decode, encode
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian, select_keys
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.rounding import round_up
 from lightning_dpgen.runs import discover as first_pass
 from lightning_dpgen.runs import run as train
 from lightning_dpgen.runs.interrupts import Interrupts

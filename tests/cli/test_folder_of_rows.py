@@ -18,10 +18,11 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
-from lightning_dpgen.release import blocks, folder_of_rows
-from lightning_dpgen.release.draw_spec import DrawSpec
-from lightning_dpgen.release.folder_of_rows import OtherContent, RowsFolder
-from lightning_dpgen.release.sampler import load_release, write_model
+from lightning_dpgen.release.drawing import blocks
+from lightning_dpgen.release.drawing.draw_spec import DrawSpec
+from lightning_dpgen.release.drawing.sampler import load_release, write_model
+from lightning_dpgen.release.rows import folder_of_rows
+from lightning_dpgen.release.rows.folder_of_rows import OtherContent, RowsFolder
 
 TABLE = parse_schema("""
 constraints: [a <= b]

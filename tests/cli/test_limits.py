@@ -9,10 +9,10 @@ import pytest
 from release.released import Page, released
 from release.test_synthetic_pages import PEOPLE
 
-from lightning_dpgen.privacy.declared import declared_warning
-from lightning_dpgen.release.described import Kept
+from lightning_dpgen.privacy.planning.declared import declared_warning
+from lightning_dpgen.release.drawing.described import Kept
 from lightning_dpgen.release.limits import limits_of, sentence
-from lightning_dpgen.release.report import write_pages
+from lightning_dpgen.release.pages.report import write_pages
 from lightning_dpgen.runs.warnings import plan_limits, plan_warnings
 from lightning_dpgen.specs.settings import read_settings
 

@@ -15,7 +15,7 @@ from lightning_dpgen import load_release, verify
 from lightning_dpgen.data.public_sets import public_set
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.release.report import _BOUGHT
+from lightning_dpgen.release.pages.report import _BOUGHT
 from lightning_dpgen.runs import learn as learning
 from lightning_dpgen.runs import measure as measured_run
 from lightning_dpgen.runs import train as trained_run

@@ -13,7 +13,7 @@ from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.unlabelled import unlabelled
 from lightning_dpgen.measure import classifier, sketched_mixture
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.release.report import _BOUGHT
+from lightning_dpgen.release.pages.report import _BOUGHT
 from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from marks import but
 
+from lightning_dpgen.common.folders import make_folder, make_private, owner_only, publish
 from lightning_dpgen.metrics.evaluation import Evaluation
-from lightning_dpgen.privacy.folders import make_folder, make_private, owner_only, publish
 from lightning_dpgen.release.against_real import write_evaluation
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import RunFolder

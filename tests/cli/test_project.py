@@ -12,9 +12,9 @@ import scipy.sparse
 from contracts.sealed import rewrite
 
 from lightning_dpgen.data.rows import blobs
-from lightning_dpgen.privacy.exact_unit import read_unit, write_unit
-from lightning_dpgen.release.opened import file_hash
-from lightning_dpgen.release.sampler import load_release
+from lightning_dpgen.privacy.noise.exact_unit import read_unit, write_unit
+from lightning_dpgen.release.drawing.opened import file_hash
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.stated_noises import sums_of
 from lightning_dpgen.runs import project
 

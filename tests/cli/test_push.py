@@ -12,8 +12,8 @@ from release.test_synthetic_pages import PEOPLE, SCHEMAS
 
 from cli.hub_stand_in import Hub, problems_of_card
 from lightning_dpgen import release_weights, verify
-from lightning_dpgen.release.opened import file_hash
-from lightning_dpgen.release.signature import new_key
+from lightning_dpgen.release.drawing.opened import file_hash
+from lightning_dpgen.release.publishing.signature import new_key
 
 pytest.importorskip("huggingface_hub")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -12,7 +12,7 @@ from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.products import StackedProducts
-from lightning_dpgen.release.sampler import write_model
+from lightning_dpgen.release.drawing.sampler import write_model
 
 SCHEMA = TableSchema((
     column_of("sex", {"type": "category", "values": ["F", "M"]}),

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.accounting.private_selection import SHAPES, draw_trial_count, most_trials
 from lightning_dpgen.privacy.ledger import Ledger
-from lightning_dpgen.privacy.private_selection import SHAPES, draw_trial_count, most_trials
 from lightning_dpgen.runs import select as selection
 from lightning_dpgen.verification.verify import verify
 

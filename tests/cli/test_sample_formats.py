@@ -26,10 +26,10 @@ from lightning_dpgen.data.tables.schema_draft import draft_of_file
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
-from lightning_dpgen.release import blocks, draw_spec
-from lightning_dpgen.release.as_read import AsRead
-from lightning_dpgen.release.sampler import load_release, write_model
-from lightning_dpgen.release.tables import csv_text
+from lightning_dpgen.release.drawing import blocks, draw_spec
+from lightning_dpgen.release.drawing.sampler import load_release, write_model
+from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.tables import csv_text
 
 GERMAN = parse_schema("""
 charset: cp1252

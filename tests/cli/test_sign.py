@@ -6,7 +6,7 @@ import pytest
 from contracts.sealed import rewrite
 
 from lightning_dpgen import verify
-from lightning_dpgen.release.signature import BadKey, new_key
+from lightning_dpgen.release.publishing.signature import BadKey, new_key
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from lightning_dpgen.cli.main import COMMANDS
+from lightning_dpgen.common.nearest_word import nearest, suggest_file
 from lightning_dpgen.data.declarations import words_of
-from lightning_dpgen.privacy.nearest_word import nearest, suggest_file
 from lightning_dpgen.specs.compose import compose_settings, conf_dir
 from lightning_dpgen.specs.run import RunSpec, read_words
 from lightning_dpgen.specs.spec import declared_settings, parse

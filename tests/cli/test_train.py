@@ -13,8 +13,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from lightning_dpgen.data.public_sets import load_public_set
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.files import NotARelease
-from lightning_dpgen.release.sampler import load_release
 
 from .conftest import QUICK
 

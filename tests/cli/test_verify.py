@@ -9,14 +9,14 @@ import shutil
 import pytest
 from contracts.sealed import rewrite
 
-from lightning_dpgen.privacy import pace
-from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
-from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.privacy.pld import Unaccountable
-from lightning_dpgen.privacy.rounding import round_up
+from lightning_dpgen.common import pace
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.pld import Unaccountable
+from lightning_dpgen.privacy.accounting.rounding import round_up
+from lightning_dpgen.privacy.noise.stream import SECURE, STANDARD
 from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL
 from lightning_dpgen.release.certificate import digest
-from lightning_dpgen.release.opened import file_hash
+from lightning_dpgen.release.drawing.opened import file_hash
 from lightning_dpgen.verification.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore")

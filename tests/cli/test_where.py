@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from scipy.sparse import issparse
 from scipy.stats import chisquare
 
+from lightning_dpgen.common import pace
+from lightning_dpgen.common.number_arguments import show
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.conditions import Said
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -20,13 +22,11 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.privacy import pace
-from lightning_dpgen.privacy.number_arguments import show
-from lightning_dpgen.release import blocks, rejection
-from lightning_dpgen.release.blocks import block_rows, block_streams
-from lightning_dpgen.release.description import conditions_on
-from lightning_dpgen.release.rejection import TooRare, check_rate
-from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.drawing import blocks, rejection
+from lightning_dpgen.release.drawing.blocks import block_rows, block_streams
+from lightning_dpgen.release.drawing.description import conditions_on
+from lightning_dpgen.release.drawing.rejection import TooRare, check_rate
+from lightning_dpgen.release.drawing.sampler import Release
 
 TABLE = TableSchema((
     column_of("sex", {"type": "category", "values": ["F", "M"]}),

@@ -10,7 +10,7 @@ from lightning_dpgen.clustering.features import BLOCK, FEATURE_NORM, FourierFeat
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.sampling.as_store import store_of
 

@@ -9,12 +9,12 @@ import torch
 
 from lightning_dpgen.clustering.block_sums import lloyd
 from lightning_dpgen.clustering.features import FourierFeatures, IdentityFeatures, KeptFeatures
-from lightning_dpgen.clustering.fixed_point import Grid, Nearest, lengths, unit_of, whole_product, whole_rows
 from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.sampling.as_store import store_of
+from lightning_dpgen.sampling.fixed_point import Grid, Nearest, lengths, unit_of, whole_product, whole_rows
 from lightning_dpgen.sampling.stores import Steps
 
 

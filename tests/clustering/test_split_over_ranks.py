@@ -32,7 +32,7 @@ from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import RankLost
 from lightning_dpgen.privacy.ledger import Ledger
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.errors import BadRecords

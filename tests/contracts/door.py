@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lightning_dpgen.measure.crossings import CROSSINGS, EVIDENCE
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 
 

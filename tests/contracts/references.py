@@ -13,14 +13,14 @@ import torch
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import make_first_plan, make_rest
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.errors import BudgetTooSmall
-from lightning_dpgen.privacy.pld import REPLACE_ONE
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.privacy.study import Study
-from lightning_dpgen.privacy.study_entry import study_entry
+from lightning_dpgen.privacy.planning.calibration import make_first_plan, make_rest
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Poisson
+from lightning_dpgen.privacy.studies.study import Study
+from lightning_dpgen.privacy.studies.study_entry import study_entry
 from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.verification.verify import verify
 

@@ -33,10 +33,10 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import NoiseMissing
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.sampling.lots import PoissonLots
 
 N, WORDS, STEPS, DRAWS, MULTIPLIER = 24, 11, 3, 150, 0.7

@@ -106,14 +106,16 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy import chain, coins, drawn_noise, mechanisms, settlement, study_entry, study_total
+from lightning_dpgen.privacy import chain, drawn_noise, mechanisms, settlement
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.correlated_state import CorrelatedState
 from lightning_dpgen.privacy.lot_id import IssuedLots
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise import coins
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
-from lightning_dpgen.privacy.samplers import Cyclic, Poisson
+from lightning_dpgen.privacy.sampling.correlated_state import CorrelatedState
+from lightning_dpgen.privacy.sampling.samplers import Cyclic, Poisson
+from lightning_dpgen.privacy.studies import study_entry, study_total
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.noises import Noise
 from lightning_dpgen.projection.steps import Steps

@@ -20,7 +20,7 @@ from lightning_dpgen.models.divergences import GRADIENTS_OF_GROUPS, OF_GROUPS, C
 from lightning_dpgen.models.kernels import KERNELS, LEAST_WIDTH, make_kernel
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy import mechanisms
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
 SCHEMA = ImageSchema(2, 2, levels=255)

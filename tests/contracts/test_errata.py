@@ -20,9 +20,9 @@ from papers_accounting import PINWHEEL, RATE, SHAPE, STEPS, joined, steps
 from scipy.stats import norm
 
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
-from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
 
 DELTA = 1e-5
 

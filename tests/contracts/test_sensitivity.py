@@ -39,7 +39,7 @@ from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.passes.stretches import Stretch
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import Lot, PoissonLots

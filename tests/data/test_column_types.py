@@ -16,8 +16,8 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
 from lightning_dpgen.data.tables.sources import declared_types
-from lightning_dpgen.release.as_read import AsRead
-from lightning_dpgen.release.tables import write_table
+from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.tables import write_table
 
 INTEGER = {"type": "integer", "low": 0, "high": 99}
 NUMBER = {"type": "number", "low": -3.7, "high": 99.9}

@@ -12,7 +12,7 @@ from lightning_dpgen.data.tables.narrowing import Impossible, narrowed
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_advice import warnings_of
 from lightning_dpgen.data.tables.value_set import all_values
-from lightning_dpgen.release.description import conditions_on
+from lightning_dpgen.release.drawing.description import conditions_on
 
 FIELDS = {
     "a": {"type": "integer", "low": 0, "high": 4},

@@ -24,8 +24,8 @@ from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
 from lightning_dpgen.data.tables.sources import table_source
 from lightning_dpgen.data.tables.value_set import value_of
 from lightning_dpgen.data.tables.written_form import DECIMALS, THOUSANDS, NumberForm, negatives_of, problem_of_unit
-from lightning_dpgen.release.as_read import AsRead
-from lightning_dpgen.release.tables import csv_text
+from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.tables import csv_text
 from lightning_dpgen.sampling.errors import BadRecords
 
 GERMAN = """Größe;Gewicht;geboren;gesehen;raucht;Stadt

@@ -16,7 +16,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.clipping import PerComponent
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import spent
 from lightning_dpgen.sampling.lots import PoissonLots
 
 JOINT, MERGED, TURNS = dpgm_algorithm1.WAYS.values()

@@ -13,7 +13,7 @@ from papers import dpgm, jl_laplace, privae
 from papers.moments import epsilon_from_moments, gaussian_moment, sampled_moment
 from scipy.special import gammaln, logsumexp
 
-from lightning_dpgen.privacy.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
 
 EXPERIMENTS = Path(papers_accounting.__file__).parent
 

@@ -22,7 +22,7 @@ from lightning_dpgen import (
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy import mechanisms
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.specs.settings import read_settings
 
 SCHEMA, N, STEPS, BOUND = ImageSchema(2, 2, levels=255), 60, 3, 0.5

@@ -14,8 +14,8 @@ from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.mechanisms import report_noisy_max
+from lightning_dpgen.privacy.planning.calibration import make_plan
 
 COLUMNS, TOGETHER = 16, [(0, 1), (2, 3), (4, 5), (6, 7)]
 pytestmark = pytest.mark.usefixtures("short_fits")

@@ -35,19 +35,19 @@ from lightning_dpgen.models.series_gaussians import SeriesGaussians
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian, rounded_gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Poisson
+from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.drawing.sampler import write_model
 from lightning_dpgen.release.projected import ProjectedRows, write_projected
-from lightning_dpgen.release.sampler import write_model
 from lightning_dpgen.release.weights import WeightsContent
 
 from .targets import TABLE

@@ -39,11 +39,11 @@ from lightning_dpgen.data.tables.schema_file import parse_schema, read_schema, s
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import PrivacyError
 from lightning_dpgen.privacy.ledger import Ledger
-from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.projection.project import check_rows
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows
-from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.run import read_projection
 from lightning_dpgen.specs.settings import read_settings

@@ -175,7 +175,7 @@ def test_it_says_once_that_a_torch_was_not_searched_and_how_slow_a_function_is(u
 def test_a_network_learns_the_same_without_the_list(unsearched):
     """Parameters have rules of their own, which need no rule of vmap."""
     from lightning_dpgen.gradients.engines import term_gradients
-    from lightning_dpgen.privacy.noise import PrivateStream
+    from lightning_dpgen.privacy.noise.stream import PrivateStream
     from lightning_dpgen.sampling.lots import Lot
 
     torch.manual_seed(0)

@@ -14,7 +14,7 @@ from lightning_dpgen.gradients.factors import CentredRankOne, MaskedRankOne, Out
 from lightning_dpgen.gradients.privatize import GradientBuffer, clipped_weights
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerRecord
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
 LOTS = {"even": (0, 2, 4, 6), "hollow": (0, 5, 5, 6), "lonely": (0, 0, 1, 1), "as many as positions": (0, 1, 2, 3)}

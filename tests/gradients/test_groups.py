@@ -17,7 +17,7 @@ from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.divergences import GRADIENTS_OF_GROUPS, OF_GROUPS, GroupCodes
 from lightning_dpgen.models.kernels import KERNELS, make_kernel
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
 PLAIN = ("one linear", "positions", "wide layer, few positions", "convolution", "embedding", "a scale and a shift")

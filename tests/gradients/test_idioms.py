@@ -14,7 +14,7 @@ from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerRecord
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
 

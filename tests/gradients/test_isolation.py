@@ -17,7 +17,7 @@ from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.hidden import Kept
 from lightning_dpgen.gradients.isolation import Isolation
 from lightning_dpgen.gradients.terms import PerRecord
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
 ACCEPTED = [name for name, kind in STRANGERS.items() if kind.refused is None]

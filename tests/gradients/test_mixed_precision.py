@@ -8,7 +8,7 @@ from torch import nn
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.isolation import Isolation
 from lightning_dpgen.gradients.terms import PerRecord
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
 X = torch.rand(5, 2, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -13,7 +13,7 @@ from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
 CONSTANT = torch.arange(1.0, 5.0)[None, :, None]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
@@ -21,8 +22,7 @@ from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
 from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.precision import full_precision
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot, LotId
 
 RECORDS = torch.arange(60.0).view(20, 3).remainder(7.0)

@@ -18,7 +18,7 @@ from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.shards import is_sharded
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.plugins.training_ledger import digest_of
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.lots import Lot
 

@@ -11,8 +11,8 @@ from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.measure.pair_tables import NoisyTables
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.planning.calibration import make_plan
 
 SIZES = {0: 3, 1: 4, 2: 2, 3: 5}
 SINGLE, PAIR, DRAWS = 3.0, 5.0, 1000

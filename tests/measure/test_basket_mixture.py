@@ -15,10 +15,10 @@ from lightning_dpgen.measure.basket_sizes import halves, strata
 from lightning_dpgen.measure.baskets import PairsBySize
 from lightning_dpgen.models.successive import successive_sample
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.release.blocks import block_streams
-from lightning_dpgen.release.sampler import load_release, write_model
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.release.drawing.blocks import block_streams
+from lightning_dpgen.release.drawing.sampler import load_release, write_model
 
 
 @pytest.fixture(autouse=True)

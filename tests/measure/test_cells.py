@@ -16,7 +16,7 @@ from lightning_dpgen.measure.gaussians import label_components
 from lightning_dpgen.measure.shrinkage import likely_counts, likely_differences
 from lightning_dpgen.models.symmetries import Symmetries
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.planning.calibration import make_plan
 
 PICTURES = ImageSchema(6, 6, levels=255, classes=3)
 SERIES = SeriesSchema(length=16, low=0.0, high=1.0)

@@ -24,7 +24,7 @@ from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.measure.tables import TABLES, TableRecipe
 from lightning_dpgen.models.crossings import Crossing
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.planning.calibration import make_plan
 
 N = 3000
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from lightning_dpgen.common import pace
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.measure import forest_edges, forest_fit
 from lightning_dpgen.measure.forest_errors import MixtureErrors
 from lightning_dpgen.measure.pair_tables import NoisyTables
-from lightning_dpgen.privacy import pace
 
 TOTAL = 10_000.0
 

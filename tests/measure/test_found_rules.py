@@ -10,7 +10,7 @@ from lightning_dpgen.measure.found_rules import FoundRule, find_rules, with_rule
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.drawing.sampler import Release
 
 SCHEMA = parse_schema("""label: y
 columns:

@@ -21,11 +21,11 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
-from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
-from lightning_dpgen.release.blocks import block_streams
-from lightning_dpgen.release.sampler import load_release, write_model
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.release.drawing.blocks import block_streams
+from lightning_dpgen.release.drawing.sampler import load_release, write_model
 from lightning_dpgen.sampling.errors import BadRecords
 
 SERIES = SeriesSchema(6, low=0.0, high=1.0, classes=("a", "b"))

@@ -20,10 +20,10 @@ from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.crossings import Crossed
 from lightning_dpgen.models.labelled import LEAST, added_up, feature_count
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.release.blocks import block_streams
-from lightning_dpgen.release.sampler import load_release, write_model
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.release.drawing.blocks import block_streams
+from lightning_dpgen.release.drawing.sampler import load_release, write_model
 
 LAYOUT = Layout(0, groups=(3, 2, 3, 4), label=2)
 SCALED = Layout(2, groups=(3, 2), label=0)

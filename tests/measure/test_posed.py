@@ -18,8 +18,8 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.poses import find_poses
 from lightning_dpgen.models.symmetries import Symmetries
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.planning.calibration import make_plan
 
 SCHEMA = ImageSchema(15, 12, levels=255, classes=2)
 

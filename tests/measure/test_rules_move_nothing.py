@@ -15,7 +15,7 @@ from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.drawing.sampler import Release
 
 N, NOISE = 10_000, 5.0
 QUICK = [

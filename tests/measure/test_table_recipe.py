@@ -14,11 +14,11 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure import forest_edges, forest_fit
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.release.blocks import block_streams
-from lightning_dpgen.release.rejection import draw_all
-from lightning_dpgen.release.sampler import load_release, write_model
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.release.drawing.blocks import block_streams
+from lightning_dpgen.release.drawing.rejection import draw_all
+from lightning_dpgen.release.drawing.sampler import load_release, write_model
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 3}
 

@@ -11,7 +11,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.models.generators import StackedGenerator, _log_uniform
 from lightning_dpgen.models.recurrent import SeriesDecoder
-from lightning_dpgen.release.sampler import rebuilt
+from lightning_dpgen.release.drawing.sampler import rebuilt
 
 PICTURES = ImageSchema(2, 2, levels=1, classes=3)
 SERIES = SeriesSchema(length=4, low=0.0, high=1.0, channels=("a", "b"), classes=("x", "y"))

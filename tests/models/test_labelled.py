@@ -18,9 +18,9 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.release.blocks import block_streams
+from lightning_dpgen.release.drawing.blocks import block_streams
+from lightning_dpgen.release.drawing.sampler import load_release, rebuilt, write_model
 from lightning_dpgen.release.files import MODEL, NotARelease
-from lightning_dpgen.release.sampler import load_release, rebuilt, write_model
 
 TABLE = TableSchema(
     (

@@ -15,9 +15,9 @@ from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.poses import upright
 from lightning_dpgen.models.symmetries import SETS, Symmetries
-from lightning_dpgen.release.blocks import block_streams
+from lightning_dpgen.release.drawing.blocks import block_streams
+from lightning_dpgen.release.drawing.sampler import load_release, write_model
 from lightning_dpgen.release.files import NotARelease
-from lightning_dpgen.release.sampler import load_release, write_model
 
 SIDE = 21
 

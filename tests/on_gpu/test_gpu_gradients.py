@@ -7,6 +7,7 @@ from gradients.families import BY_FUNC, RULED
 from on_gpu.gpu_mark import cases_on_gpu, needs_gpu
 from torch import nn
 
+from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.clipping import Fixed, clip_weights
 from lightning_dpgen.gradients.constant_draws import ConstantDraws
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
@@ -14,8 +15,7 @@ from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.precision import full_precision
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
 pytestmark = [needs_gpu, pytest.mark.filterwarnings("ignore")]

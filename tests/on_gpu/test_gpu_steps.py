@@ -20,13 +20,13 @@ from lightning_dpgen import AccountEngine, DPNorm, Fixed, PoissonLots, PrivateOp
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerRecord
-from lightning_dpgen.privacy import noise
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise import stream as noise
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.sampling.stores import DenseStore, ScaledStore
 
 pytestmark = [needs_gpu, pytest.mark.filterwarnings("ignore")]

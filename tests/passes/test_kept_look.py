@@ -10,7 +10,7 @@ from lightning_dpgen.passes import kept_look, sealed
 from lightning_dpgen.passes.executor import InProcess
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.runs import discover
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.run import read_words

@@ -25,9 +25,9 @@ from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.events import PublicEvents
 from lightning_dpgen.plugins.learning_rates import LearningRates
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.weights import release_weights
 from lightning_dpgen.sampling.lots import LotBlocks, PoissonLots, poisson_loader
 from lightning_dpgen.verification.verify import verify

@@ -17,7 +17,7 @@ from lightning_dpgen import (
     training_stage,
 )
 from lightning_dpgen.data.pictures.schema import ImageSchema
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

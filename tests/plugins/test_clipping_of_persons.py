@@ -28,9 +28,9 @@ from lightning_dpgen import (
 from lightning_dpgen.clipping import PerPerson
 from lightning_dpgen.gradients.factors import Dense, RankOne
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.release.files import CERTIFICATE
 
 pytestmark = pytest.mark.filterwarnings("ignore")

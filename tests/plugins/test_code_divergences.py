@@ -18,7 +18,7 @@ from lightning_dpgen import (
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.models.divergences import GroupCodes
 from lightning_dpgen.plugins.vae import Divergence
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

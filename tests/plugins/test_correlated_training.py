@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from lightning_dpgen import AccountEngine, DPNorm, Fixed, PrivateOptimizer, PrivateTraining, verify
-from lightning_dpgen.privacy.correlated_noise import CorrelatedNoise
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedNoise
 from lightning_dpgen.sampling.errors import BadRecords
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -21,7 +21,7 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.plugins.accountant import LEDGER
 from lightning_dpgen.plugins.checkpoints import Checkpoints
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -25,8 +25,8 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.release.sampler import Release, weights_digest
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.release.drawing.sampler import Release, weights_digest
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

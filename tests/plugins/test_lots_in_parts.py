@@ -30,7 +30,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients import lot_memory
 from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.plugins.vae import Divergence
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 pytestmark = pytest.mark.filterwarnings("ignore")

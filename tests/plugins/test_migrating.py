@@ -42,7 +42,7 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

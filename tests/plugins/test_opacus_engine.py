@@ -19,9 +19,9 @@ from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 # Opacus hooks modules that PyTorch warns about (full backward hooks on a layer whose inputs are records).
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -34,9 +34,9 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins import PrivateProgress
-from lightning_dpgen.privacy.declared import declared_records
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.planning.declared import declared_records
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -42,10 +42,10 @@ from lightning_dpgen import (
     training_stage,
     verify,
 )
-from lightning_dpgen.privacy.declared import declared_warning
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.planning.declared import declared_warning
+from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.sampling.lots import LotBlocks
 

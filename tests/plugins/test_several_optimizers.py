@@ -23,7 +23,7 @@ from lightning_dpgen import (
     training_stage,
     verify,
 )
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -16,7 +16,7 @@ from lightning_dpgen.gradients import lot_memory, micro_batches
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.plugins import automatic_module
 from lightning_dpgen.privacy.errors import PlanMismatch
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -29,7 +29,7 @@ from lightning_dpgen import (
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.sampling.errors import BadRecords
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon, gaussian_mu
+from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.rounding import round_down, round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
-from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
-from lightning_dpgen.privacy.renyi import spent_by_rdp
-from lightning_dpgen.privacy.rounding import round_down, round_up
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 DELTA = 1e-5
 

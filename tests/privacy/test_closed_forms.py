@@ -11,12 +11,12 @@ from opacus.accountants import RDPAccountant
 from scipy.special import ndtr
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
+from lightning_dpgen.privacy.accounting.renyi import moments_of, sampled_moments, spent_by_rdp
 from lightning_dpgen.privacy.plan import Curve, Plan, Stage
-from lightning_dpgen.privacy.renyi import moments_of, sampled_moments, spent_by_rdp
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 
 
 def _delta_of_gaussian(mu, epsilon):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contracts.laws import lots as laws
 
-from lightning_dpgen.privacy import coins
+from lightning_dpgen.privacy.noise import coins
 
 
 def test_every_pair_of_bytes_once_gives_exactly_the_probability():

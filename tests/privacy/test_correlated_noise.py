@@ -9,18 +9,18 @@ import pytest
 import torch
 from scipy import stats
 
-from lightning_dpgen.privacy import correlated_noise
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.correlated_noise import CorrelatedNoise
 from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.noise_grid import grid_step
+from lightning_dpgen.privacy.noise.noise_grid import grid_step
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.samplers import Cyclic
-from lightning_dpgen.privacy.strategy import Strategy
+from lightning_dpgen.privacy.sampling import correlated_noise
+from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedNoise
+from lightning_dpgen.privacy.sampling.samplers import Cyclic
+from lightning_dpgen.privacy.sampling.strategy import Strategy
 
 # The chance that a test below fails although all is right; each has a twin of the wrong law that must fail.
 ALARM = 1e-6

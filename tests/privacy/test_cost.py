@@ -4,11 +4,11 @@ import dp_accounting
 import pytest
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import INTERVALS, spent
-from lightning_dpgen.privacy.cost import MOST_POINTS, affordable
+from lightning_dpgen.privacy.accounting.accountant import INTERVALS, spent
+from lightning_dpgen.privacy.accounting.cost import MOST_POINTS, affordable
+from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
 from lightning_dpgen.privacy.plan import MOST_STAGES, Plan, Stage
-from lightning_dpgen.privacy.renyi import spent_by_rdp
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 
 def _sampled(multiplier, rate, count=10):

@@ -9,11 +9,11 @@ import torch
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_first_plan, make_plan, make_rest
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.calibration import make_first_plan, make_plan, make_rest
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 
 BUDGET = {"epsilon": 2.0, "delta": 1e-5}
 COUNT = StageSpec("count", {"n": 1.0}, 1, max_noise=1e3, share=0.05, noise=24.0)

@@ -16,19 +16,19 @@ from scipy import integrate, stats
 
 from lightning_dpgen.privacy.access import PURE, Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.event_parts import gaussian_history
+from lightning_dpgen.privacy.accounting.events import UnknownEvent, decode, encode
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
+from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable, loss_distribution
+from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
 from lightning_dpgen.privacy.errors import BudgetTooSmall
-from lightning_dpgen.privacy.event_parts import gaussian_history
-from lightning_dpgen.privacy.events import UnknownEvent, decode, encode
-from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable, loss_distribution
-from lightning_dpgen.privacy.renyi import spent_by_rdp
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 DELTA = 1e-5
 DISCOVERY = StageSpec("discovery", {"n": 0.2, "keys": 0.8}, 1, max_noise=1e4, share=0.05, deltas={"keys": 2e-6})

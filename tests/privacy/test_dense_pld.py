@@ -8,8 +8,8 @@ from dp_accounting.pld import common, pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
-from lightning_dpgen.privacy.accountant import _ROUNDING
-from lightning_dpgen.privacy.pld import (
+from lightning_dpgen.privacy.accounting.accountant import _ROUNDING
+from lightning_dpgen.privacy.accounting.pld import (
     DenseLoss,
     GaussianLosses,
     addition_profile,

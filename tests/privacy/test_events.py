@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.events import UnknownEvent, decode, encode, stage_events
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.accounting.events import UnknownEvent, decode, encode, stage_events
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 GAUSSIANS = st.builds(dp_accounting.GaussianDpEvent, st.floats(0.01, 1e4))
 TREES = st.recursive(

@@ -9,13 +9,13 @@ import torch
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.accounting.reference import Reference
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.reference import Reference
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 FIRST = Stage(Access("first", {"n": 10.0, "keys": 12.0}, deltas={"keys": 1e-7}), 1, 0.01)
 LAST = Stage(Access("last", {"sum": 2.0}, sampler=Poisson(0.5)), 3, 0.99)

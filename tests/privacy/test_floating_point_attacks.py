@@ -25,11 +25,12 @@ import pytest
 import torch
 from scipy import stats
 
-from lightning_dpgen.privacy import mechanisms, noise_grid
+from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.noise_grid import grid_step, round_to_grid_
+from lightning_dpgen.privacy.noise import noise_grid
+from lightning_dpgen.privacy.noise.noise_grid import grid_step, round_to_grid_
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection

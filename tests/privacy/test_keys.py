@@ -10,11 +10,11 @@ from scipy.stats import norm
 
 from lightning_dpgen.privacy.access import LAPLACE, Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import key_threshold, select_keys
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.pld import REPLACE_ONE
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 
 @pytest.mark.parametrize("most", [1, pytest.param(20, marks=pytest.mark.slow)])

@@ -6,8 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-from lightning_dpgen.privacy import keystream
-from lightning_dpgen.privacy.keystream import Keystream
+from lightning_dpgen.privacy.noise import keystream
+from lightning_dpgen.privacy.noise.keystream import Keystream
 
 
 def _keyed(*keys):

@@ -14,7 +14,7 @@ from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 SPLIT, LOT = Access("split", {"sum": 9.0}), Access("training", {"norms": 8.0, "sum": 5.0}, sampler=Poisson(0.5))
 

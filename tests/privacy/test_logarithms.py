@@ -6,8 +6,8 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 
-from lightning_dpgen.privacy import logarithms
-from lightning_dpgen.privacy.logarithms import bound_log, estimate_logs
+from lightning_dpgen.privacy.noise import logarithms
+from lightning_dpgen.privacy.noise.logarithms import bound_log, estimate_logs
 
 
 def _worst(points):

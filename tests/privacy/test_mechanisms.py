@@ -11,13 +11,13 @@ from scipy import stats
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, Access, dominating_laplace
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.events import composed, stage_events
+from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.events import composed, stage_events
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.pld import REPLACE_ONE
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 # The chance that a test below fails although all is right; each has a twin of the wrong size that must fail.
 ALARM = 1e-6

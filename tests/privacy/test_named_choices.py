@@ -27,12 +27,12 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
-from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.accounting.renyi import RDP_ORDERS
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
-from lightning_dpgen.privacy.renyi import RDP_ORDERS
-from lightning_dpgen.privacy.sampler_choice import make_sampler
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.sampler_choice import make_sampler
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.release.certificate import digest, statement
 from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.specs.usage_error import UsageError

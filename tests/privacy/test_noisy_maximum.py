@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_dpgen.privacy import logarithms, noisy_maximum
-from lightning_dpgen.privacy.keystream import Keystream
-from lightning_dpgen.privacy.noisy_maximum import _bound_loss, find_noisy_maximum
+from lightning_dpgen.privacy.noise import logarithms, noisy_maximum
+from lightning_dpgen.privacy.noise.keystream import Keystream
+from lightning_dpgen.privacy.noise.noisy_maximum import _bound_loss, find_noisy_maximum
 
 # The chance that a test of a law fails although all is right; seeds are fixed.
 ALARM = 1e-6

@@ -8,9 +8,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from lightning_dpgen.privacy import normal_quantiles as quantiles
-from lightning_dpgen.privacy.normal_quantiles import bound_error, find_piece, make_table, read_table
-from lightning_dpgen.privacy.rounded_normal import ERROR
+from lightning_dpgen.privacy.noise import normal_quantiles as quantiles
+from lightning_dpgen.privacy.noise.normal_quantiles import bound_error, find_piece, make_table, read_table
+from lightning_dpgen.privacy.noise.rounded_normal import ERROR
 
 COLUMNS = range(1, (quantiles.OCTAVES << quantiles.BITS) + 1)
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from lightning_dpgen.common import pace
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.measure.pair_estimates import estimate_pairs
 from lightning_dpgen.measure.pair_tables import NoisyTables
 from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.metrics.evaluation import evaluate_encoded
 from lightning_dpgen.passes.reduce import reduce
-from lightning_dpgen.privacy import pace
 
 
 class Clock:

@@ -11,9 +11,9 @@ from dp_accounting.pld import PLDAccountant
 from scipy import integrate, stats
 from scipy.special import ndtr
 
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon
-from lightning_dpgen.privacy.pld import (
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.pld import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
     Unaccountable,

@@ -16,14 +16,11 @@ from scipy import stats
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
-from lightning_dpgen.privacy.event_parts import hashable
-from lightning_dpgen.privacy.events import UnknownEvent, decode, encode
-from lightning_dpgen.privacy.mechanisms import number_of_trials
-from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.pld import REPLACE_ONE, Unaccountable
-from lightning_dpgen.privacy.private_selection import (
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.event_parts import hashable
+from lightning_dpgen.privacy.accounting.events import UnknownEvent, decode, encode
+from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable
+from lightning_dpgen.privacy.accounting.private_selection import (
     LARGEST_MEAN,
     SHAPES,
     SMALLEST_MEAN,
@@ -34,10 +31,13 @@ from lightning_dpgen.privacy.private_selection import (
     one_of,
     probability_of_none,
 )
-from lightning_dpgen.privacy.renyi import RDP_ORDERS, moments_of
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.study import Study
-from lightning_dpgen.privacy.study_entry import study_entry
+from lightning_dpgen.privacy.accounting.renyi import RDP_ORDERS, moments_of
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.mechanisms import number_of_trials
+from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.sampling.samplers import Poisson
+from lightning_dpgen.privacy.studies.study import Study
+from lightning_dpgen.privacy.studies.study_entry import study_entry
 
 ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
 GAUSSIAN, LAPLACE = dp_event.GaussianDpEvent(2.0), dp_event.LaplaceDpEvent(3.0)

@@ -10,19 +10,19 @@ from contracts.laws.accounts import account_of
 from contracts.laws.noise import deviates
 from contracts.threads import together
 
+from lightning_dpgen.common.launched import launched_as
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.privacy import account as accounts
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import LAPLACE, Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, RankLost, RanksDiffer
-from lightning_dpgen.privacy.launched import launched_as
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 
 def _plan(count=5, **multipliers):

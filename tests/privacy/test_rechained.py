@@ -9,11 +9,11 @@ import pytest
 from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accounting.reference import Reference
 from lightning_dpgen.privacy.errors import PrivacyError
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.reference import Reference
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.sampling.samplers import Poisson
+from lightning_dpgen.privacy.studies.study import Study
 
 WRONG = (None, True, -1, 0, 2, 1e300, "x", [], [[]], {}, {"x": 1})
 REMOVED = object()

@@ -9,17 +9,13 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from lightning_dpgen.privacy import reference
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import Spent, spent
-from lightning_dpgen.privacy.calibration import make_first_plan, make_plan, make_rest
-from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
-from lightning_dpgen.privacy.events import composed
-from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
-from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.pld import (
+from lightning_dpgen.privacy.accounting import reference
+from lightning_dpgen.privacy.accounting.accountant import Spent, spent
+from lightning_dpgen.privacy.accounting.events import composed
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
+from lightning_dpgen.privacy.accounting.pld import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
     Unaccountable,
@@ -28,9 +24,13 @@ from lightning_dpgen.privacy.pld import (
     removal_profile,
     replacement_profile,
 )
-from lightning_dpgen.privacy.reference import Reference, dominating_shift, read_reference
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.accounting.reference import Reference, dominating_shift, read_reference
+from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
+from lightning_dpgen.privacy.mechanisms import gaussian
+from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.planning.calibration import make_first_plan, make_plan, make_rest
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 GAUSSIAN, LAPLACE = dp_accounting.GaussianDpEvent, dp_accounting.LaplaceDpEvent
 EPSILON, DELTA = 4.0, 1e-5

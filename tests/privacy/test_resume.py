@@ -12,15 +12,15 @@ import torch
 
 from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.accounting.accountant import spent
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 DRAFTS = [
     StageSpec("first", {"sum": 1.0}, 1, max_noise=1e3, share=0.1),

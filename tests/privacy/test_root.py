@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from lightning_dpgen.privacy.epsilon_range import LARGEST_EPSILON
-from lightning_dpgen.privacy.limits import root
+from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON
+from lightning_dpgen.privacy.planning.limits import root
 
 # Each cost has the multiplier at which it falls to 2; those without one are never as dear within reach.
 COSTS = {

@@ -8,15 +8,15 @@ import pytest
 import torch
 from scipy.stats import chisquare, norm
 
-from lightning_dpgen.clustering import fixed_point
-from lightning_dpgen.clustering.fixed_point import unit_of, whole_rows
 from lightning_dpgen.privacy.access import LAPLACE, Access
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.pld import REPLACE_ONE
+from lightning_dpgen.sampling import fixed_point
+from lightning_dpgen.sampling.fixed_point import unit_of, whole_rows
 
 INT64 = torch.int64
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from lightning_dpgen.privacy import rounded_vectors
-from lightning_dpgen.privacy.rounded_vectors import _bound_quantile, rounded_sphericals
+from lightning_dpgen.privacy.noise import rounded_vectors
+from lightning_dpgen.privacy.noise.rounded_vectors import _bound_quantile, rounded_sphericals
 
 FALSE_ALARM = 1e-6
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lightning_dpgen.privacy.strict_json import parse_json, read_json
+from lightning_dpgen.common.strict_json import parse_json, read_json
 
 REFUSED = {
     "deep lists": (b"[" * 100_000, "deeper than 64"),

@@ -28,13 +28,13 @@ from lightning_dpgen import (
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.errors import PlanMismatch
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.sampler_choice import make_sampler
-from lightning_dpgen.privacy.samplers import TRUNCATED, Poisson, TruncatedPoisson, truncation_failure
+from lightning_dpgen.privacy.sampling.sampler_choice import make_sampler
+from lightning_dpgen.privacy.sampling.samplers import TRUNCATED, Poisson, TruncatedPoisson, truncation_failure
 from lightning_dpgen.release.certificate import digest, statement
 
 DELTA = 1e-5

@@ -8,12 +8,12 @@ import pytest
 
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.access import LAPLACE, PURE
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import make_first_plan, make_plan
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.errors import BudgetTooSmall
-from lightning_dpgen.privacy.gaussian_cost import gaussian_epsilon, gaussian_mu
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.calibration import make_first_plan, make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 DELTA = 1e-5
 SPLIT = StageSpec("split", {"counts": 0.2, "sums": 0.8}, 3, max_noise=1e4, share=0.25)

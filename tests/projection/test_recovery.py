@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.projection.matrices import MATRICES, distortion, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.noises import NOISES

@@ -12,7 +12,7 @@ from lightning_dpgen import PrivateProjection
 from lightning_dpgen.data.rows import blobs
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.projection.choice import ladder, options
 from lightning_dpgen.projection.matrices import distortion, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
@@ -38,7 +38,7 @@ def test_the_plan_costs_epsilon_and_the_noise_is_what_it_says(noise, unit):
         assert projection.scale(plan) == pytest.approx(projection.sensitivity / (0.99 * 3.0), rel=1e-5)
     else:
         # One Gaussian beside a count of one hundredth of mu^2: the classical answer, with the sensitivity of a replacement.
-        from lightning_dpgen.privacy.gaussian_cost import gaussian_mu
+        from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
 
         mu = gaussian_mu(3.0, delta) * math.sqrt(0.99)
         assert projection.scale(plan) == pytest.approx(projection.sensitivity / mu, rel=1e-3)

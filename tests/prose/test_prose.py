@@ -137,10 +137,17 @@ def test_mistakes_of_the_map_are_found(written, change, finding):
 
 
 @pytest.mark.parametrize(
-    ("text", "lines"), [("D1. A\n\nD2. B D1\n", []), ("D1. A\n\nD3. B\n", [3]), ("D1. A\n\nD2. B, see D4\n", [3])]
+    ("text", "lines"),
+    [
+        ("## D1. A\n\n## D2. B\n\nD1\n", []),
+        ("## D2. A\n\n## D1. B\n", [3]),
+        ("## D1. A\n\n## D1. B\n", [3]),
+        ("## D1. A\n\nsee D4\n", [3]),
+    ],
 )
-def test_numbers_of_decisions_out_of_order_are_found(written, text, lines):
-    assert _lines(structure.check_decisions(written(text, "page.md"))) == lines
+def test_wrong_numbers_of_decisions_are_found(written, text, lines):
+    record = written(text, "decisions/page.md")
+    assert _lines(structure.check_decisions(record.parent, written("", "page.md"))) == lines
 
 
 @pytest.mark.parametrize(

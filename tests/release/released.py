@@ -7,11 +7,11 @@ import torch
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.mechanisms import gaussian, rounded_gaussian
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.verification.verify import verify

@@ -12,8 +12,8 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.measure.tables import ASKED, TABLES, WORKLOAD_SHARE, TableRecipe
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.answers import Answers
 
 SIZES = {"a": 10, "b": 12, "c": 15}

@@ -16,7 +16,7 @@ from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.release.tables import csv_text, write_table
+from lightning_dpgen.release.rows.tables import csv_text, write_table
 from lightning_dpgen.sampling.errors import BadRecords
 
 SIGNS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")

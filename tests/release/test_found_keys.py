@@ -8,16 +8,16 @@ import torch
 from contracts.sealed import rewrite
 
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.events import decode
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.events import decode
+from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
+from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
-from lightning_dpgen.privacy.pld import REPLACE_ONE
-from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.privacy.samplers import Poisson
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.release.certificate import make_certificate
-from lightning_dpgen.release.report import describe
+from lightning_dpgen.release.pages.report import describe
 from lightning_dpgen.verification.verify import verify
 
 

@@ -26,10 +26,10 @@ from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.release import rejection
-from lightning_dpgen.release.rejection import TooRare
-from lightning_dpgen.release.sampler import Release, write_model
-from lightning_dpgen.release.tables import write_table
+from lightning_dpgen.release.drawing import rejection
+from lightning_dpgen.release.drawing.rejection import TooRare
+from lightning_dpgen.release.drawing.sampler import Release, write_model
+from lightning_dpgen.release.rows.tables import write_table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
 from constraint_kinds import KINDS, rows_that_keep
@@ -289,7 +289,7 @@ BAD = {
 
 @pytest.mark.parametrize(("rows", "said"), BAD.values(), ids=BAD)
 def test_rows_that_cannot_be_are_told_by_row_and_column(rows, said, monkeypatch):
-    monkeypatch.setattr("lightning_dpgen.release.blocks.LARGEST_BLOCK", 2)
+    monkeypatch.setattr("lightning_dpgen.release.drawing.blocks.LARGEST_BLOCK", 2)
     release = release_of(forest(RULES, TREES))
     with pytest.raises(BadRecords, match=said) as error:
         release.complete(pd.DataFrame(rows) if isinstance(rows, dict) else rows)
@@ -357,7 +357,7 @@ def test_choices_of_a_column_have_equal_shares(make):
 
 
 def test_blocks_together_have_equal_shares(monkeypatch):
-    monkeypatch.setattr("lightning_dpgen.release.blocks.LARGEST_BLOCK", 50)
+    monkeypatch.setattr("lightning_dpgen.release.drawing.blocks.LARGEST_BLOCK", 50)
     assert release_of(shares(RULES)).complete(pd.DataFrame({"a": [4] * 60}), 1)["id"].tolist() == [*range(1, 61)]
     assert sorted(release_of(shares(RULES)).sample(95, 1, balance="job")["job"].value_counts()) == [31, 32, 32]
     pictures = release_of(shares(ImageSchema(2, 2, levels=1, classes=2)))

@@ -19,9 +19,9 @@ from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
+from lightning_dpgen.release.drawing.sampler import Release, load_release, write_model
 from lightning_dpgen.release.files import MODEL, NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
-from lightning_dpgen.release.sampler import Release, load_release, write_model
 from lightning_dpgen.sampling.errors import BadRecords
 
 NETWORK = StackedVAE(BasketSchema(tuple("abc"), 2), 1, latent=2, hidden=3)

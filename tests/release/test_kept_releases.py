@@ -12,9 +12,9 @@ from keep_releases import KEPT, KINDS, Line
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.models.copulas import StackedCopula
 from lightning_dpgen.release.certificate import FORMAT_VERSION, digest
+from lightning_dpgen.release.drawing.opened import file_hash
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, WEIGHTS, NotARelease
-from lightning_dpgen.release.opened import file_hash
-from lightning_dpgen.release.sampler import load_release
 from lightning_dpgen.verification.verify import verify
 
 ARCHIVES = sorted(KEPT.glob("format_*/*.zip"))

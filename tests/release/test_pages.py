@@ -16,8 +16,8 @@ from release.released import Page, released
 from release.test_synthetic_pages import SCHEMAS
 
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.release import plot_style, report
-from lightning_dpgen.release.private_report import write_private_report
+from lightning_dpgen.release.pages import plot_style, report
+from lightning_dpgen.release.pages.private_report import write_private_report
 
 STYLE = (Path(report.__file__).parent / "templates" / "style.css.jinja").read_text()
 # Least contrast of text by WCAG 2.2 (1.4.3).

@@ -21,10 +21,10 @@ from lightning_dpgen.metrics.membership import MEMBERSHIP
 from lightning_dpgen.metrics.numeric_summaries import Summary
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.release import private_plots, private_report
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
-from lightning_dpgen.release.private_report import write_private_report
-from lightning_dpgen.release.sampler import Release
+from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.pages import private_plots, private_report
+from lightning_dpgen.release.pages.private_report import write_private_report
 
 
 def page_of(tmp_path, found, **asked):

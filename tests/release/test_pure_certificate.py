@@ -9,8 +9,8 @@ import torch
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import LAPLACE, PURE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
-from lightning_dpgen.privacy.stage_spec import StageSpec
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.release.certificate import digest, make_certificate
 from lightning_dpgen.verification.verify import verify
 

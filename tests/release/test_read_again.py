@@ -6,8 +6,8 @@ import pytest
 
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.release.as_read import AsRead
-from lightning_dpgen.release.tables import FORMATS, write_table
+from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.tables import FORMATS, write_table
 
 # Files of SQLite have several endings.
 ENDINGS = [ending for ending in FORMATS if ending not in (".sqlite3", ".db")]

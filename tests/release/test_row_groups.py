@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from lightning_dpgen.release import tables
+from lightning_dpgen.release.rows import tables
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [7], [3, 0, 4], [1] * 7, [2, 5]])

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
+from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.exact_unit import read_unit, write_unit
 from lightning_dpgen.privacy.ledger import Ledger
+from lightning_dpgen.privacy.noise.exact_unit import read_unit, write_unit
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
-from lightning_dpgen.privacy.samplers import Cyclic, Poisson
-from lightning_dpgen.privacy.stage_spec import StageSpec
-from lightning_dpgen.privacy.strategy import Strategy
+from lightning_dpgen.privacy.planning.calibration import make_plan
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.privacy.sampling.samplers import Cyclic, Poisson
+from lightning_dpgen.privacy.sampling.strategy import Strategy
 from lightning_dpgen.release.certificate import digest, make_certificate
 from lightning_dpgen.release.stated_noises import MOST_ALIKE, RELATIVE_GRID
 from lightning_dpgen.verification.noise_check import check_noises

@@ -11,7 +11,7 @@ from release.released import Page, other_problems, released
 from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.certificate import statement
-from lightning_dpgen.release.report import attacks, write_pages
+from lightning_dpgen.release.pages.report import attacks, write_pages
 
 SCHEMA = TableSchema((column_of("sex", {"type": "category", "values": ["F", "M"]}),))
 PERSON = {"unit": "one person with at most 3 records", "person": "id", "max_rows": 3}

@@ -20,10 +20,10 @@ from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.distributions import CHARTS, shown
-from lightning_dpgen.release.licenses import License
-from lightning_dpgen.release.pictures import sheet
-from lightning_dpgen.release.sampler import Release, load_release
+from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.pages.distributions import CHARTS, shown
+from lightning_dpgen.release.publishing.licenses import License
+from lightning_dpgen.release.rows.pictures import sheet
 from lightning_dpgen.release.weights import release_weights
 from lightning_dpgen.verification.verify import verify
 

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import Dataset
 
 from lightning_dpgen import Account, BadRecords, Fixed, PoissonLots, make_plan, poisson_loader, training_stage
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.fetching import fetched
 

@@ -13,9 +13,9 @@ from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.samplers import Cyclic
-from lightning_dpgen.privacy.strategy import Strategy
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.sampling.samplers import Cyclic
+from lightning_dpgen.privacy.sampling.strategy import Strategy
 from lightning_dpgen.sampling.lots import PoissonLots, poisson_loader
 
 # The chance that a test below fails although all is right.

@@ -15,7 +15,7 @@ import torch
 from contracts.laws import noise as laws
 from scipy import stats
 
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 
 COUNT = 4_000_001  # an odd number, of many pieces
 

@@ -12,10 +12,10 @@ from contracts.laws.noise import (
     every_component_is_noised_alike_also_without_records,
 )
 
-from lightning_dpgen.privacy import noise
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.noise import PrivateStream
-from lightning_dpgen.privacy.noise_grid import grid_step
+from lightning_dpgen.privacy.noise import stream as noise
+from lightning_dpgen.privacy.noise.noise_grid import grid_step
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 
 
 @pytest.mark.parametrize("size", [0, 6])

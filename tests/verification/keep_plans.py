@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kinds import KINDS, planned, write_files
 
-from lightning_dpgen.privacy.calibration import PLANNER
-from lightning_dpgen.privacy.events import encode
+from lightning_dpgen.privacy.accounting.events import encode
+from lightning_dpgen.privacy.planning.calibration import PLANNER
 
 KEPT = Path(__file__).with_name("kept_plans.json")
 

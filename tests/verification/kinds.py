@@ -5,11 +5,11 @@ import json
 from lightning_dpgen.data.tables.description import VALUES
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.access import PURE
-from lightning_dpgen.privacy.calibration import PLANNER
+from lightning_dpgen.privacy.accounting.events import encode
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDED_GAUSSIAN
-from lightning_dpgen.privacy.events import encode
-from lightning_dpgen.privacy.noise import SECURE, STANDARD
-from lightning_dpgen.release.description import COPULA, MEASURED
+from lightning_dpgen.privacy.noise.stream import SECURE, STANDARD
+from lightning_dpgen.privacy.planning.calibration import PLANNER
+from lightning_dpgen.release.drawing.description import COPULA, MEASURED
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.settings import FIRST_PASS, fill, first_stage, has_first_pass, reference_plan
 from lightning_dpgen.specs.sources import source_of

@@ -15,13 +15,13 @@ from kinds import KINDS, planned, stated, write_files
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.metrics.fidelity import FIDELITY
-from lightning_dpgen.privacy.accountant import spent
-from lightning_dpgen.privacy.calibration import PLANNER
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.events import decode, encode
+from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.drawn_noise import ROUNDED_GAUSSIAN
-from lightning_dpgen.privacy.events import decode, encode
-from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.release.hazards import MEASURING
-from lightning_dpgen.release.report import describe_stage
+from lightning_dpgen.privacy.planning.calibration import PLANNER
+from lightning_dpgen.release.pages.hazards import MEASURING
+from lightning_dpgen.release.pages.report import describe_stage
 from lightning_dpgen.release.run_names import RUN_NAMES, names_of_a_run
 from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.specs import measured

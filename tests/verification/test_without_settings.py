@@ -5,11 +5,11 @@ import copy
 import dp_accounting
 import pytest
 
-from lightning_dpgen.privacy.delta_events import EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.events import encode
-from lightning_dpgen.privacy.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
-from lightning_dpgen.privacy.samplers import TruncatedPoisson
-from lightning_dpgen.privacy.strategy import Strategy
+from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.events import encode
+from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.sampling.samplers import TruncatedPoisson
+from lightning_dpgen.privacy.sampling.strategy import Strategy
 from lightning_dpgen.release.verdict import Verdict
 from lightning_dpgen.verification import epsilon_check
 from lightning_dpgen.verification.noise_check import check_noises

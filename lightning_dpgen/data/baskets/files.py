@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.baskets.form import BASKET, ITEM, BasketForm
 from lightning_dpgen.data.files.blocks import Block, RowSource
 from lightning_dpgen.data.files.delimited import DelimitedText, RaggedRow, text_records
@@ -20,7 +21,6 @@ from lightning_dpgen.data.files.text import UNREADABLE, ZERO_BYTE, damaged, deco
 from lightning_dpgen.data.files.values import ValueRows
 from lightning_dpgen.data.names import Name, plain, shown
 from lightning_dpgen.data.reading import Numbering, one_each
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 _BYTES_AT_ONCE = 1 << 24

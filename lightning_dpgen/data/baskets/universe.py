@@ -6,11 +6,11 @@ import csv
 import re
 from pathlib import Path
 
+from lightning_dpgen.common.folders import place_of
+from lightning_dpgen.common.strict_json import parse_json
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS
 from lightning_dpgen.data.files.text import check_there, decoded
 from lightning_dpgen.data.names import Name, public_names, shown
-from lightning_dpgen.privacy.folders import place_of
-from lightning_dpgen.privacy.strict_json import parse_json
 from lightning_dpgen.sampling.errors import BadRecords
 
 NO_UNIVERSE = (

@@ -12,10 +12,10 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange
 from lightning_dpgen.data.names import shown
-from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.passwords import check_url, without_passwords
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.extras import needs
 from lightning_dpgen.data.files.query_check import OneTable, Unreadable, check_reads, one_table
 from lightning_dpgen.data.files.values import ROWS_AT_ONCE, ValueRows
 from lightning_dpgen.data.names import shown
-from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.passwords import check_url, without_passwords
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 EXTRA = "database"

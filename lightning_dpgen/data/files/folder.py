@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.blocks import Block, RowSource
 from lightning_dpgen.data.files.kinds import PARQUET, TEXT
@@ -15,7 +16,6 @@ from lightning_dpgen.data.files.parquet import ParquetRows
 from lightning_dpgen.data.files.text import bare_name
 from lightning_dpgen.data.files.text_ranges import TextRange
 from lightning_dpgen.data.names import shown
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 

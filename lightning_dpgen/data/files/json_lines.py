@@ -9,11 +9,11 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.text import MARK, UNREADABLE, damaged, decoded
 from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange, find_ranges, open_range
 from lightning_dpgen.data.files.values import ValueRows, pieces
 from lightning_dpgen.data.names import shown
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 _LONGEST = 1 << 24

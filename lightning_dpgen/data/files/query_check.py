@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.data.names import shown
-from lightning_dpgen.privacy.nearest_word import suggest
 
 _DIALECTS = {"postgresql": "postgres", "mariadb": "mysql", "mssql": "tsql"}
 # Everything that may stand in a query of one table: a row of the result is a function of one row. What is not listed is

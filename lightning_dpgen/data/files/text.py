@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from lightning_dpgen.common.nearest_word import suggest_file
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.signatures import LONGEST, other_than_text
-from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.sampling.errors import BadRecords
 
 # The errors by which Python and Arrow refuse a damaged file.

@@ -11,13 +11,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.delimited import Skipped
 from lightning_dpgen.data.files.extras import needs
 from lightning_dpgen.data.files.table_choice import name_one
 from lightning_dpgen.data.files.text import UNREADABLE, damaged
 from lightning_dpgen.data.files.values import ValueRows, pieces
 from lightning_dpgen.data.names import shown
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 # An archive of a few kilobytes may unpack to more than any disk holds; texts of a workbook are held in memory.

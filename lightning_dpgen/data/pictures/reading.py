@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from lightning_dpgen.common.nearest_word import suggest_file
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.data.pictures.arrays import read_arrays
 from lightning_dpgen.data.pictures.form import PictureForm
-from lightning_dpgen.privacy.nearest_word import suggest_file
 from lightning_dpgen.sampling.errors import BadRecords
 
 ENDINGS = (".png", ".jpg", ".jpeg")

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.blocks import Block, RowSource, first_misfit
 from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.files.formulas import known_again
@@ -21,7 +22,6 @@ from lightning_dpgen.data.reading import Numbering, class_positions
 from lightning_dpgen.data.series.form import WEEKDAYS, SeriesForm
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.series.times import DAY, clock_seconds, places_of_times
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")

@@ -9,6 +9,8 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.conditions import EQUAL, cut_outside, is_in_quotes, parse_condition, quoted_name, unquoted
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadParts, BadSchema, Modelled, is_text, shortened
@@ -26,8 +28,6 @@ from lightning_dpgen.data.tables.description import BOUNDS
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.search import Search
 from lightning_dpgen.data.tables.value_set import all_values, value_set, values_of
-from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.plain_text import listed
 
 _MOST, _LONGEST, _MOST_VALUES = 1000, 10_000, 10_000
 # Constraints times names and categories, each of which may be looked for in each constraint.

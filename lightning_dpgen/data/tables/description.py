@@ -19,10 +19,10 @@ from pydantic import (
     model_validator,
 )
 
+from lightning_dpgen.common.nearest_word import nearest
 from lightning_dpgen.data.declarations import expected_of
 from lightning_dpgen.data.reading import REFUSE
 from lightning_dpgen.data.tables.column import BadSchema, is_text, shortened
-from lightning_dpgen.privacy.nearest_word import nearest
 
 if TYPE_CHECKING:
     from lightning_dpgen.data.tables.column import Column

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from pydantic.fields import FieldInfo
 
+from lightning_dpgen.common.nearest_word import nearest, suggest
 from lightning_dpgen.data.declarations import shown
 from lightning_dpgen.data.files.text import CHARSETS, UTF8, charset_of
 from lightning_dpgen.data.tables.categories import BooleanDescription, CategoryDescription
@@ -32,7 +33,6 @@ from lightning_dpgen.data.tables.written_form import (
     ThousandsSign,
     problem_of_signs,
 )
-from lightning_dpgen.privacy.nearest_word import nearest, suggest
 
 _COLUMNS = "each column by its name, in the order of the synthetic table"
 # The longest name of a column.

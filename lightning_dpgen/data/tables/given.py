@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import CLAMP, REFUSE
@@ -26,8 +28,6 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.sources import separator_advice, written_source
 from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
 from lightning_dpgen.data.tables.value_set import MISSING, ValueSet
-from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.plain_text import listed, say_count
 from lightning_dpgen.sampling.errors import BadRecords
 
 # Numbers of more decimals than are declared, in words; a smaller relative difference is none.

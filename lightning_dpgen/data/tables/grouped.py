@@ -10,10 +10,10 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Beyond, Modelled
 from lightning_dpgen.data.tables.value_set import ValueSet, choices_with
-from lightning_dpgen.privacy.plain_text import say_count
 
 # A value is common where its count is so many deviations of its noise, or so many records where there is hardly any noise.
 CERTAIN = 5.0

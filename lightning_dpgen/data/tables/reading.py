@@ -14,6 +14,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.common.nearest_word import nearest, suggest
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.blocks import Block, RowSource
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.layout import Encoded
@@ -28,8 +30,6 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.search import Search
 from lightning_dpgen.data.tables.sources import OTHER_SEPARATOR, table_source
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.privacy.nearest_word import nearest, suggest
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 # The words for columns that the header gives no name, as the index that pandas writes.

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.files.blocks import Block
 from lightning_dpgen.data.reading import REFUSE, check_outside
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit, plain, shown
@@ -25,7 +26,6 @@ from lightning_dpgen.data.tables.reading import COMMENTED, Table, check_rows, wi
 from lightning_dpgen.data.tables.schema import TableSchema, listed
 from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.data.tables.sources import written_source
-from lightning_dpgen.privacy.plain_text import say_count
 
 # The largest share of a column that may be moved, by default.
 MAX_MOVED = 0.05

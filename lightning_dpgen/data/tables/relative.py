@@ -10,11 +10,11 @@ from graphlib import CycleError, TopologicalSorter
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.tables.column import BadSchema, Column, Key, Modelled, shortened
 from lightning_dpgen.data.tables.constraints import Distance
 from lightning_dpgen.data.tables.numeric import OF_DISTANCE, Numeric
-from lightning_dpgen.privacy.nearest_word import suggest
 
 # The key that names the other column.
 RELATIVE_TO = "relative_to"

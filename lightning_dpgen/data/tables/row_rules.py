@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.conditions import EQUAL
 from lightning_dpgen.data.reading import REFUSE
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit
@@ -24,7 +25,6 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative, ordered, ticks_of
 from lightning_dpgen.data.tables.search import Search
 from lightning_dpgen.data.tables.value_set import ValueSet, all_values
-from lightning_dpgen.privacy.plain_text import listed
 
 # The keys of a schema.
 CONSTRAINTS, FOUND = "constraints", "found_constraints"

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.conditions import Condition, Said, quoted, quoted_name
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
@@ -29,8 +31,6 @@ from lightning_dpgen.data.tables.search import Search
 from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
 from lightning_dpgen.data.tables.value_set import value_set
 from lightning_dpgen.data.tables.written_form import NumberForm, WrittenForm, problem_of_signs
-from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.plain_text import listed
 
 _NO_CELLS: Cells = MappingProxyType({})
 _MOST_COLUMNS = 10_000

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.categories import MANY, Category
@@ -19,7 +20,6 @@ from lightning_dpgen.data.tables.likely_form import likely_code
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.privacy.plain_text import listed
 
 # Records behind a value of a category in units of its noise.
 _CLEAR = 3.0

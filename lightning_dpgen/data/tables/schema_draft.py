@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.delimited import Skipped, default_separator, header_of
 from lightning_dpgen.data.files.folder import FolderRows
@@ -53,7 +54,6 @@ from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.sources import check_kind
 from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm
-from lightning_dpgen.privacy.plain_text import listed
 from lightning_dpgen.sampling.errors import BadRecords
 
 OPEN = UNFILLED[0]

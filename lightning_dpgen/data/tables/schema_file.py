@@ -9,6 +9,10 @@ from typing import Any
 
 import yaml
 
+from lightning_dpgen.common.folders import place_of
+from lightning_dpgen.common.nearest_word import nearest
+from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, shortened
 from lightning_dpgen.data.tables.description import Unfilled
@@ -16,10 +20,6 @@ from lightning_dpgen.data.tables.descriptions import KINDS, TableKeys, column_of
 from lightning_dpgen.data.tables.relative import RELATIVE_TO
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, FOUND
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.privacy.folders import place_of
-from lightning_dpgen.privacy.nearest_word import nearest
-from lightning_dpgen.privacy.plain_text import listed
-from lightning_dpgen.privacy.strict_json import read_json
 
 # A draft holds one of these where a person has to decide.
 UNFILLED = ("???", "TODO")

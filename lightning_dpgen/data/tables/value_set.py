@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Said, quoted_name
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.privacy.nearest_word import suggest
-from lightning_dpgen.privacy.plain_text import listed
 
 # The word for a missing value in rows that are handed over, and in conditions behind `is`.
 MISSING = "missing"

@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.constraints import Rows
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.privacy.plain_text import listed
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,13 +15,13 @@ import torch
 
 from lightning_dpgen.privacy.access import LAPLACE, PURE, Access, dominating_laplace
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.rounding import round_up
-from lightning_dpgen.privacy.samplers import Poisson
+from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.sampling.lots import PoissonLots
 

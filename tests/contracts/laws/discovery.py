@@ -22,10 +22,10 @@ from lightning_dpgen.data.value_tree import find_values
 from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import make_plan
 from lightning_dpgen.privacy.mechanisms import select_keys
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.planning.calibration import make_plan
 
 
 def discovery_account(multiplier=1.5, delta=0.02, *, seed=5, ledger=None):

@@ -17,7 +17,7 @@ from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
 

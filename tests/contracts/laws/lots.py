@@ -11,7 +11,7 @@ import pytest
 import torch
 from contracts.laws.accounts import account_of
 
-from lightning_dpgen.privacy import coins
+from lightning_dpgen.privacy.noise import coins
 from lightning_dpgen.sampling.lots import PoissonLots
 from lightning_dpgen.sampling.stores import Store
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import gaussian_epsilon
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.accounting.accountant import gaussian_epsilon
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection

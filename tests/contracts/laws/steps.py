@@ -22,14 +22,14 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.calibration import StageSpec, make_plan
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.noise import PrivateStream
+from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.samplers import Cyclic
-from lightning_dpgen.privacy.strategy import Strategy
+from lightning_dpgen.privacy.planning.calibration import StageSpec, make_plan
+from lightning_dpgen.privacy.sampling.samplers import Cyclic
+from lightning_dpgen.privacy.sampling.strategy import Strategy
 from lightning_dpgen.sampling.lots import Lot
 
 

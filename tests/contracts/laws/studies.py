@@ -12,11 +12,11 @@ import torch
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accountant import ADD_OR_REMOVE_ONE, REPLACE_ONE, gaussian_epsilon
+from lightning_dpgen.privacy.accounting.accountant import ADD_OR_REMOVE_ONE, REPLACE_ONE, gaussian_epsilon
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.study import Study
+from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.runs.run_identity import fingerprint
 
 

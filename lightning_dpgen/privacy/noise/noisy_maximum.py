@@ -1,0 +1,100 @@
+"""The place of the largest of whole scores over a scale plus Gumbel numbers, exactly that of real numbers.
+
+A Gumbel number is -ln(-ln U) for a uniform U of infinitely many binary digits. The first word has 64 of them, which nearly
+always tell who wins: float64 with proved errors leaves one candidate. Otherwise those that are left are bounded in whole
+numbers (`bound_log`), and another word of digits is taken for each as long as two of their intervals overlap.
+
+docs/guarantees/noise.md, "Noisy maximum", has the proof.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from lightning_dpgen.common.number_arguments import check_number
+from lightning_dpgen.privacy.noise import logarithms
+from lightning_dpgen.privacy.noise.logarithms import bound_log, estimate_logs
+from lightning_dpgen.privacy.noise.rounded_normal import Words
+from lightning_dpgen.privacy.noise.rounded_vectors import LARGEST_SCALE, SMALLEST_SCALE
+
+# First words below this, and U so near to 1 that few digits of -ln U are known, are left to more digits.
+_FEW, _UNKNOWN = 2.0**20, 0.25
+
+
+def find_noisy_maximum(words: Words, scores: np.ndarray, scale: float) -> int:
+    """Draw the place of the largest ``scores / scale + G``, where the G are independent standard Gumbel numbers.
+
+    The law is exactly that of the exponential mechanism: place i has a probability proportional to exp(scores[i] / scale).
+
+    Args:
+        words: a function that makes as many independent, uniform uint64 as it is asked for, such as `PrivateStream.words`.
+        scores: (n,) int64, at least one, each below 2^62 in size.
+        scale: from 2^-20 to 2^45.
+
+    Raises:
+        ValueError: for another scale.
+
+    Example:
+        >>> find_noisy_maximum(lambda size: np.full(size, 2**62, np.uint64), np.array([3, 5, 4]), 2.0)
+        1
+    """
+    check_number(
+        "scale",
+        scale,
+        lambda own: SMALLEST_SCALE <= own <= LARGEST_SCALE,
+        "from 2^-20 to 2^45 units of the scores: choose another unit",
+    )
+    first = words(len(scores))
+    # The largest score / scale - ln(-ln U) is the smallest behind / scale + ln(-ln U).
+    behind = scores.max() - scores
+    left = _find_likely(first, behind, float(scale))
+    return int(left[0]) if len(left) == 1 else _find_by_digits(first, behind, left.tolist(), Fraction(scale), words)
+
+
+def _find_likely(first: np.ndarray, behind: np.ndarray, scale: float) -> np.ndarray:
+    """Return the places that proved errors of float64 leave, whatever digits follow the first words."""
+    known = first.astype(np.float64)
+    few = known < _FEW
+    known[few] = _FEW
+    exponential = np.abs(estimate_logs(known * 2.0**-64))
+    with np.errstate(divide="ignore"):
+        # The error of -ln U, over its size: digits that were not seen, conversion, and logarithm.
+        error = logarithms.ERROR + (2.0 / known + 2.0**-52) / exponential
+    unknown = few | ~(error <= _UNKNOWN)
+    exponential[unknown], error[unknown] = 1.0, 0.0
+    away, logarithm = behind / scale, estimate_logs(exponential)
+    error = 2.0 * error + 2.0 * logarithms.ERROR * (np.abs(logarithm) + away)
+    low, high = away + logarithm - error, away + logarithm + error
+    low[unknown], high[unknown] = -np.inf, np.inf
+    return np.flatnonzero(low <= high.min())
+
+
+def _find_by_digits(first: np.ndarray, behind: np.ndarray, left: list[int], scale: Fraction, words: Words) -> int:
+    """Find the place among those that are left, by as many digits of each U as it takes."""
+    digits, bits = {place: int(first[place]) for place in left}, 64
+    while True:
+        bounds = {place: _bound_loss(digits[place], bits, int(behind[place]), scale) for place in left}
+        least = min((high for _, high in bounds.values() if high is not None), default=None)
+        if least is not None:
+            left = [place for place, (low, _) in bounds.items() if low is None or low <= least]
+        if len(left) == 1:
+            return left[0]
+        digits = {place: digits[place] << 64 | int(own) for place, own in zip(left, words(len(left)), strict=True)}
+        bits += 64
+
+
+def _bound_loss(digits: int, bits: int, behind: int, scale: Fraction) -> tuple[int | None, int | None]:
+    """Bound ``2^bits (behind / scale + ln(-ln U))`` for all U from `digits` to ``digits + 1``, times 2^-bits.
+
+    An end that no number bounds is None.
+    """
+    places, whole = 2 * bits, 1 << bits
+    # -ln U is above 2^-bits where U is below 1 by so much, so that it has `bits` digits at least.
+    smallest = -bound_log(Fraction(digits + 1, whole), places)[1] if digits + 1 < whole else 0
+    largest = -bound_log(Fraction(digits, whole), places)[0] if digits else 0
+    away = behind * whole * scale.denominator
+    low = away // scale.numerator + bound_log(Fraction(smallest, 1 << places), bits)[0] if smallest > 0 else None
+    high = -(-away // scale.numerator) + bound_log(Fraction(largest, 1 << places), bits)[1] if largest else None
+    return low, high

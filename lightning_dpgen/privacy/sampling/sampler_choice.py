@@ -1,0 +1,150 @@
+"""Samplers by name, strategies that follow from public numbers, and the reasons for which other samplers are refused."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from lightning_dpgen.common.number_arguments import check_number, read_whole
+from lightning_dpgen.privacy.accounting.correlated_events import CorrelatedGaussianDpEvent
+from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon
+from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta
+from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.planning.limits import root
+from lightning_dpgen.privacy.sampling.samplers import (
+    POISSON,
+    SAMPLERS,
+    TRUNCATED,
+    Cyclic,
+    Poisson,
+    Sampler,
+    TruncatedPoisson,
+)
+from lightning_dpgen.privacy.sampling.strategy import CYCLIC, MOST_BANDS, Strategy
+from lightning_dpgen.privacy.sampling.strategy_search import banded_strategy, prefix_error
+
+# Most bands that are chosen without being asked for: each is as large as the parameters.
+_MOST_CHOSEN = 64
+# The epsilon for which a strategy is chosen where the budget has none.
+_WITHOUT_BUDGET = 8.0
+_LARGEST_MULTIPLIER = 1e4
+_SHUFFLED = "passes in a shuffled order can cost more than Poisson lots, and no useful bound of their cost is proved"
+# Names that users of other libraries know, each with the reason for which it is refused.
+_REFUSED = {
+    "shuffle": _SHUFFLED,
+    "uniform": "lots of a fixed size have an account where a record is replaced and n is public, not in the relation here",
+    "balls_in_bins": "its cost is estimated by drawing its losses at random, which gives no bound that is certain",
+}
+_REFUSED |= {"shuffled": _SHUFFLED, "sequential": _SHUFFLED, "without_replacement": _REFUSED["uniform"]}
+
+
+def make_sampler(
+    name: str,
+    sample_rate: float,
+    *,
+    steps: int,
+    epsilon: float,
+    delta: float,
+    bands: int | None = None,
+    largest_lot: int | None = None,
+    at_most: int | None = None,
+) -> Sampler:
+    """Make the sampler of a name, from public numbers.
+
+    Args:
+        name: ``poisson``, ``truncated_poisson`` or ``cyclic``.
+        sample_rate: the expected part of the records in a step.
+        steps: the number of steps.
+        epsilon, delta: the budget.
+        bands: for cyclic sampling, the number of steps over which noise is correlated, and of groups; the memory of the
+            noise holds one copy of the parameters less. None chooses a power of two, 64 at most: that of the least error at
+            the budget, noise multiplier times error of prefix sums, since more groups leave less to amplification by
+            sampling.
+        largest_lot, at_most: for truncated lots; see `TruncatedPoisson`.
+
+    Raises:
+        ValueError: for a sampler whose cost is not proved, saying why and what to take, a number that another sampler has,
+            or one that is out of range.
+
+    Example:
+        >>> made = make_sampler("cyclic", 0.01, steps=1000, epsilon=8.0, delta=1e-6)
+        >>> made.strategy.period == len(made.strategy.coefficients) > 1
+        True
+    """
+    check_sampler(name)
+    check_number("sample_rate", sample_rate, lambda value: 0.0 < value <= 1.0, "above 0, up to 1")
+    if name != TRUNCATED and (largest_lot is not None or at_most is not None):
+        raise ValueError(
+            f"largest_lot={largest_lot}, at_most={at_most}: lots of sampler={name!r} are not cut: leave both out, or take "
+            f"sampler={TRUNCATED!r}"
+        )
+    if name != CYCLIC and bands is not None:
+        raise ValueError(
+            f"sampler={name!r} with bands={bands}: under Poisson sampling a record may take part in any two steps, and no "
+            f"cost of correlated noise is proved: expected sampler={CYCLIC!r}"
+        )
+    if name == POISSON:
+        return Poisson(sample_rate)
+    if name == CYCLIC:
+        if epsilon != math.inf:
+            check_epsilon(epsilon)
+        check_delta(delta)
+        return Cyclic(sample_rate, _cyclic_strategy(bands, sample_rate, read_whole("steps", steps), epsilon, delta))
+    if largest_lot is None or at_most is None:
+        raise ValueError(
+            f"sampler={TRUNCATED!r}: expected largest_lot=..., the most records of a lot, and at_most=..., a number of "
+            f"records that no data set of this kind can exceed; found largest_lot={largest_lot}, at_most={at_most}"
+        )
+    return TruncatedPoisson(sample_rate, largest_lot, at_most)
+
+
+def check_sampler(name: object) -> None:
+    """Refuse a name that is of no sampler whose cost is proved.
+
+    Raises:
+        ValueError: saying why, and what is proved.
+
+    Example:
+        >>> check_sampler("poisson")
+        >>> check_sampler("shuffle")
+        Traceback (most recent call last):
+        ValueError: sampler='shuffle': passes in a shuffled order can cost more than Poisson lots, ...
+    """
+    if isinstance(name, str) and name in {sampler.name for sampler in SAMPLERS}:
+        return
+    why = _REFUSED.get(name) if isinstance(name, str) else None
+    names = " or ".join(repr(sampler.name) for sampler in SAMPLERS)
+    known = f"expected {names}" if why is None else f"{why}: take {POISSON!r}"
+    raise ValueError(f"sampler={str(name)[:60]!r}: {known} ({Poisson.law})")
+
+
+def _cyclic_strategy(bands: int | None, sample_rate: float, steps: int, epsilon: float, delta: float) -> Strategy:
+    """Return the banded strategy with as many groups as bands: fewer would be unproved, more would lower the sampling."""
+    most = int(1.0 / sample_rate * (1.0 + 1e-9))
+    if bands is not None:
+        if read_whole("bands", bands) > MOST_BANDS:
+            raise ValueError(f"bands={bands}: expected at most {MOST_BANDS:,}, each as large as the parameters")
+        if bands > most:
+            raise ValueError(
+                f"bands={bands} with sample_rate={sample_rate:g}: a step takes its records from one of {bands} groups, "
+                f"which is {bands * sample_rate:g} times a group: expected at most {most} bands, or a smaller rate"
+            )
+        return banded_strategy(steps, bands, bands)
+    found = [banded_strategy(steps, bands, bands) for bands in _powers_of_two(min(most, steps))]
+    budget = epsilon if math.isfinite(epsilon) else _WITHOUT_BUDGET
+    return min(found, key=lambda strategy: _multiplier(strategy, sample_rate, budget, delta) * prefix_error(strategy))
+
+
+def _powers_of_two(most: int) -> list[int]:
+    return [2**i for i in range(min(most, _MOST_CHOSEN).bit_length())]
+
+
+@functools.lru_cache(maxsize=256)
+def _multiplier(strategy: Strategy, sample_rate: float, epsilon: float, delta: float) -> float:
+    """Return about the multiplier that costs epsilon, by Renyi moments; a plan solves for its own."""
+    probability = min(1.0, sample_rate * strategy.period)
+
+    def cost(multiplier: float) -> float:
+        return spent_by_rdp(CorrelatedGaussianDpEvent.of(multiplier, probability, strategy), delta)
+
+    return root(cost, epsilon, _LARGEST_MULTIPLIER)

@@ -1,0 +1,392 @@
+"""Samplers: who takes part in an access, how that is drawn, and what it makes of the cost of the noise.
+
+A sampler is one class: plan, ledger, account, calibration and certificate ask it, and know no sampler by name. A new one is
+accepted where an upper bound of its cost is proved; `sampler_choice.py` makes them by name, and refuses others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import dp_accounting
+import numpy as np
+from scipy.special import betainc
+
+from lightning_dpgen.common.number_arguments import check_number, read_whole
+from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.common.strict_json import check_shape, shape
+from lightning_dpgen.privacy.accounting.correlated_events import CorrelatedGaussianDpEvent
+from lightning_dpgen.privacy.accounting.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
+from lightning_dpgen.privacy.sampling.strategy import CYCLIC, Strategy
+
+if TYPE_CHECKING:
+    from lightning_dpgen.privacy.noise.stream import PrivateStream
+    from lightning_dpgen.privacy.sampling.correlated_state import CorrelatedState
+
+POISSON, TRUNCATED = "poisson", "truncated_poisson"
+# Far more than the incomplete beta function is off, or rounding moves a product of a rate, and far less than a record.
+_ROUNDING = 1e-9
+_LARGEST = 10**12
+_WHOLE = {"type": "integer", "minimum": 1, "maximum": _LARGEST}
+_TRUNCATION = shape(largest_lot=_WHOLE, at_most=_WHOLE)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """The law by which units take part in an access.
+
+    Args:
+        sample_rate: the expected part of the units (records, or persons) in an access, in (0, 1]; 1 is a full pass.
+
+    Raises:
+        ValueError: for another rate.
+    """
+
+    sample_rate: float
+    name: ClassVar[str]
+    law: ClassVar[str]
+    # Lots belong to one step each, and all steps together are one event: lost ones are not made again.
+    in_turn: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_number("sample_rate", self.sample_rate, lambda rate: 0.0 < rate <= 1.0, "above 0, up to 1")
+        object.__setattr__(self, "sample_rate", float(self.sample_rate))
+
+    @property
+    def sampling_probability(self) -> float:
+        """The probability with which a unit takes part whose turn it is."""
+        return self.sample_rate
+
+    @property
+    def noise_strategy(self) -> Strategy | None:
+        """The strategy of correlated noise; None where the noises of accesses are independent."""
+        return None
+
+    @property
+    def fails(self) -> bool:
+        """True if an access spends a part of delta beside its noise."""
+        return False
+
+    def without_failures(self) -> Sampler:
+        """Return the sampler whose accesses cost what is left of these without their failures."""
+        return self
+
+    def event(self, noise: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+        """Return the cost of an access with a noise, under add-or-remove-one; for lots in turn that of all steps."""
+        raise NotImplementedError
+
+    def draw(self, stage: str, units: int, step: int, stream: PrivateStream, state: CorrelatedState) -> np.ndarray:
+        """Draw the sorted positions of the units in an access, of so many; private."""
+        raise NotImplementedError
+
+    def check_noises(self, stage: str, names: Collection[str], kinds: Mapping[str, str], deltas: Collection[str]) -> None:
+        """Refuse noises for which the cost of this sampler is not proved.
+
+        Raises:
+            ValueError: naming them.
+        """
+        if self.sample_rate < 1.0 and kinds:
+            raise ValueError(f"stage {stage!r}: noise of a sampled access must be gaussian, found {dict(kinds)}")
+        if self.sample_rate < 1.0 and deltas:
+            raise ValueError(
+                f"stage {stage!r}: an access with deltas is a full pass, found sample_rate={self.sample_rate:g}"
+            )
+
+    def check_count(self, stage: str, count: int | None) -> None:
+        """Refuse a number of accesses that this sampler was not made for."""
+
+    def check_plan(self, stage: str, count: int, relation: str, max_rows: int, n: int | None) -> None:
+        """Refuse a plan for which the cost of this sampler is not proved.
+
+        Raises:
+            ValueError: naming what does not fit.
+        """
+
+    def check_ranks(self, stage: str, size: int) -> None:
+        """Refuse several processes where each may not draw its part by itself."""
+
+    def check_units(self, stage: str, units: int) -> None:
+        """Refuse a number of units that breaks a bound of the sampler; the message does not say how many there are."""
+
+    def check_persons(self, stage: str) -> None:
+        """Refuse persons of several records where the cost is proved for one record alone."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as they stand in a plan."""
+        return {"sample_rate": self.sample_rate}
+
+    def as_line(self) -> dict[str, Any]:
+        """Return the fields as they stand in a line of a ledger."""
+        return self.as_json()
+
+    def is_close(self, other: Sampler) -> bool:
+        """Return whether two samplers draw the same, but for rounding."""
+        return type(self) is type(other) and math.isclose(self.sample_rate, other.sample_rate, rel_tol=_ROUNDING)
+
+
+class Poisson(Sampler):
+    """Each unit takes part in each access independently.
+
+    Example:
+        >>> Poisson(0.01).event(dp_accounting.GaussianDpEvent(1.0)).sampling_probability
+        0.01
+    """
+
+    name = POISSON
+    law = "each record takes part in each lot independently, with probability sample_rate"
+
+    def event(self, noise: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+        return noise if self.sample_rate == 1.0 else dp_accounting.PoissonSampledDpEvent(self.sample_rate, noise)
+
+    def draw(self, stage: str, units: int, step: int, stream: PrivateStream, state: CorrelatedState) -> np.ndarray:
+        return stream.poisson_sample(units, self.sample_rate)
+
+
+FULL_PASS = Poisson(1.0)
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson(Poisson):
+    """A Poisson lot, of which `largest_lot` units are chosen at random, each set alike, where it holds more.
+
+    Whether a record meets a full lot follows from the coins of the others alone. With no more than `at_most` units in all,
+    that has a probability below `failure`, and otherwise the lot is an ordinary one (docs/guarantees/lots.md, "Truncated
+    lots").
+
+    Args:
+        largest_lot: the most units in a lot.
+        at_most: the most units that any data set of this kind can hold: public, and certain.
+
+    Raises:
+        ValueError: for numbers that are no whole ones, from 1 to 10^12, or a full pass.
+
+    Example:
+        >>> 1e-12 < TruncatedPoisson(0.1, largest_lot=160, at_most=1000).failure < 1e-8
+        True
+    """
+
+    largest_lot: int
+    at_most: int
+    name = TRUNCATED
+    law = "a Poisson lot, of which largest_lot records are chosen at random where it holds more"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "largest_lot", read_whole("largest_lot", self.largest_lot))
+        object.__setattr__(self, "at_most", read_whole("at_most", self.at_most, of=" of records"))
+        for name in ("largest_lot", "at_most"):
+            if getattr(self, name) > _LARGEST:
+                raise ValueError(f"{name}={getattr(self, name)}: expected a whole number from 1 to {_LARGEST:,}")
+        if self.sample_rate == 1.0:
+            raise ValueError("sample_rate=1: a full pass holds all records, so no lot of it is cut")
+
+    @property
+    def failure(self) -> float:
+        """An upper bound of the probability that a record meets a full lot; see `truncation_failure`."""
+        return truncation_failure(self.sample_rate, self.largest_lot, self.at_most)
+
+    @property
+    def fails(self) -> bool:
+        return True
+
+    def without_failures(self) -> Sampler:
+        return Poisson(self.sample_rate)
+
+    def event(self, noise: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+        sampled = super().event(noise)
+        failure = self.failure
+        return dp_accounting.ComposedDpEvent([sampled, EpsilonDeltaDpEvent(0.0, failure)]) if failure else sampled
+
+    def draw(self, stage: str, units: int, step: int, stream: PrivateStream, state: CorrelatedState) -> np.ndarray:
+        return stream.subset(super().draw(stage, units, step, stream, state), self.largest_lot)
+
+    def check_plan(self, stage: str, count: int, relation: str, max_rows: int, n: int | None) -> None:
+        if n is not None and self.at_most * max_rows < n:
+            raise ValueError(
+                f"at_most={self.at_most}: so many units of at most {max_rows} records each are fewer than the declared "
+                f"n={n} records: give a number that no data of this kind can exceed"
+            )
+
+    def check_ranks(self, stage: str, size: int) -> None:
+        if size > 1:
+            raise PlanMismatch(
+                f"stage {stage!r}: a truncated lot is cut as a whole, and {size} processes have a part of it each: train "
+                f"in one process, or with sampler={POISSON!r}"
+            )
+
+    def check_units(self, stage: str, units: int) -> None:
+        if units > self.at_most:
+            raise PlanMismatch(
+                f"stage {stage!r}: there are more records than at_most={self.at_most}, and the guarantee holds for no "
+                "more: give a bound that is known of all data of this kind (a population, a capacity) and not found by "
+                "trying; nothing was charged"
+            )
+
+    def explain_failures(self, count: int, delta: float) -> str:
+        """Return the message about lots whose cut uses up delta; it says which would take a hundredth of it at most."""
+        low, high = self.largest_lot, self.at_most
+        while high - low > 1:
+            middle = (low + high) // 2
+            fails = count * truncation_failure(self.sample_rate, middle, self.at_most)
+            low, high = (middle, high) if fails > delta / 100.0 else (low, middle)
+        return (
+            f"largest_lot={self.largest_lot}: of at_most={self.at_most} records so many meet in a lot so often that "
+            f"nothing is left of delta={delta:g}: largest_lot={high} would take a hundredth of it"
+        )
+
+    @property
+    def truncation(self) -> dict[str, int]:
+        """The two numbers of the cut, as certificates state them."""
+        return {"largest_lot": self.largest_lot, "at_most": self.at_most}
+
+    def as_json(self) -> dict[str, Any]:
+        return super().as_json() | {"truncation": self.truncation}
+
+    def is_close(self, other: Sampler) -> bool:
+        return isinstance(other, TruncatedPoisson) and super().is_close(other) and self.truncation == other.truncation
+
+
+@dataclass(frozen=True)
+class Cyclic(Sampler):
+    """Each record belongs to one of several groups, by a draw of its own; a step draws a Poisson sample of the next group.
+
+    A record takes part at most once within the reach of the noise, so noise may be correlated over as many steps as there
+    are groups (docs/guarantees/correlated_noise.md, "Correlated noise").
+
+    Args:
+        strategy: the groups, and how the noise of a step follows from that of the steps before it.
+
+    Raises:
+        ValueError: for a rate above ``1 / period``.
+    """
+
+    strategy: Strategy
+    name = CYCLIC
+    law = "each record belongs to one of several groups, by a draw of its own, and takes part by another in its turn"
+    in_turn = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sample_rate * self.strategy.period > 1.0 + _ROUNDING:
+            raise ValueError(
+                f"sample_rate={self.sample_rate:g} with period={self.strategy.period}: expected at most 1/period, since a "
+                "step takes its records from one group"
+            )
+
+    @property
+    def sampling_probability(self) -> float:
+        return min(1.0, self.sample_rate * self.strategy.period)
+
+    @property
+    def noise_strategy(self) -> Strategy:
+        return self.strategy
+
+    def event(self, noise: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+        assert isinstance(noise, dp_accounting.GaussianDpEvent), "check_noises allows no other"
+        return CorrelatedGaussianDpEvent.of(noise.noise_multiplier, self.sampling_probability, self.strategy)
+
+    def draw(self, stage: str, units: int, step: int, stream: PrivateStream, state: CorrelatedState) -> np.ndarray:
+        members = state.turn(stage, self.strategy.period, step, units)
+        return members[stream.poisson_sample(len(members), self.sampling_probability)]
+
+    def check_noises(self, stage: str, names: Collection[str], kinds: Mapping[str, str], deltas: Collection[str]) -> None:
+        if set(names) != {"gradient"} or kinds or deltas:
+            raise ValueError(
+                f"stage {stage!r}: correlated noise is that of the gradient alone, found {listed(sorted(names))}: take a "
+                "clipping rule that draws no noise, such as Fixed"
+            )
+
+    def check_count(self, stage: str, count: int | None) -> None:
+        if count != self.strategy.steps:
+            raise ValueError(
+                f"stage {stage!r}: count={count}, and its strategy is one of {self.strategy.steps} steps: expected the "
+                "same number, since correlated noise is planned for all steps together"
+            )
+
+    def check_plan(self, stage: str, count: int, relation: str, max_rows: int, n: int | None) -> None:
+        if max_rows > 1:
+            raise ValueError(
+                f"max_rows={max_rows}: correlated noise is proved for a unit of one record: expected max_rows=1, or noise "
+                "that is not correlated"
+            )
+        if relation == REPLACE_ONE:
+            raise ValueError(f"relation={relation!r}: cyclic sampling is proved under {ADD_OR_REMOVE_ONE!r}")
+        if count > self.strategy.steps:
+            raise ValueError(f"stage {stage!r}: {count} steps, and its strategy is one of {self.strategy.steps}")
+
+    def check_ranks(self, stage: str, size: int) -> None:
+        if size > 1:
+            raise LedgerError(
+                f"{size} processes: correlated noise is drawn by one alone: expected devices=1, or noise that is not "
+                "correlated"
+            )
+
+    def check_persons(self, stage: str) -> None:
+        raise ValueError(
+            f"persons with sampler={CYCLIC!r}: correlated noise is proved for a unit of one record: expected no persons, "
+            f"or sampler={POISSON!r}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return super().as_json() | {"strategy": self.strategy.as_json()}
+
+    def as_line(self) -> dict[str, Any]:
+        # The plan holds the strategy itself.
+        return super().as_json() | {"strategy": self.strategy.digest}
+
+    def is_close(self, other: Sampler) -> bool:
+        return isinstance(other, Cyclic) and super().is_close(other) and self.strategy.is_close(other.strategy)
+
+
+def as_sampler(value: object) -> Sampler:
+    """Return a value that is a sampler; else raise ValueError."""
+    if not isinstance(value, Sampler):
+        raise ValueError(f"sampler={value!r}: expected a Sampler, such as Poisson(0.01) (others: make_sampler)")
+    return value
+
+
+SAMPLERS: tuple[type[Sampler], ...] = (Poisson, TruncatedPoisson, Cyclic)
+
+
+def sampler_from_json(fields: Mapping[str, Any]) -> Sampler:
+    """Return the sampler that `Sampler.as_json` described; fields are those of an access, whose shape was checked.
+
+    Raises:
+        ValueError: if they describe none.
+    """
+    rate = fields["sample_rate"]
+    if "strategy" in fields:
+        if "truncation" in fields:
+            raise ValueError("lots of records that take turns are not cut: expected a strategy or a truncation")
+        return Cyclic(rate, Strategy.from_json(fields["strategy"]))
+    return TruncatedPoisson(rate, *read_truncation(fields["truncation"])) if "truncation" in fields else Poisson(rate)
+
+
+def read_truncation(fields: Any) -> tuple[int, int]:
+    """Return `largest_lot` and `at_most` of a `TruncatedPoisson.truncation`; fields may be anything that was read.
+
+    Raises:
+        ValueError: if they describe none.
+    """
+    check_shape(fields, _TRUNCATION)
+    return int(fields["largest_lot"]), int(fields["at_most"])
+
+
+def truncation_failure(sample_rate: float, largest_lot: int, at_most: int) -> float:
+    """Return an upper bound of the probability that a record meets a full lot: that of as many others in it.
+
+    It is 0 where there cannot be so many.
+
+    Example:
+        >>> 1e-12 < truncation_failure(0.1, largest_lot=160, at_most=1000) < 1e-8
+        True
+    """
+    if at_most <= largest_lot:
+        return 0.0
+    tail = float(betainc(largest_lot, at_most - largest_lot, sample_rate))
+    return min(1.0, max(tail * (1.0 + _ROUNDING), SMALLEST_FAILURE))

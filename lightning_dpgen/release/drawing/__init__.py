@@ -1,0 +1,4 @@
+"""A release that is opened: its model, draws with conditions, codes and predictions.
+
+Read first: sampler.py, opened.py, description.py.
+"""

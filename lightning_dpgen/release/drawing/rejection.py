@@ -1,0 +1,394 @@
+"""Synthetic records that fulfil conditions or complete given rows, and keep constraints: how long that is tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from lightning_dpgen.common.pace import Stage
+from lightning_dpgen.data.conditions import Condition
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.given import GivenRows
+from lightning_dpgen.data.tables.kept_values import draw_kept_values
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.value_set import ValueSet
+from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.release.drawing.blocks import block_rows
+from lightning_dpgen.release.drawing.description import balanced_group
+
+# A draw is given up after so many records for each that is asked for, or so many in all,
+MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
+# and after so many as soon as that would hardly be enough.
+FIRST_LOOK = 1_000_000
+# Records that break a constraint are drawn anew so often, and repaired then.
+_ROUNDS = 20
+# Given rows that break a constraint are filled anew so often. After the first rounds no choice is drawn with which no row
+# keeps the constraints, and several records are tried for each row; in the last rounds they are repaired, and in the very
+# last one any choices are drawn.
+_ROUNDS_GIVEN, _NARROWED, _REPAIRED, _TRIED_EACH = 40, 1, 3, 50
+# Conditions that have the logarithm of a smaller chance are never fulfilled: no share of a model is so small.
+_LEAST_CHANCE = math.log(1e-20)
+
+
+class TooRare(ValueError):
+    """The model makes too few records that fit the conditions."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Synthetic records.
+
+    Args:
+        encoded: as they are encoded.
+        values: the recorded columns of a table, where these have been looked at; else None.
+    """
+
+    encoded: Encoded
+    values: pa.RecordBatch | None = None
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    def __getitem__(self, rows: np.ndarray) -> Drawn:
+        return Drawn(self.encoded[rows], None if self.values is None else self.values.take(pa.array(rows)))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The choices and values that all records of a draw are to have.
+
+    Args:
+        allowed: (1, width) for each choice 1 where a record may have it, else 0.
+        shares: (1, width) at most this share of the records with a choice is as wanted, 0 where it is not allowed.
+        tests: columns of a table, and tests of their values (n,) that give (n,) bool.
+        given: a row of which some cells are given.
+    """
+
+    allowed: torch.Tensor
+    shares: torch.Tensor
+    tests: tuple[tuple[str, Callable[[pa.Array], np.ndarray]], ...] = ()
+    given: GivenRows | None = None
+
+    @classmethod
+    def of(cls, layout: Layout, conditions: Mapping[str, Sequence[Condition]]) -> Wanted:
+        """Return what conditions on columns ask for."""
+        allowed, shares, tests = torch.ones(1, layout.width), torch.ones(1, layout.width, dtype=torch.float64), []
+        for column, several in conditions.items():
+            for condition in several:
+                if condition.group is not None:
+                    span = layout.spans[condition.group]
+                    rest = [span.start + code for code in range(span.stop - span.start) if code not in condition.may]
+                    allowed[:, rest] = 0.0
+                    for code, share in condition.shares.items():
+                        # Several conditions may be fulfilled by the same values.
+                        shares[:, span.start + code] = min(float(shares[0, span.start + code]), share)
+                if condition.test is not None:
+                    tests.append((column, condition.test))
+        return cls(allowed, shares * allowed, tuple(tests))
+
+    def with_choice(self, span: slice, code: int) -> Wanted:
+        """Return the same, of one choice of the group with this place alone."""
+        others = torch.ones_like(self.allowed)
+        others[:, span] = 0.0
+        others[:, span.start + code] = 1.0
+        return replace(self, allowed=self.allowed * others, shares=self.shares * others)
+
+
+def draw_all(mixture: Mixture, n: int, generator: torch.Generator, random: np.random.Generator) -> Drawn:
+    """Draw n records that keep the constraints of their schema.
+
+    Of a record that breaks one, the values of its bins are drawn anew, and then the record. After some rounds what is left
+    is repaired (`RowRules.repaired`), and only a record that cannot be is drawn again.
+
+    Raises:
+        TooRare: if hardly any record can be repaired.
+    """
+    schema = mixture.network.schema
+    if not isinstance(schema, TableSchema) or not schema.rules.restrict:
+        return Drawn(mixture.sample(n, generator))
+    parts, found, drawn = [], 0, 0
+    while found < n or not parts:
+        check_rate("the constraints of the schema", n, found, drawn)
+        encoded = mixture.sample(n - found, generator)
+        values, kept = draw_kept_values(schema, encoded, random)
+        drawn += len(encoded)
+        if len(parts) >= _ROUNDS:
+            values, kept = schema.rules.repaired(values)
+            # A row that cannot be repaired may be none of the schema's.
+            values, kept = values.filter(pa.array(kept)), kept[kept]
+            encoded = schema.encode(values)
+        parts.append(Drawn(encoded, values)[np.flatnonzero(kept)])
+        found += len(parts[-1])
+    # The order of rounds would tell which rows are rare.
+    return _joined(parts)[random.permutation(found)]
+
+
+def draw_fitting(
+    mixture: Mixture,
+    n: int,
+    asked: int,
+    step: int,
+    said: str,
+    wanted: Wanted,
+    generator: torch.Generator,
+    random: np.random.Generator,
+    shown: Stage,
+) -> Drawn:
+    """Draw until n records are as wanted: each has the model's conditional distribution.
+
+    Networks that `is_conditional` draw records that have allowed choices. Of others, and of what choices do not tell, those
+    that do not fit are left out.
+
+    Args:
+        n: those of a block, and `asked` those of all blocks.
+        step: the number of records that are drawn at a time.
+        said, wanted: what is wanted, in words too.
+        shown: told how far it is.
+
+    Raises:
+        TooRare: see `check_rate`.
+    """
+    schema, sampler = mixture.network.schema, None
+    if is_conditional(mixture.network):
+        sampler = ConditionalSampler(mixture.network, mixture.weights)
+        chance = float(sampler.log_chances(wanted.allowed))
+        if chance < _LEAST_CHANCE:
+            raise TooRare(f"{said}: the model makes no such record: ask for what it makes")
+        check_share(said, min(asked, step), math.exp(float(sampler.log_chances(wanted.shares)) - chance))
+    parts, found, drawn = [], 0, 0
+    while found < n or not parts:
+        # The last block may have few records, of which as many may be drawn as of another.
+        check_rate(said, min(asked, step), found, drawn, asked)
+        if sampler is None:
+            part = Drawn(mixture.sample_independent(step if n else 0, generator))
+        else:
+            # As many as are likely to be enough; many more where hardly any of the last ones were.
+            count = min(step, (n - found) * min(10, drawn // max(1, found) + 1) + 10) if drawn else n
+            part = Drawn(sampler.draw(wanted.allowed, torch.zeros(count, dtype=torch.int64), generator))
+        drawn += len(part)
+        part = _fitting(part, schema, wanted, random)
+        part = part[np.arange(min(len(part), n - found))]
+        found += len(part)
+        parts.append(part)
+        shown.note = f"of {drawn:,} drawn in a block"
+        shown.advance(len(part))
+    return _joined(parts)
+
+
+def draw_balanced(
+    mixture: Mixture,
+    column: str,
+    first: int,
+    n: int,
+    asked: int,
+    step: int,
+    said: str,
+    wanted: Wanted,
+    generator: torch.Generator,
+    random: np.random.Generator,
+    shown: Stage,
+) -> Drawn:
+    """Draw n records as `draw_fitting` does, of which every choice of a column has an equal share, in random order.
+
+    Args:
+        column: one that `balanced_group` knows.
+        first: the number of records in all blocks before, so that shares of all blocks together are equal, too.
+    """
+    schema = mixture.network.schema
+    group, choices = balanced_group(schema, column)
+    span = schema.layout.spans[group]
+    codes = [code for code in range(choices) if wanted.allowed[0, span.start + code] > 0.0]
+    own, parts = (first + np.arange(n)) % len(codes), []
+    for place, code in enumerate(codes):
+        some = wanted.with_choice(span, code)
+        named = f"{column}={schema.choices[column][code]}{', ' if said else ''}{said}"
+        most = -(-asked // len(codes))
+        parts.append(draw_fitting(mixture, int((own == place).sum()), most, step, named, some, generator, random, shown))
+    return _joined(parts)[random.permutation(n)]
+
+
+def draw_given(
+    mixture: Mixture, given: GivenRows, generator: torch.Generator, random: np.random.Generator, shown: Stage
+) -> tuple[Drawn | None, dict[int, str]]:
+    """Draw the other cells of given rows, so that all rows keep the declared constraints; they stay in their order.
+
+    Each row has the model's distribution given its cells. Networks that `is_conditional` draw every row by its own. Of
+    others, records are drawn for all rows of the same cells until they have these.
+
+    Returns:
+        The rows, or None where some cannot be completed; and by its place each of these, which the constraints do not allow
+        or for which nothing was found that keeps them, and why.
+
+    Raises:
+        TooRare: naming a row, if another network makes too few records that have what is given.
+    """
+    if not is_conditional(mixture.network):
+        return _draw_alike(mixture, given, generator, random, shown)
+    schema, sampler = mixture.network.schema, ConditionalSampler(mixture.network, mixture.weights)
+    allowed, left, values = torch.from_numpy(given.allowed()), np.arange(len(given)), None
+    parts, places, each, refused = [], [], 1, dict[int, str]()
+    for turn in range(_ROUNDS_GIVEN):
+        if turn == _NARROWED:
+            narrowed = given[left].narrowed()
+            allowed[left] = torch.from_numpy(narrowed.allowed)
+            values = dict(zip(left.tolist(), narrowed.left, strict=True))
+            refused = {int(left[row]): problem for row, problem in narrowed.impossible.items()}
+            left = np.setdiff1d(left, list(refused))
+            if not len(left):
+                break
+        if turn >= _NARROWED:
+            each = max(1, min(_TRIED_EACH, block_rows(schema.layout) // len(left)))
+        rows = np.repeat(left, each)
+        some = given[rows]
+        part = Drawn(sampler.draw(allowed[left], torch.arange(len(left)).repeat_interleave(each), generator))
+        if turn == _ROUNDS_GIVEN - 1:
+            # The only way may be one that the model hardly makes.
+            part = Drawn(Encoded(part.encoded.units, _any_choices(schema, allowed[left], each, generator)))
+        part, kept = _completed(part, some, schema, random)
+        if turn >= _ROUNDS_GIVEN - _REPAIRED:
+            part, kept = _repaired(part, some, [values[row] for row in rows], schema, random)
+        # The first that fits is the row's own.
+        fine, first = np.unique(rows[kept], return_index=True)
+        parts.append(part[np.flatnonzero(kept)[first]])
+        places.append(fine)
+        shown.advance(len(fine))
+        left = np.setdiff1d(left, fine)
+        if not len(left):
+            break
+    for row in left.tolist():
+        broken = schema.rules.broken_most(part.values.filter(pa.array(rows == row)))
+        refused[row] = f"no values of its other cells were found that keep all constraints, and most broke {broken}"
+    return None if refused else _joined(parts)[np.argsort(np.concatenate(places))], refused
+
+
+def _any_choices(schema: Schema, allowed: torch.Tensor, each: int, generator: torch.Generator) -> np.ndarray:
+    """Draw codes (n * each, groups) evenly among the choices that are allowed (n, width)."""
+    codes = np.zeros((len(allowed) * each, len(schema.layout.spans)), np.int64)
+    for group, span in enumerate(schema.layout.spans):
+        own = allowed[:, span]
+        # Where constraints leave no choice at all, none is better than another.
+        own = torch.where(own.any(dim=1, keepdim=True), own, 1.0)
+        codes[:, group] = torch.multinomial(own, each, True, generator=generator).ravel().numpy()
+    return codes
+
+
+def _draw_alike(
+    mixture: Mixture, given: GivenRows, generator: torch.Generator, random: np.random.Generator, shown: Stage
+) -> tuple[Drawn | None, dict[int, str]]:
+    """Draw the rows of the same cells together, by rejection."""
+    schema, alike, parts, refused = mixture.network.schema, given.alike(), [], dict[int, str]()
+    step = block_rows(schema.layout)
+    for rows in alike:
+        first = given[rows[:1]]
+        if impossible := first.narrowed().impossible:
+            refused |= dict.fromkeys(rows.tolist(), impossible[0])
+            continue
+        allowed = torch.from_numpy(first.allowed())
+        wanted = Wanted(allowed, allowed.double(), given=first)
+        said = f"{first.place(0)}: what is given, which a {mixture.network.kind} makes by chance alone"
+        parts.append(draw_fitting(mixture, len(rows), len(rows), step, said, wanted, generator, random, shown))
+    return None if refused else _joined(parts)[np.argsort(np.concatenate(alike))], refused
+
+
+def _fitting(part: Drawn, schema: Schema, wanted: Wanted, random: np.random.Generator) -> Drawn:
+    """Return the records that are as wanted, and keep the constraints of a table."""
+    fits, codes = np.ones(len(part), bool), part.encoded.codes
+    for group, span in enumerate(schema.layout.spans):
+        fits &= wanted.allowed[0, span].numpy()[codes[:, group]] > 0.0
+    part = part[np.flatnonzero(fits)]
+    if wanted.given is not None:
+        part, fits = _completed(part, wanted.given[np.zeros(len(part), np.int64)], schema, random)
+        return part[np.flatnonzero(fits)]
+    if not isinstance(schema, TableSchema) or not (schema.rules.restrict or wanted.tests):
+        return part
+    values, fits = draw_kept_values(schema, part.encoded, random)
+    for column, test in wanted.tests:
+        fits &= test(values.column(column))
+    return Drawn(part.encoded, values)[np.flatnonzero(fits)]
+
+
+def _completed(part: Drawn, given: GivenRows, schema: TableSchema, random: np.random.Generator) -> tuple[Drawn, np.ndarray]:
+    """Return records with the given cells in their place, and which (n,) keep the constraints and have what was drawn."""
+    values, kept = draw_kept_values(schema, part.encoded, random, given)
+    return Drawn(part.encoded, values), kept & given.matches(values, part.encoded)
+
+
+def _repaired(
+    part: Drawn,
+    given: GivenRows,
+    left: Sequence[Mapping[str, ValueSet]],
+    schema: TableSchema,
+    random: np.random.Generator,
+) -> tuple[Drawn, np.ndarray]:
+    """Return records moved to what is left of their cells, and which (n,) keep the constraints then."""
+    # As the model draws them: a part for which a given sum was solved may be at its bound.
+    values = schema.values(part.encoded, random, given.moved(schema.values(part.encoded, random), left))
+    values, _ = schema.rules.repaired(values, given.known)
+    return Drawn(part.encoded, values), schema.rules.kept(values, given.known)
+
+
+def _joined(parts: Sequence[Drawn]) -> Drawn:
+    encoded = Encoded.joined([part.encoded for part in parts])
+    if parts[0].values is None:
+        return Drawn(encoded)
+    table = pa.Table.from_batches([part.values for part in parts]).combine_chunks()
+    batches = table.to_batches()
+    return Drawn(encoded, batches[0] if batches else parts[0].values)
+
+
+def check_share(said: str, n: int, share: float) -> None:
+    """Refuse to draw n records that are hardly ever found among those that are drawn.
+
+    Args:
+        said: the conditions in words.
+        share: at most this share of the records that are drawn fits.
+
+    Raises:
+        TooRare: where less than a tenth of them is to be expected.
+
+    Example:
+        >>> check_share("where age=50", n=10, share=1e-4)
+        >>> check_share("where age=50", n=10, share=1e-6)
+        Traceback (most recent call last):
+        lightning_dpgen...TooRare: where age=50: about 1 in 1,000,000 records that are drawn fits, and \
+10 were asked for: ask for a range of values, or for what more records fit
+    """
+    if share * max(MOST_DRAWN, MOST_DRAWN_EACH * n) < n / 10.0:
+        some = f"about 1 in {1.0 / share:,.0f} records that are drawn fits" if share > 1e-20 else "none fits"
+        raise TooRare(f"{said}: {some}, and {n:,} were asked for: ask for a range of values, or for what more records fit")
+
+
+def check_rate(said: str, n: int, found: int, drawn: int, asked: int | None = None) -> None:
+    """Give up a draw of n records that has come to its end, or that hardly ever would come to a good one.
+
+    Args:
+        said: the conditions in words.
+        asked: the number of records that was asked for, of which n are drawn here; None for n.
+
+    Raises:
+        TooRare: naming the rate: of those `drawn` so far, `found` fit the conditions.
+
+    Example:
+        >>> check_rate("where sex=F", n=5_000, found=3_000, drawn=2_000_000)
+        >>> check_rate("where sex=F", n=100_000, found=104, drawn=1_000_000)
+        Traceback (most recent call last):
+        lightning_dpgen...TooRare: where sex=F: 104 of 1,000,000 records drawn fit, about 1 in 9,615, and \
+100,000 were asked for: ask for 10 at most, or for what more records fit
+    """
+    most = max(MOST_DRAWN, MOST_DRAWN_EACH * n)
+    # Five standard deviations more than were seen, so that a draw that would succeed is hardly ever given up.
+    at_most = (found + 5.0 * math.sqrt(found) + 25.0) / max(1, drawn) * most
+    if drawn < most and (drawn < FIRST_LOOK or at_most >= n):
+        return
+    rate = f", about 1 in {drawn / found:,.0f}" if found else ""
+    enough = found * MOST_DRAWN // drawn
+    advice = f"ask for {enough:,} at most, or for what more records fit" if enough else "ask for what more records fit"
+    wanted = n if asked is None else asked
+    raise TooRare(f"{said}: {found:,} of {drawn:,} records drawn fit{rate}, and {wanted:,} were asked for: {advice}")

@@ -1,0 +1,560 @@
+"""A released model: read from its folder, and sampled for any number of synthetic records."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import secrets
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from lightning_dpgen.common import pace
+from lightning_dpgen.common.number_arguments import read_whole
+from lightning_dpgen.data.conditions import Where, in_words
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.series.form import SeriesForm
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.given import GivenRows
+from lightning_dpgen.data.tables.reading import Table
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.models.classified import with_label
+from lightning_dpgen.models.copulas import StackedCopula
+from lightning_dpgen.models.crossings import described_crossings, read_crossings
+from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.gaussians import StackedGaussians
+from lightning_dpgen.models.labelled import LabelledNetwork, without_label
+from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
+from lightning_dpgen.models.products import StackedProducts
+from lightning_dpgen.models.series_gaussians import SeriesGaussians
+from lightning_dpgen.models.trained import TRAINED
+from lightning_dpgen.release.bounds import check_columns, check_numbers
+from lightning_dpgen.release.drawing.blocks import block_rows, block_streams
+from lightning_dpgen.release.drawing.codes import encode_records
+from lightning_dpgen.release.drawing.description import (
+    CROSSINGS,
+    KEPT,
+    LABELLED,
+    PROJECTION,
+    balanced_group,
+    check_component,
+    conditions_on,
+    described_schema,
+    read_description,
+    unreadable,
+)
+from lightning_dpgen.release.drawing.predictions import Unlabelled, predict_labels
+from lightning_dpgen.release.drawing.rejection import (
+    Drawn,
+    Wanted,
+    draw_all,
+    draw_balanced,
+    draw_fitting,
+    draw_given,
+)
+from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
+from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.projected import ProjectedRows, load_projected
+from lightning_dpgen.release.publishing.mark import marked_schema
+from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.written_series import written_series
+from lightning_dpgen.release.tensors import check_finite, check_tensors
+
+_MEASURED = (StackedCopula, StackedForests, StackedGaussians, SeriesGaussians, StackedProducts)
+NETWORKS = {network.kind: network for network in (*TRAINED.values(), *_MEASURED)}
+_LARGEST = 2**24
+_SEEDS = 2**63
+# Settings of networks that are neither sizes nor true or false, and the types that they have.
+_NO_SIZES: dict[str, tuple[type, ...]] = {
+    "network": (str,),
+    "symmetries": (dict,),
+    "sampling": (str,),
+    "likelihood": (str,),
+    "scale": (float, type(None)),
+    "floor": (float,),
+    "prior": (dict,),
+    "parents": (list,),
+}
+
+
+class ReadMixture(Mixture):
+    """A mixture with weights from an untrusted file: finite, but maybe so large that generated numbers are not."""
+
+    def sample_components(self, component: torch.Tensor, generator: torch.Generator) -> Encoded:
+        try:
+            return super().sample_components(component, generator)
+        except Diverged as error:
+            raise NotARelease(f"{error}, so its weights are not those of a trained model") from None
+
+    def _generated(self, offsets: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+        made = super()._generated(offsets, generator)
+        if not torch.isfinite(made).all():
+            raise NotARelease(
+                "the model gives numbers that are not finite, so its weights are not those of a trained model"
+            )
+        return made
+
+
+class Release:
+    """A released model, which needs nothing but its folder.
+
+    Args:
+        mixture: the model.
+        private: whether the run that made it was private; files written from one that was not are marked
+            (`release.mark`).
+
+    Its methods take conditions, as texts such as ``where=["age >= 60", "job in (cook, vet)"]``, or as columns and values:
+    ``where={"sex": "Male", "occupation": None, "age": "30..39"}`` (None is a missing value). Records have exactly the
+    model's conditional distribution: mixtures of products and of forests of choices draw it (`ConditionalSampler`), and of
+    other models records are drawn until enough fit. As they are functions of the model they cost no privacy. All records
+    keep the constraints of the schema.
+
+    Example:
+        >>> release = load_release(folder)                       # doctest: +SKIP
+        >>> pictures = release.sample(100, seed=1)               # doctest: +SKIP
+        >>> nines = release.sample(100, where={"label": 9})      # doctest: +SKIP
+        >>> alike = release.component(3).sample(100)             # doctest: +SKIP
+        >>> filled = release.complete(frame_with_gaps, seed=1)   # doctest: +SKIP
+    """
+
+    def __init__(self, mixture: Mixture, *, private: bool = True) -> None:
+        self._mixture, self.private = mixture, private
+
+    @property
+    def schema(self) -> Schema:
+        return self._mixture.network.schema
+
+    @property
+    def mixture(self) -> Mixture:
+        """The model itself, from which `PrivateMixture.init_from` may start."""
+        return self._mixture
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns of a file of records, marked if it is not private.
+
+        Raises:
+            ValueError: for pictures of more numbers than a table has columns; `sample` draws these all the same.
+        """
+        self._check_columns()
+        return self.schema.arrow if self.private else marked_schema(self.schema.arrow)
+
+    @property
+    def components(self) -> int:
+        return self._mixture.network.k
+
+    def component(self, number: int) -> Release:
+        """Return one component of the mixture alone, such as the model of one cluster, by its number from 0."""
+        check_component(number, self.components)
+        weights = torch.zeros(self.components)
+        weights[number] = 1.0
+        return Release(type(self._mixture)(self._mixture.network, weights), private=self.private)
+
+    def encode(self, records: Records) -> pd.DataFrame:
+        """Return the component that most probably made each record, and the mean of its code there.
+
+        The encoder is a part of the release and has seen the records of the training through noise alone, so using it
+        costs nothing beyond the certificate. A code is a function of its record: codes of private records are private.
+
+        Args:
+            records: with the description of the release's own, as `encode_table` returns them, also others than it was
+                learned from.
+
+        Returns:
+            One row a record: ``component``, and ``z_0`` to ``z_<d-1>``.
+
+        Raises:
+            ValueError: for a release without an encoder (it is of ``model=vae``), or records of another description.
+
+        Example:
+            >>> codes = release.encode(encode_table("visits.csv", release.schema))       # doctest: +SKIP
+            >>> codes[["z_0", "z_1"]].mean()                                             # doctest: +SKIP
+        """
+        return encode_records(self._mixture, records)
+
+    def predict(self, records: Unlabelled) -> pd.DataFrame:
+        """Return the most probable label of each record by the release's classifier, and the probability of every label.
+
+        The classifier has seen the records of the training through noise alone, so using it costs nothing beyond the
+        certificate. What it says of a record is a function of that record: predictions for private records are private.
+
+        Args:
+            records: a table in memory, the path of a file or a `DatabaseQuery`, whose label may be missing and is not
+                looked at; an array of pictures or series; or Records of the release's own description.
+
+        Returns:
+            One row a record: the label under its own name, and ``p_<label>`` for each.
+
+        Raises:
+            ValueError: for a release without a classifier (it is of ``model=classifier``), or other records.
+            BadRecords: for records that do not fit the description.
+
+        Example:
+            >>> told = load_release("runs/mine").predict(frame)              # doctest: +SKIP
+            >>> told["income"], told["p_>50K"]                               # doctest: +SKIP
+        """
+        return predict_labels(self._mixture, records)
+
+    def sample(
+        self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None
+    ) -> pd.DataFrame | np.ndarray:
+        """Draw n synthetic records: a table, or pictures (n, height, width), whole numbers to ``schema.layout.levels``.
+
+        Series have the form and the names of columns of the file that they were learned from, so those of a long one are
+        ``length`` rows each (`written_series`); `table` has one a row in any case. A basket is a list of items.
+
+        Args:
+            n: number of records, 0 or more.
+            seed: seed that makes the draw repeatable; None draws anew each time.
+            where: conditions that all records fulfil; None for none.
+            balance: a column of which every choice has an equal share of the records, up to rounding: each value of
+                categories, each bin of numbers, and no missing values; None for the shares of the model.
+
+        Raises:
+            ValueError: for anything else; for a condition on an unknown column, or one that no record can fulfil.
+            TooRare: if not enough of 1,000 records for each that is asked for, and of 100,000, fit; as soon as that is
+                clear.
+        """
+        if isinstance(self.schema, ImageSchema):
+            return np.concatenate(
+                [self.schema.pictures(part.encoded) for _, part, _ in self._drawn(n, seed, where, balance)]
+            )
+        if isinstance(self.schema, SeriesSchema) and self.schema.written != SeriesForm():
+            written = written_series(self.schema, self.schema.written)
+            return pa.Table.from_batches(
+                written.rows(self.chunks(n, seed, where, balance=balance), 0), written.columns
+            ).to_pandas()
+        return self.form.frame(self._table(n, seed, where, balance))
+
+    def complete(self, rows: Table, seed: int | None = None) -> pd.DataFrame:
+        """Fill the missing columns and empty cells of rows of a table from the model, given their other cells.
+
+        Mixtures of products and of forests of choices draw from exactly the model's conditional distribution
+        (`ConditionalSampler`); of other models records are drawn until one has the cells of the row. Every row keeps the
+        declared constraints. Nothing is spent, and the certificate covers the model alone: rows of real persons that are
+        completed are data of these persons still, and as private as they were.
+
+        Args:
+            rows: a DataFrame, a table or record batch of Arrow, or the path of a file, with some of the schema's columns. A
+                column that is absent is filled, and so is an empty cell (null or NaN). A text that the schema lists under
+                `missing_values`, such as ``?``, is a missing value that is given, and stays; where it lists none but the
+                empty text, the word ``missing`` is.
+            seed: seed that makes the draw repeatable; None draws anew each time.
+
+        Returns:
+            One row for each, in their order and with their index, with all columns. Given values stand as they were given,
+            in the form of the schema, and are not moved within their bins. So do values that the schema moves to what it
+            declares, such as one that is not listed: other cells are filled by what it is moved to, with a warning. A
+            made-up column whose values would change as numbers (007) is text.
+
+        Raises:
+            ValueError: for a release of other records than a table.
+            BadRecords: for columns that the schema has not, and cells that it does not allow or that contradict each other,
+                the first few of them by row and column; nothing is drawn then. For rows that no values were found to
+                complete, all together.
+            TooRare: for a row that another kind of model makes too rarely.
+
+        Example:
+            >>> older = frame.assign(age=80).drop(columns="income")                         # doctest: +SKIP
+            >>> load_release("runs/mine").complete(older, seed=1)["income"]                 # doctest: +SKIP
+        """
+        given = self.given_rows(rows)
+        for line in given.notes:
+            warnings.warn(line, stacklevel=2)
+        frame = self.form.without_types(given.kept).frame(pa.Table.from_batches(self.completed(given, seed), given.arrow))
+        return frame.set_axis(rows.index) if isinstance(rows, pd.DataFrame) else frame
+
+    def given_rows(self, rows: Table) -> GivenRows:
+        """Read rows of which some cells are given; arguments and errors are those of `complete`."""
+        if not isinstance(self.schema, TableSchema):
+            raise ValueError(
+                f"rows: this release is of kind {self.schema.kind}: expected one of a table, whose rows have cells"
+            )
+        return GivenRows.read(rows, self.schema)
+
+    def completed(self, given: GivenRows, seed: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Complete given rows (`complete`), a block at a time; there is one without rows where none is given.
+
+        Raises:
+            BadRecords: at the end, naming all rows that cannot be completed. No block is yielded after the first of them.
+        """
+        _, seed = _checked(len(given), seed)
+        seed = secrets.randbelow(_SEEDS) if seed is None else seed
+        step, refused = block_rows(self.schema.layout), dict[int, str]()
+        if not len(given):
+            yield pa.record_batch([pa.array([], field.type) for field in given.arrow], schema=given.arrow)
+        with pace.stage("completing rows", len(given), alone=True) as shown:
+            for start in range(0, len(given), step):
+                generator, random = block_streams(seed, start // step)
+                some = given[np.arange(start, min(start + step, len(given)))]
+                drawn, problems = draw_given(self._mixture, some, generator, random, shown)
+                refused |= {start + row: problem for row, problem in problems.items()}
+                if drawn is not None and not refused:
+                    yield some.completed(self.schema.with_fakes(drawn.values, random, start))
+        if refused:
+            raise given.refusal(refused)
+
+    def table(self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None) -> pa.Table:
+        """Draw the same records as a table of Arrow, with the columns of a Parquet file."""
+        drawn = self._table(n, seed, where, balance)
+        columns = self.form.typed_schema(self.arrow)
+        return pa.Table.from_batches(map(self.form.typed, drawn.to_batches()), columns.with_metadata(None)).cast(columns)
+
+    def _table(self, n: int, seed: int | None, where: Where | None, balance: str | None) -> pa.Table:
+        self._check_columns()
+        return pa.Table.from_batches(self.chunks(n, seed, where, balance=balance), self.schema.arrow)
+
+    @cached_property
+    def form(self) -> AsRead:
+        """The form in which the records of a table were read, and files have synthetic ones."""
+        return AsRead.of(self.schema)
+
+    def chunks(
+        self,
+        n: int,
+        seed: int | None = None,
+        where: Where | None = None,
+        rows: range | None = None,
+        balance: str | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Draw the same, a block at a time.
+
+        Args:
+            n, seed, where, balance: as of `sample`.
+            rows: those of the n that are drawn, from the beginning of a block (a multiple of `blocks.LARGEST_BLOCK` is one)
+                to the end of one or of all; None for all. They are the same whether others are drawn or not.
+
+        Example:
+            >>> batches = list(release.chunks(10**8, seed=1, rows=range(10**7, 2 * 10**7)))      # doctest: +SKIP
+        """
+        self._check_columns()
+        for before, part, random in self._drawn(n, seed, where, balance, rows):
+            if part.values is None:
+                yield self.schema.decode(part.encoded, random, before)
+            else:
+                yield self.schema.with_fakes(part.values, random, before)
+
+    def encoded(self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None) -> Encoded:
+        """Draw the same records, as they are encoded."""
+        return Encoded.joined([part.encoded for _, part, _ in self._drawn(n, seed, where, balance)])
+
+    def _check_columns(self) -> None:
+        # Other kinds of records have no more columns than a description has values.
+        if isinstance(self.schema, ImageSchema):
+            check_columns(self.schema.layout.units)
+
+    def _drawn(
+        self, n: int, seed: int | None, where: Where | None, balance: str | None, rows: range | None = None
+    ) -> Iterator[tuple[int, Drawn, np.random.Generator]]:
+        """Yield the number of records before a block, its records, and the generator from which it draws on."""
+        n, seed = _checked(n, seed)
+        seed = secrets.randbelow(_SEEDS) if seed is None else seed
+        step = block_rows(self.schema.layout)
+        first, stop = (0, n) if rows is None else (rows.start, rows.stop)
+        if first % step or not 0 <= first <= stop <= n or (stop % step and stop != n):
+            raise ValueError(f"rows={rows}: expected whole blocks of {step:,} among {n:,} records")
+        if balance is not None:
+            balanced_group(self.schema, balance)
+        wanted = Wanted.of(self.schema.layout, conditions_on(self.schema, where) if where else {})
+        said = in_words(where) if where else ""
+        fitting = bool(where) or balance is not None
+        with pace.stage("records that fit" if fitting else "drawing records", stop - first, alone=True) as shown:
+            # Without records, the form of them is drawn.
+            for start in range(first, max(stop, first + 1), step):
+                generator, random = block_streams(seed, start // step)
+                count = min(step, stop - start)
+                if balance is not None:
+                    others = start, count, n, step, said, wanted, generator, random, shown
+                    part = draw_balanced(self._mixture, balance, *others)
+                elif where:
+                    part = draw_fitting(self._mixture, count, n, step, said, wanted, generator, random, shown)
+                else:
+                    part = draw_all(self._mixture, count, generator, random)
+                    shown.advance(count)
+                yield start, part, random
+
+    def sample_component(self, component: int, n: int, seed: int) -> Encoded:
+        """Draw n records of one component of the mixture."""
+        generator = torch.Generator().manual_seed(seed)
+        return self._mixture.sample_components(torch.full((n,), component), generator)
+
+
+def _checked(n: Any, seed: Any) -> tuple[int, int | None]:
+    """Return a number of records and a seed as whole numbers of Python.
+
+    Raises:
+        ValueError: for anything else, naming the argument.
+    """
+    n = read_whole("n", n, least=0, of=" of records")
+    if seed is None:
+        return n, None
+    seed = read_whole("seed", seed, least=0)
+    if seed >= _SEEDS:
+        raise ValueError(f"seed={seed}: expected a number below 2^63")
+    return n, seed
+
+
+def weights_digest(network: GenerativeNetwork) -> str:
+    """Return the sha256 of the weights of a network as `write_model` writes them, in hexadecimal.
+
+    Of a release that this software has written it is the hash of ``model.safetensors`` in its certificate.
+    """
+    return hashlib.sha256(safetensors.torch.save(_tensors(network))).hexdigest()
+
+
+def write_model(folder: Path, mixture: Mixture, *, private: bool = True, kept: float | None = None) -> None:
+    """Write weights and description: all that sampling needs, and no pickle.
+
+    Args:
+        kept: the share of rows that keep all constraints as they are first drawn, for readers of the description.
+    """
+    network = mixture.network
+    check_numbers(network)
+    description = _described(network) | {"mixture_weights": mixture.weights.tolist()}
+    description |= {} if private else {"private": False}
+    description |= {} if kept is None else {KEPT: kept}
+    (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    # A full disk is an OSError here, and another error where safetensors writes the file itself.
+    (folder / WEIGHTS).write_bytes(safetensors.torch.save(_tensors(network)))
+    (folder / WEIGHTS).chmod(0o644)
+
+
+def _tensors(network: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
+
+
+def rebuilt(network: GenerativeNetwork) -> GenerativeNetwork:
+    """Rebuild the network as a reader of its release has it.
+
+    Raises:
+        ValueError: if it cannot be released, or is not made again by ``type(network)(schema, k, **settings)``.
+    """
+    described = json.loads(json.dumps(_described(network), allow_nan=False))
+    tensors = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
+    weights = {"mixture_weights": [1.0] * network.k}
+    again = _filled(_described_network(described | weights, {network.kind: type(without_label(network))})[0], tensors)
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise ValueError(f"{name}: expected finite float32 numbers")
+    return again
+
+
+def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]] = ()) -> Release | ProjectedRows:
+    """Load a release from its folder: a model to sample from, or projected rows.
+
+    Args:
+        path: the folder of a release, or of the run that made it.
+        networks: custom classes of networks, for releases that were made with ``model=own``. A class that is not handed
+            over here is not loaded: nothing is imported by a name in a file.
+
+    Raises:
+        NotARelease: if the folder does not hold a readable model of records. The weights of a network of your own
+            (`release_weights`, `PrivateTraining.release`) are loaded by `safetensors.torch.load_file`.
+    """
+    known = NETWORKS | {network.kind: network for network in networks if network.kind not in NETWORKS}
+    folder = release_folder(path)
+    description = read_description(folder)
+    try:
+        if description["model"] == PROJECTION:
+            return load_projected(folder)
+        kept = description.pop(KEPT, 1.0)
+        if type(kept) is not float or not 0.0 <= kept <= 1.0:
+            raise ValueError(f"{KEPT}={kept!r}: expected a share from 0 to 1")
+        private = description.pop("private", True)
+        if type(private) is not bool:
+            raise ValueError(f"private={private!r}: expected true or false")
+        return Release(_read(description, folder / WEIGHTS, known), private=private)
+    except NotARelease:
+        raise
+    except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise unreadable(folder, error) from None
+
+
+def _described(network: GenerativeNetwork) -> dict[str, Any]:
+    own = {"model": network.kind, "schema": network.schema.as_json(), "k": network.k}
+    if taken := sorted({*own, "mixture_weights", "private", KEPT, LABELLED, CROSSINGS} & set(network.settings)):
+        raise ValueError(f"the settings of the network name {taken[0]!r}, which a release holds already")
+    if not isinstance(network, LabelledNetwork):
+        return own | network.settings
+    crossings = described_crossings(network.crossed.crossings)
+    return own | network.settings | {LABELLED: True} | ({CROSSINGS: crossings} if crossings else {})
+
+
+def _foreign(kind: Any, networks: Mapping[str, Any]) -> str:
+    module, colon, name = kind.partition(":") if isinstance(kind, str) else ("", "", "")
+    if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
+        return (
+            f"it is a {kind}, custom code, which is never imported by a name in a file: if you trust it, from {module} "
+            f"import {name}, and load_release(path, networks=[{name}])"
+        )
+    return f"model={kind!r}: expected one of {', '.join(sorted(networks))}"
+
+
+def _described_network(
+    description: dict[str, Any], networks: Mapping[str, type[GenerativeNetwork]]
+) -> tuple[GenerativeNetwork, list[float]]:
+    """Make the network that a description names, without memory of its own, and return its mixture weights too."""
+    description = dict(description)
+    kind = description.pop("model")
+    if not isinstance(kind, str) or kind not in networks:
+        raise ValueError(_foreign(kind, networks))
+    if lacking := [name for name in ("schema", "k", "mixture_weights") if name not in description]:
+        raise ValueError(f"{lacking[0]} is missing")
+    schema = described_schema(description.pop("schema"))
+    mixture_weights, labelled = description.pop("mixture_weights"), description.pop(LABELLED, False)
+    if type(labelled) is not bool:
+        raise ValueError(f"{LABELLED}={labelled!r}: expected true or false")
+    crossings = read_crossings(description.pop(CROSSINGS, []))
+    if crossings and not labelled:
+        raise ValueError(f"{CROSSINGS}: expected none without a label that is drawn last")
+    # The class of a custom network knows which settings make sense; those of this package check words and objects.
+    for name, value in description.items() if kind in NETWORKS else ():
+        kinds = _NO_SIZES.get(name)
+        if kinds is None and not (type(value) is bool or (type(value) is int and 1 <= value <= _LARGEST)):
+            raise ValueError(f"{name}={value!r}: expected a whole number from 1 to {_LARGEST:,}")
+        if kinds is not None and type(value) not in kinds:
+            raise ValueError(f"{name}={value!r}: expected another kind of value")
+    if kind in NETWORKS:
+        asked = [own for own in inspect.signature(networks[kind]).parameters.values() if own.name != "schema"]
+        if lacking := [own.name for own in asked if own.default is own.empty and own.name not in description]:
+            raise ValueError(f"{lacking[0]} is missing")
+        if foreign := sorted(description.keys() - {own.name for own in asked}):
+            raise ValueError(f"{foreign[0]}: a {kind} has no such setting")
+    # Sizes that the tensors do not have cost nothing on this device.
+    with torch.device("meta"):
+        network = networks[kind](schema, **description)
+        return with_label(network, crossings) if labelled else network, mixture_weights
+
+
+def _filled(network: GenerativeNetwork, tensors: dict[str, torch.Tensor]) -> GenerativeNetwork:
+    """Put these tensors in the place of the network's own."""
+    network.load_state_dict(tensors, assign=True)
+    for name, tensor in network.state_dict().items():
+        if tensor.dtype != torch.float32:
+            raise ValueError(f"{name}: expected float32 numbers")
+    return network.eval()
+
+
+def _read(description: dict[str, Any], path: Path, networks: Mapping[str, type[GenerativeNetwork]]) -> Mixture:
+    """Read a described mixture, its tensors from a file that holds these and nothing else."""
+    network, mixture_weights = _described_network(description, networks)
+    numbers = isinstance(mixture_weights, list) and all(type(weight) in (int, float) for weight in mixture_weights)
+    weights = torch.tensor(mixture_weights if numbers else [], dtype=torch.float32)
+    if weights.shape != (network.k,) or not torch.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise ValueError(f"mixture_weights must be {network.k} numbers, 0 or more, and not all 0")
+    check_tensors(path, {name: tensor.shape for name, tensor in network.state_dict().items()}, "F32")
+    check_finite(path)
+    return ReadMixture(_filled(network, safetensors.torch.load_file(path)), weights)

@@ -1,0 +1,192 @@
+"""Plots of an evaluation, as pictures inside a page. Private, as the evaluation is."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from PIL import Image
+
+from lightning_dpgen.release.pages.plot_style import DARK_RULES, LINE, REAL, SYNTHETIC, plot_style
+from lightning_dpgen.release.pages.text import printable
+from lightning_dpgen.release.rows.pictures import enlarged
+
+_LABELLED, _BARS, _LETTERS = 10, 60, 11
+
+
+def drawn(draw: Callable[[Axes], None], width: float, height: float, said: str) -> Markup:
+    """Draw one plot, sized in inches, as an SVG inside an image, which runs no script and shares no names with others.
+
+    `said` is the content of the plot, for those who do not see it.
+    """
+    # Text stays text, in fonts that the reader has, which have the letters that matplotlib's font lacks.
+    with plot_style(svg_fonttype="none", svg_hashsalt="evaluation", font_size=9):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure.add_subplot())
+        held = io.BytesIO()
+        figure.savefig(held, format="svg", metadata={"Date": None}, transparent=True, dpi=160)
+    plot = held.getvalue().replace(b"<defs>", b"<style>" + DARK_RULES.encode() + b"</style>\n<defs>", 1)
+    return _image(plot, "image/svg+xml", said)
+
+
+def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None, said: str) -> Markup:
+    """Draw shares of the values of one column, real and synthetic side by side; lines if there are very many."""
+
+    def draw(axes: Axes) -> None:
+        places = np.arange(len(real))
+        if len(real) > _BARS:
+            axes.fill_between(places, real, step="mid", color=REAL, linewidth=0)
+            axes.step(places, synthetic, where="mid", color=SYNTHETIC, linewidth=1)
+        else:
+            axes.bar(places - 0.2, real, 0.4, color=REAL)
+            axes.bar(places + 0.2, synthetic, 0.4, color=SYNTHETIC)
+        if len(real) > _LABELLED:
+            axes.set_xticks([0, len(real) - 1])
+        else:
+            axes.set_xticks(places)
+        if choices is not None:
+            names = [printable(choices[int(place)], _LETTERS) for place in axes.get_xticks()]
+            long = len(real) <= _LABELLED and len(names) * max(map(len, names)) > 36
+            axes.set_xticklabels(names, rotation=40 if long else 0, ha="right" if long else "center")
+        top = max(real.max(initial=0.0), synthetic.max(initial=0.0)) or 1.0
+        axes.set(ylim=(0.0, 1.04 * top), yticks=[0.0, top])
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.2g}" if 0.0 < value < 0.01 else f"{value:.0%}")
+        axes.tick_params(length=0)
+
+    return drawn(draw, 3.1, 2.0, said)
+
+
+def heat_map(values: np.ndarray, names: Sequence[str], said: str) -> Markup:
+    """Draw a square of distances, NaN where there is none."""
+    size = len(names)
+
+    def draw(axes: Axes) -> None:
+        shown = axes.imshow(values, cmap="Blues", vmin=0.0, vmax=max(0.05, float(np.nanmax(values, initial=0.0))))
+        short = [printable(name, 18) for name in names]
+        axes.set_xticks(range(size), short, rotation=45, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(size), short)
+        axes.set_facecolor("#e3e6ea")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        if size <= 16:
+            for row, column in np.argwhere(np.isfinite(values)):
+                light = values[row, column] > 0.6 * shown.get_clim()[1]
+                axes.text(column, row, f"{values[row, column]:.2f}".lstrip("0"), ha="center", va="center", fontsize=7,
+                          color="white" if light else "#1c2430")  # fmt: skip
+        bar = axes.figure.colorbar(shown, ax=axes, shrink=0.6, pad=0.02)
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(length=0)
+
+    inches = min(8.0, 2.4 + 0.32 * size)
+    return drawn(draw, inches + 0.6, inches, said)
+
+
+def lines(
+    real: np.ndarray,
+    synthetic: np.ndarray,
+    said: str,
+    *,
+    along: str,
+    up: str,
+    spread: tuple[np.ndarray, np.ndarray] | None = None,
+    at: Sequence[float] | None = None,
+    scales: tuple[str, str] = ("linear", "linear"),
+) -> Markup:
+    """Draw a curve of each side, with a band of one spread (real, synthetic) around it if that is given."""
+
+    def draw(axes: Axes) -> None:
+        sides = ((real, REAL, "real", 3.6), (synthetic, SYNTHETIC, "synthetic", 1.6))
+        for number, (values, colour, name, width) in enumerate(sides):
+            places = np.arange(1, len(values) + 1) if at is None else np.asarray(at)
+            axes.plot(places, values, color=colour, linewidth=width, label=name, solid_capstyle="round")
+            if spread is not None:
+                band = spread[number]
+                axes.fill_between(places, values - band, values + band, color=colour, alpha=0.16, linewidth=0)
+        axes.set(xlabel=along, ylabel=up, xscale=scales[0], yscale=scales[1])
+        _plain_numbers(axes)
+        axes.legend()
+
+    return drawn(draw, 4.6, 3.0, said)
+
+
+def scatter(real: np.ndarray, synthetic: np.ndarray, said: str, *, of: str) -> Markup:
+    """Draw each item's value on both sides, on logarithmic axes; items that one side lacks are on its edge."""
+
+    def draw(axes: Axes) -> None:
+        least = min(values[values > 0].min(initial=1.0) for values in (real, synthetic))
+        if not (real.all() and synthetic.all()):
+            # Room for the edge.
+            least /= 2
+        x, y = np.maximum(real, least), np.maximum(synthetic, least)
+        axes.plot([least, 1], [least, 1], color=LINE, linewidth=1.2)
+        axes.scatter(x, y, s=5, color=SYNTHETIC, alpha=0.35, linewidths=0, rasterized=True)
+        highest = max(x.max(initial=least), y.max(initial=least)) * 1.2
+        axes.set(xscale="log", yscale="log", xlabel=f"{of}, real", ylabel=f"{of}, synthetic")
+        axes.set(xlim=(least / 1.2, highest), ylim=(least / 1.2, highest))
+        _plain_numbers(axes)
+
+    return drawn(draw, 4.6, 3.0, said)
+
+
+def samples(curves: np.ndarray, said: str) -> Markup:
+    """Draw a few synthetic series, each in a line of its own shade."""
+
+    def draw(axes: Axes) -> None:
+        for number, curve in enumerate(curves):
+            axes.plot(np.arange(1, len(curve) + 1), curve, color=SYNTHETIC, alpha=0.9 - 0.08 * number, linewidth=0.9)
+        axes.set(xlabel="reading", ylabel="value")
+
+    return drawn(draw, 4.6, 3.0, said)
+
+
+def operating_curves(rates: Mapping[str, tuple[np.ndarray, np.ndarray]], said: str) -> Markup:
+    """Draw the true positive rate of attacks by their false positive rate (ROC), beside that of guessing."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], color=LINE, linewidth=1.2, label="guessing")
+        for number, (name, (false, true)) in enumerate(rates.items()):
+            axes.plot(false, true, color=SYNTHETIC, linewidth=1.6, linestyle=("-", "--", ":")[number % 3], label=name)
+        axes.set(xlabel="share of others taken for members", ylabel="share of members found")
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.legend()
+
+    return drawn(draw, 4.0, 3.6, said)
+
+
+def sheet(pictures: np.ndarray, across: int, said: str, *, least: int = 60) -> Markup:
+    """Draw grey pictures (n, height, width) in [0, 1] side by side, dark on white, enlarged to `least` pixels."""
+    n, height, width = pictures.shape
+    down = -(-n // across)
+    cells = np.zeros((down * across, height + 2, width + 2))
+    cells[:n, 1:-1, 1:-1] = np.clip(np.nan_to_num(pictures), 0.0, 1.0)
+    grid = cells.reshape(down, across, height + 2, width + 2).swapaxes(1, 2).reshape(down * (height + 2), -1)
+    picture = Image.fromarray(255 - (255 * grid).round().astype(np.uint8))
+    held = io.BytesIO()
+    enlarged(picture, -(-least // max(height, width))).save(held, "PNG")
+    return _image(held.getvalue(), "image/png", said)
+
+
+def _plain_numbers(axes: Axes) -> None:
+    """Write powers of ten as numbers, since matplotlib writes formulas, and more numbers where there are few of these."""
+    for axis in (axes.xaxis, axes.yaxis):
+        if axis.get_scale() == "log":
+            low, high = axis.get_view_interval()
+            if high < 10 * low:
+                axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+                axis.set_minor_locator(NullLocator())
+            elif high < 100 * low:
+                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        if axis.get_scale() != "linear":
+            axis.set_major_formatter(lambda value, _: f"{value:g}")
+            axis.set_minor_formatter(lambda value, _: "")
+
+
+def _image(content: bytes, kind: str, said: str) -> Markup:
+    encoded = base64.b64encode(content).decode()
+    return Markup('<img alt="{}" src="data:{};base64,{}">').format(said, kind, encoded)

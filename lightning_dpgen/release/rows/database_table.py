@@ -1,0 +1,140 @@
+"""Synthetic records as a new table of a database: complete, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lightning_dpgen.common.passwords import without_passwords
+from lightning_dpgen.data.files.database import described_error, engine_of
+from lightning_dpgen.data.files.extras import needs
+from lightning_dpgen.data.files.table_choice import quoted
+from lightning_dpgen.data.tables.written_form import with_offset
+from lightning_dpgen.sampling.errors import BadRecords
+
+# Databases that keep the zone of a moment, or what it is in another; in all others it is text with its offset.
+_WITH_ZONES = ("postgresql", "oracle", "snowflake", "duckdb")
+
+
+class TableExists(BadRecords):
+    """A table of the name is there already."""
+
+
+def check_new_table(url: str, table: str) -> None:
+    """Refuse the name of a table that is there already, and a database that does not answer.
+
+    Raises:
+        TableExists, BadRecords: in one line each.
+        ValueError: for a URL with a password, or what is no URL.
+    """
+    import sqlalchemy
+    from sqlalchemy.exc import SQLAlchemyError
+
+    engine = engine_of(url)
+    if engine.dialect.name == "sqlite" and not Path(engine.url.database or "").exists():
+        folder = Path(engine.url.database or ".").absolute().parent
+        if not engine.url.database or not folder.is_dir():
+            raise BadRecords(f"{url}: there is no folder {folder}: expected sqlite:///FILE")
+        return
+    try:
+        there = sqlalchemy.inspect(engine).has_table(table)
+    except SQLAlchemyError as error:
+        raise described_error(url, error) from None
+    if there:
+        raise TableExists(f"{without_passwords(url)} has a table {table!r} already: choose another name")
+
+
+def write_to_database(url: str, table: str, chunks: Iterable[pa.RecordBatch], columns: pa.Schema) -> None:
+    """Write records as a new table, a chunk at a time, in one transaction.
+
+    A database that commits a new table by itself, as MySQL does, is told to drop it after an error.
+
+    Raises:
+        TableExists, BadRecords: as `check_new_table`, or if the database refuses the records.
+    """
+    import sqlalchemy
+    from sqlalchemy.exc import SQLAlchemyError
+
+    engine = engine_of(url)
+    file = Path(engine.url.database) if engine.dialect.name == "sqlite" and engine.url.database else None
+    is_new = file is not None and not file.exists()
+    if engine.dialect.name == "sqlite":
+        _begin_by_hand(engine)
+    if engine.dialect.name not in _WITH_ZONES:
+        nothing = pa.record_batch([pa.array([], kind) for kind in columns.types], names=columns.names)
+        chunks, columns = map(_without_zones, chunks), _without_zones(nothing).schema
+    made = sqlalchemy.Table(table, sqlalchemy.MetaData(), *(_column(field) for field in columns))
+    done = created = False
+    try:
+        with engine.begin() as connection:
+            if sqlalchemy.inspect(connection).has_table(table):
+                raise TableExists(f"{without_passwords(url)} has a table {table!r} already: choose another name")
+            made.create(connection)
+            created = True
+            for chunk in chunks:
+                if rows := chunk.to_pylist():
+                    connection.execute(made.insert(), rows)
+        done = True
+    except SQLAlchemyError as error:
+        raise described_error(url, error) from None
+    finally:
+        if not done:
+            with suppress(SQLAlchemyError):
+                if created:
+                    made.drop(engine, checkfirst=True)
+            if is_new:
+                file.unlink(missing_ok=True)
+        engine.dispose()
+
+
+def write_to_duckdb(path: Path, table: str, chunks: Iterable[pa.RecordBatch], columns: pa.Schema) -> None:
+    """Write records as the table of a new file of DuckDB, a chunk at a time.
+
+    Raises:
+        BadRecords: if its library is missing.
+    """
+    needs("duckdb", "duckdb", str(path))
+    import duckdb
+
+    with duckdb.connect(str(path.absolute())) as connection:
+        connection.register("records", pa.RecordBatchReader.from_batches(columns, chunks))
+        connection.execute(f"CREATE TABLE {quoted(table)} AS SELECT * FROM records")
+
+
+def _without_zones(chunk: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [with_offset(column) if getattr(column.type, "tz", None) else column for column in chunk.columns]
+    return pa.record_batch(columns, names=chunk.schema.names)
+
+
+def _begin_by_hand(engine: Any) -> None:
+    """Begin transactions before a table is made: Python's SQLite would commit that by itself."""
+    from sqlalchemy import event
+
+    @event.listens_for(engine, "connect")
+    def leave_to_us(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+
+def _column(field: pa.Field) -> Any:
+    import sqlalchemy
+
+    kind, types = field.type, pa.types
+    if types.is_timestamp(kind):
+        found = sqlalchemy.DateTime(timezone=kind.tz is not None)
+    elif types.is_list(kind):
+        found = sqlalchemy.JSON()
+    else:
+        known = {
+            sqlalchemy.Boolean: types.is_boolean, sqlalchemy.BigInteger: types.is_integer,
+            sqlalchemy.Double: types.is_floating, sqlalchemy.Date: types.is_date, sqlalchemy.Time: types.is_time,
+        }  # fmt: skip
+        found = next((made for made, test in known.items() if test(kind)), sqlalchemy.Text)()
+    return sqlalchemy.Column(field.name, found)
