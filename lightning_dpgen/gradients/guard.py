@@ -65,7 +65,7 @@ class Guard(TorchFunctionMode):
         self.error: Exception | None = None
         # The generators that a loss draws from.
         self._generators = torch_generators()
-        self._seeds = [generator.initial_seed() for generator in self._generators]
+        self._seeds = list(map(torch.Generator.initial_seed, self._generators))
         # Modes of the caller are allowed, since it sees all records anyway.
         self._dispatch_modes = torch._C._len_torch_dispatch_stack()
 
@@ -121,11 +121,13 @@ class Guard(TorchFunctionMode):
         self._check_modes()
         if (refusal := _refusal(function)) is not None:
             raise ValueError(refusal)
-        if function not in _TAKE_FUNCTIONS and any(callable(x) and x not in _NUMBERS for x in (*args, *kwargs.values())):
-            raise ValueError(
-                f"the loss hands a function of its own to {getattr(function, '__name__', function)}, which would call it "
-                "where nothing sees what it does: write out what that computes"
-            )
+        if function not in _TAKE_FUNCTIONS:
+            for x in (*args, *kwargs.values()):
+                if callable(x) and x not in _NUMBERS:
+                    raise ValueError(
+                        f"the loss hands a function of its own to {getattr(function, '__name__', function)}, which would "
+                        "call it where nothing sees what it does: write out what that computes"
+                    )
         if isinstance(function, HigherOrderOperator):
             self._check_higher_order(function, args)
         if function is Tensor.__repr__ and is_hidden(args[0]):
@@ -155,7 +157,7 @@ class Guard(TorchFunctionMode):
             )
 
     def _check_seeds(self) -> None:
-        if [generator.initial_seed() for generator in self._generators] != self._seeds:
+        if list(map(torch.Generator.initial_seed, self._generators)) != self._seeds:
             raise ValueError(
                 "torch was seeded while a loss was computed (manual_seed, seed_everything, set_rng_state): its numbers "
                 "would go to records by their position, so that one record would change what the others draw. Seed before "

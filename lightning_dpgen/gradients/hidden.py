@@ -60,7 +60,7 @@ def burying() -> Iterator[None]:
         yield
     finally:
         found = _tensors_and_marks(gc.get_objects(0))
-        if not any(x is mark for x in found):
+        if id(mark) not in map(id, found):
             # The loss has run a collection.
             found = _tensors_and_marks(gc.get_objects())
         _bury(found)

@@ -161,7 +161,11 @@ class Ledger:
 
     def count(self, stage: str) -> int:
         """Return how many accesses of a stage were drawn."""
-        return sum(count for access, count in self._drawn if access.stage == stage)
+        total = 0
+        for access, count in self._drawn:
+            if access.stage == stage:
+                total += count
+        return total
 
     def knows(self, head: str) -> bool:
         """Return whether a checksum that was once the `head` is that of a line of this ledger."""

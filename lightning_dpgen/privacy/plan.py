@@ -198,7 +198,7 @@ class Plan:
             ValueError: if the plan has none.
         """
         for stage in self.stages:
-            if stage.name == name:
+            if stage.access.stage == name:
                 return stage
         raise ValueError(f"stage={name!r}: the plan has the stages {[stage.name for stage in self.stages]}")
 
