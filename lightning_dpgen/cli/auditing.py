@@ -24,7 +24,7 @@ from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.rounding import round_down, round_up
+from lightning_dpgen.privacy.accounting.epsilon_range import round_down, round_up
 from lightning_dpgen.privacy.errors import NoiseMissing
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.runs.attacked import MeasuredRun

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lightning_dpgen.cli.arguments import Parser
-from lightning_dpgen.cli.imported import imported
-from lightning_dpgen.cli.private_table import private_place
+from lightning_dpgen.cli.imported import loading
+from lightning_dpgen.cli.private_table import private_place, write_private_table
 from lightning_dpgen.cli.real_records import real_source
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.release.drawing.description import check_encoder, read_description, schema_in
 from lightning_dpgen.release.files import NotARelease, read_certificate
 from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.specs.usage_error import UsageError
+
+if TYPE_CHECKING:
+    from lightning_dpgen.specs.source import Source
+
+BANNER = "PRIVATE: codes are functions of single real records, and no certificate covers them; do not publish them."
 
 
 def make_parser() -> Parser:
@@ -49,4 +57,24 @@ def run(argv: Sequence[str]) -> int:
     # A model without a schema is refused where it is loaded.
     if (schema := schema_in(arguments.release, description)) is not None:
         source = real_source(arguments.data, certificate, schema.kind)
-    return imported("encoding").run(arguments, output, source)
+    return _write_codes(arguments, output, source)
+
+
+def _write_codes(arguments: Namespace, output: Path, source: Source) -> int:
+    """Write the codes of records to a new file; gives the exit status."""
+    with loading():
+        import pyarrow as pa
+
+        from lightning_dpgen.release.drawing.sampler import load_release
+    release = load_release(arguments.release)
+    records, counted = source.records(release.schema)
+    print(BANNER)
+    for what, count in counted.items():
+        print(f"reading: {what}: {count:,}")
+    try:
+        codes = release.encode(records)
+    except ValueError as error:
+        raise UsageError(f"{arguments.release}: {error}") from None
+    write_private_table(output, pa.Table.from_pandas(codes, preserve_index=False))
+    print(f"{say_count(len(codes), 'code')} of {say_count(len(codes.columns) - 1, 'dimension')} in {output}")
+    return 0

@@ -1,4 +1,4 @@
-"""The parts of the program that take a while to import: a command, and what it does after its arguments are checked."""
+"""The parts of the program that take a while to import: a command, and the rest of it once its arguments are checked."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ from lightning_dpgen.runs.interrupts import leaving_at_once
 
 def imported(name: str) -> ModuleType:
     """Return a module of the program."""
-    with pace.stage("loading the program"), leaving_at_once(), _not_collecting():
+    with loading():
         return importlib.import_module(f"lightning_dpgen.cli.{name}")
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Show that the program is loading, end at once where it is interrupted, and look for no garbage meanwhile."""
+    with pace.stage("loading the program"), leaving_at_once(), _not_collecting():
+        yield
 
 
 @contextmanager

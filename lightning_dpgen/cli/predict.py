@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lightning_dpgen.cli.arguments import Parser
-from lightning_dpgen.cli.imported import imported
-from lightning_dpgen.cli.private_table import CSV, PARQUET, private_place
+from lightning_dpgen.cli.imported import loading
+from lightning_dpgen.cli.private_table import CSV, PARQUET, private_place, write_private_table
 from lightning_dpgen.cli.real_records import real_source
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.release.drawing.description import LABELLED, check_classifier, read_description, schema_in
 from lightning_dpgen.release.files import NotARelease, read_certificate
 from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
 
+if TYPE_CHECKING:
+    from lightning_dpgen.data.records import Records
+    from lightning_dpgen.data.schema import Schema
+    from lightning_dpgen.specs.source import Source
+
+BANNER = "PRIVATE: predictions are functions of single records, and no certificate covers them."
 # Settings of how a file is written, by which the training has read it. Rows of a person are not left out here.
 _FORM = ("outside", "form", "separator", "columns", "header", "by", "day", "fit", "high")
 
@@ -51,7 +61,7 @@ def run(argv: Sequence[str]) -> int:
     with suppress(NotARelease):  # a model can be used without its certificate
         certificate = read_certificate(arguments.release)
     source = real_source(_words(arguments.data, schema.kind), certificate, schema.kind, as_trained=_FORM)
-    return imported("predicting").run(arguments, output, source)
+    return _write_labels(arguments, output, source)
 
 
 def _words(given: Sequence[str], kind: str) -> list[str]:
@@ -67,3 +77,37 @@ def _words(given: Sequence[str], kind: str) -> list[str]:
     if files and not any(word.startswith("data=") for word in words):
         words.append(f"data={kind}")
     return words + [f"data.path={file}" for file in files]
+
+
+def _write_labels(arguments: Namespace, output: Path, source: Source) -> int:
+    """Write the labels of records to a new file; gives the exit status."""
+    with loading():
+        import pyarrow as pa
+
+        from lightning_dpgen.release.drawing.sampler import load_release
+    release = load_release(arguments.release)
+    records, counted = _read(source, release.schema)
+    print(BANNER)
+    for what, count in counted.items():
+        print(f"reading: {what}: {count:,}")
+    labels = release.predict(records)
+    write_private_table(output, pa.Table.from_pandas(labels, preserve_index=False))
+    print(f"{say_count(len(labels), 'label')} in {output}, each with the probabilities of all {len(labels.columns) - 1}")
+    return 0
+
+
+def _read(source: Source, schema: Schema) -> tuple[Records, dict[str, int]]:
+    """Read records without their label, or with it where the file cannot be read otherwise."""
+    from lightning_dpgen.data.unlabelled import unlabelled
+
+    plain = unlabelled(schema)
+    if plain is None:
+        return source.records(schema)
+    try:
+        return source.records(plain)
+    except BadRecords as error:
+        # Pictures in a folder for each class, and files of series that the label is a column of.
+        try:
+            return source.records(schema)
+        except BadRecords:
+            raise error from None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import partial
 
 from lightning_dpgen.cli import shown_settings, verbose
-from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.cli.imported import loading
+from lightning_dpgen.common.launched import launched_as
 from lightning_dpgen.specs.compose import compose_settings
+from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.run import read_projection
+from lightning_dpgen.specs.usage_error import UsageError
 
 HELP = """usage: dpgen project [NAME=VALUE ...]
 
@@ -36,5 +40,23 @@ def run(argv: Sequence[str]) -> int:
     argv, kind = shown_settings.asked_for(argv)
     if kind is not None:
         return shown_settings.show(argv, kind, partial(compose_settings, name="project"), read_projection)
-    spec = read_projection(argv)
-    return imported("projecting").run(argv, spec)
+    return _project(argv, read_projection(argv))
+
+
+def _project(argv: Sequence[str], spec: ProjectSpec) -> int:
+    """Project the rows; gives the exit status."""
+    with loading():
+        from lightning_dpgen.cli.guarded import guarded, tell_release
+        from lightning_dpgen.cli.launch import launched
+        from lightning_dpgen.runs import folder as run_folder
+        from lightning_dpgen.runs.project import project
+        from lightning_dpgen.runs.reporter import TerminalReporter
+    if launched() or launched_as():
+        raise UsageError("dpgen project: runs in one process; start it without torchrun or srun")
+    folder = run_folder.choose(spec.run_dir)
+    certificate = guarded("project", argv, folder, lambda interrupts: project(spec, folder, interrupts, TerminalReporter()))
+    unit = f"one {certificate['declared']['projection']['unit']} replaced"
+    page = shlex.quote(str(folder.release / "report.html"))
+    report = f"open {page} in a browser; in Python: load_release({str(folder.release)!r})"
+    tell_release(certificate, folder, unit, report)
+    return 0

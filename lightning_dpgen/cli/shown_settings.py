@@ -7,9 +7,11 @@ from typing import Any
 
 import yaml
 
-from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.cli.imported import loading
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, name_of
+from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.spec import Spec
 from lightning_dpgen.specs.typed import typed
 from lightning_dpgen.specs.usage_error import OK, UsageError
@@ -67,7 +69,7 @@ def show(
     texts = []
     for number, job in enumerate(jobs):
         spec = read(job)
-        values = compose(job) if kind == KINDS[0] else imported("resolving").resolved(spec)
+        values = compose(job) if kind == KINDS[0] else _resolved(spec)
         differs = " ".join(word for word in job if name_of(word) in varied)
         texts.append((f"# job {number}: {differs}\n" if several else "") + _text(values))
     print("---\n".join(texts), end="")
@@ -90,3 +92,27 @@ def _plain(value: object) -> object:
         return typed(value)
     kind = next((kind for kind in (int, float, str) if isinstance(value, kind)), None)
     return str(value) if kind is None else kind(value)
+
+
+def _resolved(spec: RunSpec | ProjectSpec) -> dict[str, Any]:
+    """Return the settings by name, with defaults filled in.
+
+    Where something is bought before the rest is planned (the number of records, open columns), and where the width of a
+    projection's rows is not declared, the rest is still open, and stays null.
+
+    Raises:
+        UsageError: as a run of it would.
+    """
+    with loading():
+        from lightning_dpgen.specs.projection_settings import fill_projection
+        from lightning_dpgen.specs.settings import fill
+        from lightning_dpgen.specs.sources import source_of
+    if isinstance(spec, ProjectSpec):
+        if (d := spec.data.d) is not None:
+            spec = fill_projection(spec, d).spec
+    else:
+        source = source_of(spec.data)
+        source.check()
+        if spec.data.n is not None and not source.open_parts and spec.privacy.selection is None:
+            spec = fill(spec, source).spec
+    return spec.model_dump(by_alias=True)

@@ -31,8 +31,8 @@ from lightning_dpgen.cli import launch
 from lightning_dpgen.common.folders import restrict
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import composed, decode
-from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import JOBS, RunFolder

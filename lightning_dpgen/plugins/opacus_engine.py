@@ -21,7 +21,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.opacus_loader import AccountDataLoader
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant_names import check_accountant
+from lightning_dpgen.privacy.accounting.epsilon_range import check_accountant
 
 # The modes that leave the gradient of each record in ``grad_sample``.
 _MODES = ("hooks", "functorch", "ew")

@@ -24,7 +24,7 @@ from lightning_dpgen.plugins.automatic_module import StepOptions
 from lightning_dpgen.plugins.learning_rates import parts_of
 from lightning_dpgen.plugins.training_ledger import digest_of, open_account
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant_names import PLD
+from lightning_dpgen.privacy.accounting.epsilon_range import PLD
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage

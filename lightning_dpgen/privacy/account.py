@@ -29,8 +29,7 @@ from lightning_dpgen.privacy.progress import Progress
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.sampling.correlated_state import CorrelatedState
 from lightning_dpgen.privacy.software import versions
-from lightning_dpgen.privacy.studies.study import Study
-from lightning_dpgen.privacy.studies.study_entry import StudyEntry, check_stream
+from lightning_dpgen.privacy.studies.study import Study, StudyEntry, check_stream
 from lightning_dpgen.privacy.studies.study_total import Total
 
 T = TypeVar("T")

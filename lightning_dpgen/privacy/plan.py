@@ -15,14 +15,18 @@ from lightning_dpgen.common.number_arguments import read_whole
 from lightning_dpgen.common.strict_json import check_shape, shape
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accounting.accountant import INTERVALS, Spent, spent
-from lightning_dpgen.privacy.accounting.accountant_names import ACCOUNTANTS_BY_NAME, PLD, check_accountant
 from lightning_dpgen.privacy.accounting.cost import affordable
-from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON
+from lightning_dpgen.privacy.accounting.epsilon_range import (
+    ACCOUNTANTS_BY_NAME,
+    LARGEST_EPSILON,
+    PLD,
+    check_accountant,
+    round_down,
+)
 from lightning_dpgen.privacy.accounting.events import composed, stage_events
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, RELATIONS
 from lightning_dpgen.privacy.accounting.reference import Reference, dominating_shift
 from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
-from lightning_dpgen.privacy.accounting.rounding import round_down
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.sampling.strategy import MOST_STRATEGIES
 

@@ -16,14 +16,12 @@ import dp_accounting
 from lightning_dpgen.common.plain_text import LONGEST_NAME, say_count
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.accountant import INTERVALS, spent
-from lightning_dpgen.privacy.accounting.accountant_names import PLD
 from lightning_dpgen.privacy.accounting.cost import MOST_POINTS, affordable
-from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON
+from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON, PLD, round_up
 from lightning_dpgen.privacy.accounting.events import composed, encode, stage_events
 from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
-from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.noise.stream import SECURE
 from lightning_dpgen.privacy.planning.calibration import PLANNER
 from lightning_dpgen.privacy.sampling.samplers import TruncatedPoisson

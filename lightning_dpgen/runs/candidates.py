@@ -13,8 +13,8 @@ from scipy.optimize import brentq
 
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.private_selection import SHAPES, probability_of_none
-from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.reporter import Reporter

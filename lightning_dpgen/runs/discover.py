@@ -21,7 +21,7 @@ from lightning_dpgen.data.value_grid import Leaves, values_of
 from lightning_dpgen.data.value_tree import MOST_PIECES, find_values
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant_names import PLD
+from lightning_dpgen.privacy.accounting.epsilon_range import PLD
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.open_access import OpenAccess

@@ -9,8 +9,8 @@ from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.value_grid import without_level
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
+from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
-from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.specs.modules import rules_of
 from lightning_dpgen.specs.settings import Settings

@@ -7,8 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from lightning_dpgen.privacy.accounting.accountant_names import PLD, check_accountant
-from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON, SMALLEST_EPSILON, check_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import (
+    LARGEST_EPSILON,
+    PLD,
+    SMALLEST_EPSILON,
+    check_accountant,
+    check_epsilon,
+)
 from lightning_dpgen.specs.spec import Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 

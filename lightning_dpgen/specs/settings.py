@@ -27,7 +27,7 @@ from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics.fidelity import fidelity_stage
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant_names import PLD
+from lightning_dpgen.privacy.accounting.epsilon_range import PLD
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.planning.calibration import StageSpec, make_first_plan, make_plan, make_rest
 from lightning_dpgen.release.bounds import bytes_of_record, check_columns, check_declared, check_rows, default_rows

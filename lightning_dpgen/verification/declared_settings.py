@@ -19,7 +19,7 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.search import Part, Search
 from lightning_dpgen.data.value_grid import VALUES_OF
-from lightning_dpgen.privacy.accounting.accountant_names import PLD
+from lightning_dpgen.privacy.accounting.epsilon_range import PLD
 from lightning_dpgen.privacy.noise.stream import SECURE
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.drawing.description import described_schema

@@ -14,17 +14,16 @@ from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import RDPAccountant
 
 from lightning_dpgen.privacy.accounting.accountant import INTERVALS, spent
-from lightning_dpgen.privacy.accounting.accountant_names import PLD
 from lightning_dpgen.privacy.accounting.correlated_events import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.accounting.cost import MOST_POINTS, affordable
 from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.epsilon_range import PLD, round_up
 from lightning_dpgen.privacy.accounting.event_parts import gaussian_history, without_failures
 from lightning_dpgen.privacy.accounting.events import UnknownEvent, check_size, composed, decode, encode
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.private_selection import SHAPES, OneOfDpEvent
 from lightning_dpgen.privacy.accounting.reference import Reference, read_reference
 from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
-from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.noise.stream import SECURE, STANDARD
 from lightning_dpgen.privacy.sampling.samplers import read_truncation, truncation_failure
 from lightning_dpgen.release.certificate import ACCOUNTANTS, INIT, STUDY_UNKNOWN, TRUNCATED_LOTS, also, stage_epsilons

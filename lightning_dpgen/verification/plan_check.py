@@ -19,10 +19,9 @@ from lightning_dpgen.models.crossings import Crossed, read_crossings
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.accounting.accountant import spent
-from lightning_dpgen.privacy.accounting.accountant_names import PLD
+from lightning_dpgen.privacy.accounting.epsilon_range import PLD, round_down
 from lightning_dpgen.privacy.accounting.events import composed, decode, encode
 from lightning_dpgen.privacy.accounting.reference import read_reference
-from lightning_dpgen.privacy.accounting.rounding import round_down
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.errors import PrivacyError
 from lightning_dpgen.privacy.plan import Plan

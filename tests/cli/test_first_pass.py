@@ -15,8 +15,8 @@ from marks import only
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.data.discovery import bounds_of, keys_of
 from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import decode, encode
-from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian, select_keys
 from lightning_dpgen.privacy.noise.stream import PrivateStream

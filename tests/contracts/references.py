@@ -19,8 +19,7 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.planning.calibration import make_first_plan, make_rest
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.privacy.sampling.samplers import Poisson
-from lightning_dpgen.privacy.studies.study import Study
-from lightning_dpgen.privacy.studies.study_entry import study_entry
+from lightning_dpgen.privacy.studies.study import Study, study_entry
 from lightning_dpgen.release.certificate import make_certificate
 from lightning_dpgen.verification.verify import verify
 

@@ -115,7 +115,7 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.sampling.correlated_state import CorrelatedState
 from lightning_dpgen.privacy.sampling.samplers import Cyclic, Poisson
-from lightning_dpgen.privacy.studies import study_entry, study_total
+from lightning_dpgen.privacy.studies import study, study_total
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.noises import Noise
 from lightning_dpgen.projection.steps import Steps
@@ -719,13 +719,13 @@ BROKEN = {
         study_total._shares, {"rest = of_all": "rest = 4.0 * of_all"}, (orders_fail,)
     ),
     "replace-one run entered in a study by its moments": Broken(
-        study_entry.study_entry,
+        study.study_entry,
         {"moments = plan.relation == ADD_OR_REMOVE_ONE and": "moments =",
          '= {"relation": plan.relation}': '= {"relation": ADD_OR_REMOVE_ONE}'},
         (study_costs,),
     ),
     "replace-one run entered in a study as its pair for a record added": Broken(
-        study_entry.study_entry,
+        study.study_entry,
         {'= {"relation": plan.relation}': '= {"relation": ADD_OR_REMOVE_ONE}'},
         (study_costs,),
     ),
@@ -769,7 +769,7 @@ BROKEN = {
         (functools.partial(a_step_takes_no_more_records_than_were_drawn, rate=0.3),),
     ),
     "reference for records added charged in a study of records replaced": Broken(
-        study_entry.study_entry, {"if moments and (plan.reference is None or plan.reference.replaceable):": "if moments:"},
+        study.study_entry, {"if moments and (plan.reference is None or plan.reference.replaceable):": "if moments:"},
         (references.a_study_of_records_replaced_charges_its_pair,),
     ),
     "reference for records added stated for a record replaced": Broken(

@@ -18,9 +18,9 @@ import pyarrow.parquet
 from lightning_dpgen.privacy.accounting import accountant, reference
 from lightning_dpgen.privacy.accounting.accountant import INTERVALS, spent
 from lightning_dpgen.privacy.accounting.cost import affordable
+from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import composed, encode
 from lightning_dpgen.privacy.accounting.reference import Reference
-from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.release.certificate import ACCOUNTANTS, also, stage_epsilons
 
 from .mutations import sealed

@@ -6,7 +6,7 @@ from fractions import Fraction
 import mpmath
 import pytest
 
-from lightning_dpgen.privacy.noise.normal_tail import _compute_pi, bound_tail
+from lightning_dpgen.privacy.noise.normal_quantiles import _compute_pi, bound_tail
 
 
 def _tail(x, bits):

@@ -36,8 +36,7 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.mechanisms import number_of_trials
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.sampling.samplers import Poisson
-from lightning_dpgen.privacy.studies.study import Study
-from lightning_dpgen.privacy.studies.study_entry import study_entry
+from lightning_dpgen.privacy.studies.study import Study, study_entry
 
 ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
 GAUSSIAN, LAPLACE = dp_event.GaussianDpEvent(2.0), dp_event.LaplaceDpEvent(3.0)

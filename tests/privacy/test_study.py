@@ -24,8 +24,7 @@ from lightning_dpgen.privacy.fingerprint_key import fingerprint_key
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_first_plan, make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
-from lightning_dpgen.privacy.studies.study import Study
-from lightning_dpgen.privacy.studies.study_entry import study_entry
+from lightning_dpgen.privacy.studies.study import Study, study_entry
 from lightning_dpgen.privacy.studies.study_total import _shares
 
 ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]

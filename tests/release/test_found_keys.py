@@ -9,9 +9,9 @@ from contracts.sealed import rewrite
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import decode
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
-from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec

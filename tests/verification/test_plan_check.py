@@ -16,8 +16,8 @@ from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import decode, encode
-from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.drawn_noise import ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.planning.calibration import PLANNER
 from lightning_dpgen.release.pages.hazards import MEASURING

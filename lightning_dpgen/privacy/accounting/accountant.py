@@ -15,9 +15,8 @@ import dp_accounting
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from lightning_dpgen.privacy.accounting.accountant_names import PLD, RDP, check_accountant
 from lightning_dpgen.privacy.accounting.cost import MOST_POINTS, affordable
-from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON
+from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON, PLD, RDP, check_accountant
 from lightning_dpgen.privacy.accounting.event_parts import Leaves, join_gaussians, leaves_of, without_failures
 from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.accounting.pld import (

@@ -20,7 +20,7 @@ from scipy import special
 
 from lightning_dpgen.common.number_arguments import check_number, read_whole
 from lightning_dpgen.privacy.noise import normal_quantiles as quantiles
-from lightning_dpgen.privacy.noise.normal_tail import bound_tail
+from lightning_dpgen.privacy.noise.normal_quantiles import bound_tail
 
 Words = Callable[[int], np.ndarray]
 

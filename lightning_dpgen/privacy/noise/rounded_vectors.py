@@ -18,8 +18,7 @@ import numpy as np
 from scipy import special
 
 from lightning_dpgen.common.number_arguments import check_number, read_whole
-from lightning_dpgen.privacy.noise.normal_quantiles import read_table
-from lightning_dpgen.privacy.noise.normal_tail import bound_tail
+from lightning_dpgen.privacy.noise.normal_quantiles import bound_tail, read_table
 from lightning_dpgen.privacy.noise.rounded_normal import Words, evaluate_table
 
 # The scales, in steps of the grid, for which numbers are drawn.

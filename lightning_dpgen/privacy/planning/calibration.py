@@ -11,13 +11,12 @@ import dp_accounting
 
 from lightning_dpgen.common.number_arguments import read_whole
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
-from lightning_dpgen.privacy.accounting.accountant_names import PLD, check_accountant
+from lightning_dpgen.privacy.accounting.epsilon_range import PLD, check_accountant, round_down, round_up
 from lightning_dpgen.privacy.accounting.event_parts import gaussian_shift, without_failures
 from lightning_dpgen.privacy.accounting.events import composed, stage_events
 from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta, gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.reference import Reference
-from lightning_dpgen.privacy.accounting.rounding import round_down, round_up
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.planning.limits import EpsilonLimit, ReferenceLimit

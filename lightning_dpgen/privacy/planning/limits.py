@@ -10,12 +10,10 @@ from typing import Protocol
 import dp_accounting
 
 from lightning_dpgen.privacy.accounting.accountant import INTERVALS, Spent, spent
-from lightning_dpgen.privacy.accounting.accountant_names import PLD
-from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON
+from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON, PLD, round_up
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.reference import Reference
 from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
-from lightning_dpgen.privacy.accounting.rounding import round_up
 
 # Noise so small protects nothing, and a search need not go there.
 _SMALLEST_MULTIPLIER = 0.2

@@ -9,10 +9,10 @@ from dataclasses import replace
 import dp_accounting
 
 from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.epsilon_range import round_down
 from lightning_dpgen.privacy.accounting.events import composed, stage_events
 from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
-from lightning_dpgen.privacy.accounting.rounding import round_down
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Stage
 from lightning_dpgen.privacy.planning.limits import Limit, root

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON
+from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON, round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
-from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, paragraphs, selected
 from lightning_dpgen.release.files import CERTIFICATE, SYNTHETIC
 from lightning_dpgen.release.pages.hazards import RELATIONS, exact, generators_that_are_not_ciphers, hazards_of

@@ -12,8 +12,8 @@ from typing import Any
 import jinja2
 
 from lightning_dpgen.privacy.access import dominating_laplace
+from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
-from lightning_dpgen.privacy.accounting.rounding import round_up
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX
 from lightning_dpgen.privacy.noise.exact_unit import read_unit
 from lightning_dpgen.release.certificate import found_privately, paragraphs, selected

@@ -16,7 +16,7 @@ import torch
 from lightning_dpgen.privacy.access import LAPLACE, PURE, Access, dominating_laplace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.accountant import spent
-from lightning_dpgen.privacy.accounting.rounding import round_up
+from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise.stream import PrivateStream
