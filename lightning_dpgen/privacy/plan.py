@@ -75,7 +75,15 @@ class Stage:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Stage:
-        """Return the stage that `as_json` described, of a plan whose shape was checked."""
+        """Return the stage that `as_json` described, of a plan whose shape was checked.
+
+        Raises:
+            ValueError: for a schedule, which ledgers of before the first release may hold.
+        """
+        if "later" in fields:
+            raise ValueError(
+                f"stage {fields.get('stage')!r}: a schedule of noise or rate, which this version does not know"
+            )
         return cls(Access.from_json(fields), int(fields["count"]), fields["share"], int(fields.get("multiple", 1)))
 
     def draws_as(self, other: Stage) -> bool:

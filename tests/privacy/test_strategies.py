@@ -243,3 +243,10 @@ def test_a_rate_is_a_probability(make, rate):
 def test_a_rate_alone_is_no_sampler(make):
     with pytest.raises(ValueError, match=r"sampler=0\.5: expected a Sampler, such as Poisson\(0\.01\)"):
         make()
+
+
+def test_a_plan_with_a_schedule_is_not_read_as_one_without():
+    fields = Plan((Stage(Access("a", {"x": 1.0}), 4, 1.0),), 9.0, 1e-5).as_json()
+    fields["stages"][0]["later"] = [{"from": 2, "stage": "a", "multipliers": {"x": 2.0}, "sample_rate": 1.0}]
+    with pytest.raises(ValueError, match="stage 'a': a schedule of noise or rate"):
+        Plan.from_json(fields)
