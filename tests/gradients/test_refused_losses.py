@@ -399,7 +399,7 @@ def test_gradients_of_another_lot_behind_a_mean_embedding(account_of):
 
 
 def test_networks_of_convolutions_under_autocast():
-    # Of 300 seeds 3 are refused: in bfloat16 two of three probe records stood on the other side of a kink.
+    # Three of 300 seeds are refused: in bfloat16 two of three probe records stood on the other side of a kink.
     torch.manual_seed(0)
     network = StackedVAE(ImageSchema(8, 8, levels=1), 2, network="conv", latent=2)
     lot = Lot(torch.rand(6, 64), (0, 3, 6))
