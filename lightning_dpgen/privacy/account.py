@@ -221,7 +221,7 @@ class Account:
                 self.ledger.rewrite(plan.as_json())
             self.plan = plan
             for planned in plan.stages:
-                if not self.remaining(planned.name):
+                if planned.access.sampler.in_turn and not self.remaining(planned.name):
                     self._correlated.erase(planned.name)
         self._progress.go_on(done)
 
@@ -379,7 +379,7 @@ class Account:
             raise
         finally:
             opened._close()
-            if not self.remaining(stage):
+            if access.sampler.in_turn and not self.remaining(stage):
                 self._correlated.erase(stage)
         opened._check_used_up()
         self._record(opened.drawn)

@@ -250,3 +250,12 @@ def test_a_plan_with_a_schedule_is_not_read_as_one_without():
     fields["stages"][0]["later"] = [{"from": 2, "stage": "a", "multipliers": {"x": 2.0}, "sample_rate": 1.0}]
     with pytest.raises(ValueError, match="stage 'a': a schedule of noise or rate"):
         Plan.from_json(fields)
+
+
+def test_files_of_before_are_what_is_written_today():
+    """Golden: the tree and the digest that the commit 7e44a9fb wrote, when strategies could have buffers."""
+    strategy = Strategy(20, 4, (1.0, 0.5, 0.25))
+    assert strategy.digest == "2310c63992a04cb7c70180a800b28e93"
+    before = {"sampler": "cyclic", "steps": 20, "period": 4, "coefficients": [1.0, 0.5, 0.25], "decays": [], "scales": []}
+    event = CorrelatedGaussianDpEvent.of(1.0, 0.2, strategy)
+    assert encode(event)["strategy"] == before and decode(encode(event) | {"strategy": before}) == event

@@ -90,7 +90,7 @@ def make_plan(
     # A multiplier is one of max_rows records at once, so its noise outweighs an access max_rows times as soon.
     specs = [replace(spec, max_noise=spec.max_noise / max_rows) for spec in specs]
     rest, n = next((spec.stage for spec in specs if spec.share is None), None), records_of(specs)
-    plan = _without_units(specs, epsilon, delta, relation, accountant)
+    plan = _without_units(specs, epsilon, delta, accountant)
     return replace(plan, max_rows=max_rows, flexible=rest, n=n)
 
 
@@ -217,24 +217,20 @@ def _check_kept(promise: Plan, specs: Sequence[StageSpec]) -> None:
             )
 
 
-def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: float, relation: str, accountant: str) -> Plan:
+def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: float, accountant: str) -> Plan:
     shares = shares_of(specs)
     check_specs(specs, epsilon)
     if not any(spec.fails for spec in specs):
-        return _solved(specs, shares, epsilon, delta, relation, accountant)
+        return _solved(specs, shares, epsilon, delta, accountant)
     # The delta that those of stages leave is the delta of all the noise, exactly.
     left = _left(specs, delta)
     plain = [replace(spec, deltas={}, sampler=spec.sampler.without_failures()) for spec in specs]
-    plan = _solved(plain, shares, epsilon, left, relation, accountant)
-    solved = zip(plan.stages, specs, strict=True)
-    stages = tuple(_failing(stage, spec) for stage, spec in solved)
+    plan = _solved(plain, shares, epsilon, left, accountant)
+    stages = tuple(
+        replace(stage, access=replace(stage.access, deltas=spec.deltas, sampler=spec.sampler))
+        for stage, spec in zip(plan.stages, specs, strict=True)
+    )
     return replace(plan, stages=stages, delta=delta)
-
-
-def _failing(stage: Stage, spec: StageSpec) -> Stage:
-    """Return a stage whose noise is solved for, with the failures of its spec."""
-
-    return replace(stage, access=replace(stage.access, deltas=spec.deltas, sampler=spec.sampler))
 
 
 def _left(specs: Sequence[StageSpec], delta: float) -> float:
@@ -260,17 +256,16 @@ def _solved(
     shares: Sequence[float],
     epsilon: float | None,
     delta: float,
-    relation: str,
     accountant: str,
 ) -> Plan:
     if epsilon is not None and math.isinf(epsilon):
-        return Plan(stages_of(specs, shares, [0.0] * len(specs)), math.inf, delta, relation, accountant=accountant)
+        return Plan(stages_of(specs, shares, [0.0] * len(specs)), math.inf, delta, accountant=accountant)
     if epsilon is None:
         multipliers = beside_given(specs, shares, delta)
-        plan = Plan(stages_of(specs, shares, multipliers), math.inf, delta, relation, accountant=accountant)
+        plan = Plan(stages_of(specs, shares, multipliers), math.inf, delta, accountant=accountant)
         return replace(plan, target_epsilon=round_up(plan.epsilon))
     stages = within(specs, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta, accountant))
-    return Plan(stages, float(epsilon), delta, relation, accountant=accountant)
+    return Plan(stages, float(epsilon), delta, accountant=accountant)
 
 
 def _check_replaceable(specs: Sequence[StageSpec], delta: float) -> None:

@@ -26,7 +26,7 @@ MOST_STRATEGIES = 16
 _WHOLE = {"type": "integer", "minimum": 1, "maximum": MOST_STEPS}
 _NUMBERS = {"type": "array", "maxItems": MOST_BANDS, "items": {"type": "number", "minimum": 0, "maximum": 1}}
 _NONE = {"type": "array", "maxItems": 0}
-# Empty lists of buffers are those of older files, whose strategies could have some.
+# Strategies of older files could have buffers, whose lists must be empty.
 _SHAPE = shape(sampler={"enum": [CYCLIC]}, steps=_WHOLE, period=_WHOLE, coefficients=_NUMBERS, decays_=_NONE, scales_=_NONE)
 
 
@@ -97,8 +97,9 @@ class Strategy:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as JSON."""
-        fields = {"sampler": CYCLIC, "steps": self.steps, "period": self.period}
-        return fields | {"coefficients": list(self.coefficients)}
+        fields = {"sampler": CYCLIC, "steps": self.steps, "period": self.period, "coefficients": list(self.coefficients)}
+        # Certificates and ledgers of before have empty lists of buffers, and are compared with what is written today.
+        return fields | {"decays": [], "scales": []}
 
     @classmethod
     def from_json(cls, fields: Any) -> Strategy:
