@@ -18,7 +18,7 @@ from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.runs.train import quiet_lightning
 from lightning_dpgen.specs.settings import Settings, read_settings
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import source_of
 
 _QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 

@@ -23,6 +23,7 @@ from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import schema_of
+from lightning_dpgen.kinds.tables import TableFile
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
@@ -37,7 +38,6 @@ from lightning_dpgen.runs.run import train
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.data import TableSpec
 from lightning_dpgen.specs.run import read_run
-from lightning_dpgen.specs.sources import TableFile
 from lightning_dpgen.specs.usage_error import UsageError
 
 

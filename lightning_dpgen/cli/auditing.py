@@ -35,8 +35,7 @@ from lightning_dpgen.runs.table import aligned
 from lightning_dpgen.runs.train import fit, quiet_lightning
 from lightning_dpgen.specs.run import AuditOptions, AuditSpec
 from lightning_dpgen.specs.settings import Settings, fill
-from lightning_dpgen.specs.source import Source
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import Source, source_of
 from lightning_dpgen.specs.usage_error import FAULT, OK, UsageError
 
 # A bound so far below the norm of a gradient that a missing clip is seen at once.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.specs.data import TableSpec
 from lightning_dpgen.specs.run import read_data
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import source_of
 from lightning_dpgen.specs.usage_error import MISTAKE, OK, UsageError
 
 

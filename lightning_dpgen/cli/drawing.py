@@ -15,9 +15,8 @@ from lightning_dpgen.cli.sample import Place
 from lightning_dpgen.common.folders import owner_only, place_of
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
-from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.drawing.draw_spec import DrawSpec
 from lightning_dpgen.release.drawing.rejection import TooRare
 from lightning_dpgen.release.files import NotARelease
@@ -25,7 +24,6 @@ from lightning_dpgen.release.publishing.mark import NOT_PRIVATE, completed_schem
 from lightning_dpgen.release.rows.as_read import AsRead
 from lightning_dpgen.release.rows.database_table import write_to_database
 from lightning_dpgen.release.rows.folder_of_rows import LostProcess, RowsFolder
-from lightning_dpgen.release.rows.picture_folder import write_pictures
 from lightning_dpgen.release.rows.tables import OF_FOLDERS, csv_text, write_table
 from lightning_dpgen.release.rows.workbook import SHEET, check_sheet
 from lightning_dpgen.sampling.errors import BadRecords
@@ -44,11 +42,17 @@ def run(arguments: Namespace, place: Place | None) -> int:
         arguments.release, n, arguments.seed, where, arguments.component, arguments.form, ending, arguments.balance
     )
     release, what = draw.release, "synthetic record"
+    write_folder = kind_of(release.schema).write_folder()
     try:
         if arguments.given is not None:
             n, what = _complete(place, draw, arguments), "completed row"
-        elif place is not None and place.folder and arguments.format is None and isinstance(release.schema, ImageSchema):
-            write_pictures(
+        elif (
+            place is not None
+            and place.folder
+            and arguments.format is None
+            and (write := kind_of(release.schema).write_folder())
+        ):
+            write(
                 place.path, release.schema, release.encoded(n, arguments.seed, where, draw.balance), private=release.private
             )
         elif place is not None and place.folder:
@@ -60,7 +64,7 @@ def run(arguments: Namespace, place: Place | None) -> int:
     except OSError as error:
         if place is None:
             raise
-        more = f"; {_GOES_ON}" if place.folder and not isinstance(release.schema, ImageSchema) else ""
+        more = f"; {_GOES_ON}" if place.folder and write_folder is None else ""
         raise UsageError(f"-o {place}: cannot be written ({error.strerror or error}){more}") from None
     except NotARelease:
         raise
@@ -133,7 +137,7 @@ def _sheet(place: Place | None, schema: Schema) -> str:
     """Return the name of the sheet or table of a file: the one that is asked for, or that a workbook's schema names."""
     if place is not None and place.table:
         return place.table
-    named = schema.table if isinstance(schema, TableSchema) else None
+    named = schema.sheet
     if named is None or place is None or place.path is None or place.path.suffix != WORKBOOK:
         return SHEET
     try:

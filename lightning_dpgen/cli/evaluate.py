@@ -18,13 +18,12 @@ from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.nearest_word import suggest_file
 from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.drawing.description import PROJECTION, read_description, schema_in
 from lightning_dpgen.release.files import SYNTHETIC, NotARelease, read_certificate
 from lightning_dpgen.release.folder import release_folder
-from lightning_dpgen.specs.source import Source
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import Source, source_of
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Real records that are looked at by default, and the most synthetic ones.
@@ -140,7 +139,7 @@ def _without_held_out(words: Sequence[str], file: str | None) -> tuple[list[str]
 
 def _check_of_tables(arguments: argparse.Namespace, schema: Schema) -> None:
     """Refuse what tables alone have, and what cannot be computed, before a record is read."""
-    if isinstance(schema, TableSchema):
+    if kind_of(schema).tabular:
         known = [column.name for column in schema.recorded]
         if arguments.by is not None and arguments.by not in known:
             raise UsageError(f"--by {arguments.by}: expected a column of the table: {listed(known)}")

@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 from lightning_dpgen.common.folders import place_of
+from lightning_dpgen.data.kinds import kind_named, kind_of
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.row_sample import SAMPLED, RowSample
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.metrics.measure import Listing
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace, certificate: dict[str, Any], source: Sour
     for listing in evaluation.listings:
         print(f"{listing_table(listing)}\n")
     print(table(evaluation))
-    whose = "" if evaluation.kind == "table" else "held-out records, "
+    whose = "" if kind_named(evaluation.kind).tabular else "held-out records, "
     print(f"real records in the place of synthetic ones: {whose}{evaluation.held_out}")
     print(f"written to {folder}; open {folder / REPORT} in a browser")
     return 0
@@ -150,8 +150,8 @@ def _read(
     source: Source, schema: Schema, sample: RowSample, *, held_out: bool = False
 ) -> tuple[Records | TableValues, dict[str, int]]:
     """Read records, and those of a table by their values."""
-    records, counted = source.records(schema, held_out=held_out, values=isinstance(schema, TableSchema), sample=sample)
-    if not isinstance(schema, TableSchema):
+    records, counted = source.records(schema, held_out=held_out, values=kind_of(schema).tabular, sample=sample)
+    if not kind_of(schema).tabular:
         return records, counted
     if records.values is not None:
         return records, counted

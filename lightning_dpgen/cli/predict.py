@@ -98,9 +98,8 @@ def _write_labels(arguments: Namespace, output: Path, source: Source) -> int:
 
 def _read(source: Source, schema: Schema) -> tuple[Records, dict[str, int]]:
     """Read records without their label, or with it where the file cannot be read otherwise."""
-    from lightning_dpgen.data.unlabelled import unlabelled
 
-    plain = unlabelled(schema)
+    plain = schema.unlabelled()
     if plain is None:
         return source.records(schema)
     try:

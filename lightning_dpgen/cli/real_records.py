@@ -8,8 +8,7 @@ from typing import Any
 from lightning_dpgen.data.public_sets import NAMES
 from lightning_dpgen.specs.data import DataSpec
 from lightning_dpgen.specs.run import read_data
-from lightning_dpgen.specs.source import Source
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import Source, source_of
 from lightning_dpgen.specs.spec import parse
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -14,12 +14,9 @@ from lightning_dpgen.cli.imported import imported
 from lightning_dpgen.cli.private_table import private_place
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.passwords import without_passwords
-from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
-from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.drawing.description import (
     PROJECTION,
     balanced_group,
@@ -182,17 +179,18 @@ def _check(arguments: Namespace, place: Place | None, schema: Schema, components
             check_component(arguments.component, components)
         except ValueError as error:
             raise UsageError(f"--{error}") from None
-    if place is not None and place.folder and arguments.format is None and isinstance(schema, ImageSchema):
+    kind = kind_of(schema)
+    if place is not None and place.folder and arguments.format is None and kind.write_folder() is not None:
         _check_new(place.path)
     of_baskets = place is not None and place.path is not None and not place.folder and place.path.suffix in OF_BASKETS
-    if of_baskets and not isinstance(schema, BasketSchema):
+    if of_baskets and place.path.suffix not in kind.endings:
         raise UsageError(
             f"-o {place}: {', '.join(OF_BASKETS)} are of baskets, and this release is of kind {schema.kind}: expected a "
             f"name that ends in {', '.join(FORMATS)}"
         )
-    if arguments.form is not None and not isinstance(schema, SeriesSchema):
+    if arguments.form is not None and not kind.forms:
         raise UsageError(f"--form {arguments.form}: applies to series, and this release is of kind {schema.kind}")
-    if arguments.given is not None and not isinstance(schema, TableSchema):
+    if arguments.given is not None and not kind.tabular:
         raise UsageError(f"--given {arguments.given}: this release is of kind {schema.kind}: expected one of a table")
     if arguments.balance is not None:
         try:

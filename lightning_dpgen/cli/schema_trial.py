@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.kinds.tables import TableFile
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.runs.warnings import plan_warnings
 from lightning_dpgen.specs.compose import written
 from lightning_dpgen.specs.data import TableSpec
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.settings import fill
-from lightning_dpgen.specs.sources import TableFile
 from lightning_dpgen.specs.usage_error import UsageError
 
 # A share that stands for the one that is to be given.

@@ -106,7 +106,7 @@ def _resolved(spec: RunSpec | ProjectSpec) -> dict[str, Any]:
     with loading():
         from lightning_dpgen.specs.projection_settings import fill_projection
         from lightning_dpgen.specs.settings import fill
-        from lightning_dpgen.specs.sources import source_of
+        from lightning_dpgen.specs.source import source_of
     if isinstance(spec, ProjectSpec):
         if (d := spec.data.d) is not None:
             spec = fill_projection(spec, d).spec

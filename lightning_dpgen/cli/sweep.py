@@ -50,7 +50,7 @@ from lightning_dpgen.specs.compose import (
     written,
 )
 from lightning_dpgen.specs.run import read_run
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import source_of
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, OK, UsageError
 
 _SUMMARY = "summary.csv"

@@ -12,7 +12,6 @@ from torch import Tensor
 from lightning_dpgen.common import pace
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.kept_values import draw_kept_values
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.mixture import Mixture
 
@@ -71,7 +70,7 @@ class FirstDraw:
 def look_at_first_draw(mixture: Mixture) -> FirstDraw | None:
     """Draw rows of a model and see how many keep the constraints; None for records without constraints."""
     schema = mixture.network.schema
-    if not isinstance(schema, TableSchema) or not schema.rules.restrict:
+    if not schema.restricts:
         return None
     encoded = mixture.sample(_ROWS, torch.Generator().manual_seed(_SEED))
     at_once = schema.rules.kept(schema.values(encoded, np.random.default_rng(_SEED)))
@@ -95,7 +94,7 @@ def put_shares_right(mixture: Mixture, shares: Sequence[np.ndarray], free: Colle
     network = mixture.network
     schema, layout = network.schema, network.schema.layout
     assert isinstance(network, StackedForests)
-    if not isinstance(schema, TableSchema) or not schema.rules.restrict:
+    if not schema.restricts:
         return
     generator, random = torch.Generator().manual_seed(_SEED), np.random.default_rng(_SEED)
     best, best_state = 0.0, {}

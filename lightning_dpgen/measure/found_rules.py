@@ -16,7 +16,6 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.constraint_texts import MOST_LETTERS, most_constraints
 from lightning_dpgen.data.tables.grouped import Grouped
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.pair_tables import NoisyTables
 
 # A rule is found where more records than so many deviations of the noise would break it by chance, of which this part is
@@ -68,7 +67,7 @@ def broken_pairs(schema: Schema, rules: Sequence[FoundRule]) -> np.ndarray:
     for (given, choice), (then, other) in rules:
         left_out = pairs[layout.spans[given].start + choice, layout.spans[then]]
         left_out[np.arange(layout.groups[then]) != other] = True
-    for first, second, impossible in schema.impossible_pairs() if isinstance(schema, TableSchema) else ():
+    for first, second, impossible in schema.impossible_pairs():
         pairs[layout.spans[first], layout.spans[second]] |= impossible
     return pairs | pairs.T
 
@@ -83,7 +82,7 @@ def with_rules(schema: Schema, rules: Sequence[FoundRule]) -> Schema:
         >>> with_rules(schema, [FoundRule((0, 1), (1, 0)), FoundRule((0, 2), (1, 0))]).found_constraints
         ('b = 0..1 if a in (y, z)',)
     """
-    if not rules or not isinstance(schema, TableSchema):
+    if not rules:
         return schema
     names, givens = list(schema.choices), defaultdict(list)
     known = {(first, second): impossible for first, second, impossible in schema.impossible_pairs()}
@@ -114,7 +113,7 @@ def with_rules(schema: Schema, rules: Sequence[FoundRule]) -> Schema:
     return _with_all(schema, kept)
 
 
-def _with_all(schema: TableSchema, texts: Sequence[str]) -> TableSchema:
+def _with_all(schema: Schema, texts: Sequence[str]) -> Schema:
     """Return the schema with constraints; without those that no row could keep beside the others.
 
     Measurements are paid for, so there is a release whatever noise makes of the tables.

@@ -10,7 +10,6 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.cells import Cells, InCells
@@ -101,7 +100,7 @@ class GaussianRecipe(Recipe):
             raise ValueError(f"symmetries={self.symmetries!r}: expected Symmetries (as in models.symmetries.SETS) or None")
         if self.poses not in get_args(Poses):
             raise ValueError(f"poses={self.poses!r}: expected {', '.join(get_args(Poses))}")
-        if self.poses != "never" and not (isinstance(self.schema, ImageSchema) and self.symmetries is None):
+        if self.poses != "never" and not (self.schema.dimensions == 2 and self.symmetries is None):
             raise ValueError(f"poses={self.poses!r}: expected never, unless for pictures without declared symmetries")
         if self.k % classes:
             raise ValueError(f"k={self.k}: expected as many components for each of the {classes} values of the label")
@@ -112,7 +111,7 @@ class GaussianRecipe(Recipe):
         largest, share = self.n / self.k, self.means_share
         before = (Workload(POSES, TRIAL, largest, _TRIAL),) if self.poses == "measured" else ()
         left = 1.0 - _TRIAL if before else 1.0
-        weights = {"counts": _COUNTS} | ({"values": _VALUES} if isinstance(self.schema, ImageSchema) else {})
+        weights = {"counts": _COUNTS} | ({"values": _VALUES} if self.schema.dimensions == 2 else {})
         weights |= {"means": 1.0 - sum(weights.values())}
         first, of_cells = (left, 0.0) if self.cells == 1 else (left * (1.0 - self.cells_share), left * self.cells_share)
         found = (
@@ -260,7 +259,7 @@ class GaussianRecipe(Recipe):
 
     def _values(self, basis: Basis) -> Histogram | None:
         """Return the histogram of pictures; None for series, where one curve for all readings would bend the moments."""
-        if not isinstance(self.schema, ImageSchema):
+        if self.schema.dimensions != 2:
             return None
         levels, posed = self.schema.levels, isinstance(basis, Posed)
         # A few levels have no shape between them.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.censored_gaussians import through_scores
 from lightning_dpgen.measure.reading_scores import EDGES, ReadingScores, find_scores, positions
 from lightning_dpgen.measure.recipe import Recipe
@@ -59,7 +59,7 @@ class SeriesRecipe(Recipe):
         ValueError: for a number out of range.
     """
 
-    schema: SeriesSchema
+    schema: Schema
     n: int
     size: int
     components: int = 20
@@ -67,8 +67,8 @@ class SeriesRecipe(Recipe):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.schema, SeriesSchema):
-            raise ValueError(f"schema of kind {getattr(self.schema, 'kind', None)}: expected series")
+        if self.schema.dimensions != 1:
+            raise ValueError(f"schema of kind {self.schema.kind}: expected series")
         super().__post_init__()
         check_sizes(size=self.size, components=self.components, frequencies=self.frequencies)
         if self.size > self.schema.layout.units:

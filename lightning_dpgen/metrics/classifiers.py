@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import MOST_UNITS, categorical, check_fit, one_hot, ordinals, subsample, varying_units
-from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, TABLE, Glance, Need, Result, beside_real, register
+from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, ENCODED, TABLE, Glance, Need, Result, beside_real, register
 from lightning_dpgen.metrics.sides import Sides
 
 TRAINING, DETECTION = "train on synthetic, test on real", "telling them apart"
@@ -175,7 +175,7 @@ def _best(evaluation: Any) -> list[Glance]:
 
 
 @register(
-    "images", "baskets", "series", TABLE, section=TRAINING, place=60, better="higher", needs=(A_LABEL, A_TEST),
+    ENCODED, TABLE, section=TRAINING, place=60, better="higher", needs=(A_LABEL, A_TEST),
     says="Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same learned from "
     "real records.",
     glance=_best,
@@ -241,7 +241,7 @@ _ASKED = {
 
 
 @register(
-    "images", "baskets", "series", place=70, **_ASKED,
+    ENCODED, place=70, **_ASKED,
     says="Gradient boosting that is asked whether a record is real or synthetic, cross-validated: AUC 0.5 if it cannot "
     "tell, 1 if it always can.",
 )  # fmt: skip
@@ -284,7 +284,7 @@ def classifier_scores(shares: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 @register(
-    "images", "baskets", "series", TABLE, section="the released classifier", place=0, better="target",
+    ENCODED, TABLE, section="the released classifier", place=0, better="target",
     says="The classifier that the release holds, on real records that nothing was learned from: how often its answer is "
     "right, its mean log loss in nats, and by how much the probability of its answer is off on average.",
     needs=(Need(lambda sides: sides.answers is not None),),

@@ -11,16 +11,14 @@ import numpy as np
 
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.data.kinds import kinds
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.columns import check_fit, subsample
-from lightning_dpgen.metrics.measure import TABLE, Interval, Listing, Measure, Plot, Result, measures_of
+from lightning_dpgen.metrics.measure import TABLE, Interval, Listing, Measure, Plot, Result, has_measures, measures_of
 from lightning_dpgen.metrics.numeric_summaries import Summary
 from lightning_dpgen.metrics.sides import ROWS, Answers, EncodedSides, Sides, TableSides
 from lightning_dpgen.metrics.two_sided import check_seconds
-
-# The kinds of records that are compared as they are encoded.
-KINDS = ("images", "baskets", "series")
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +100,14 @@ def evaluate_encoded(
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Evaluation:
-    """Compare synthetic with real pictures, baskets or series.
+    """Compare synthetic with real records that are compared as they are encoded: pictures, baskets, series.
 
     Args:
         real: the records that the generator has learned from; at most `ROWS` of each side are used, chosen by the seed.
         synthetic: synthetic records; about as many as real ones make distances comparable.
         layout: layout of all of them.
         names: names of the groups, in their order; None for numbers.
-        kind: ``images``, ``baskets`` or ``series``.
+        kind: ``images``, ``baskets``, ``series``, or another kind that is no table.
         held_out: real records that the generator has not learned from; None to put aside a third of the real ones, from
             which it has learned. Without any, nothing is said of membership inference.
         channels, bounds, shape, choices, answers: as of `EncodedSides`.
@@ -345,10 +343,11 @@ def _evaluate(
 
 
 def _check_layout(layout: Layout, kind: str, channels: int) -> None:
-    if kind == TABLE or not measures_of(kind):
-        raise ValueError(f"kind={kind!r}: expected one of {', '.join(KINDS)}")
-    if not layout.units:
-        raise ValueError(f"kind={kind!r} with a layout without units: expected pixels, items or readings as units")
+    encoded = sorted(name for name, known in kinds().items() if not known.tabular)
+    if kind == TABLE or not (kind in encoded or has_measures(kind)):
+        raise ValueError(f"kind={kind!r}: expected one of {', '.join(encoded)}")
+    if not layout.width:
+        raise ValueError(f"kind={kind!r} with a layout of no numbers: expected units, such as pixels, or groups")
     if type(channels) is not int or channels < 1 or layout.units % channels or (channels > 1 and kind != "series"):
         raise ValueError(
             f"channels={channels!r} with kind={kind!r} and {layout.units} units: expected 1, or the channels of series, of "

@@ -17,7 +17,8 @@ import numpy as np
 
 # Sections of measures in several files.
 COLUMNS, ROWS_OF_TABLES = "columns", "rows"
-TABLE = "table"
+# The kind of tables, and the word for all kinds of records that are compared as they are encoded.
+TABLE, ENCODED = "table", "encoded"
 _BETTER = {"lower": "Lower is better.", "higher": "Higher is better.", "target": ""}
 
 
@@ -142,7 +143,7 @@ class Measure:
     """One comparison of synthetic with real records, which gives one score or several.
 
     Args:
-        kinds: the kinds of records that it compares, as schemas name them.
+        kinds: the kinds of records that it compares, as schemas name them; `ENCODED` for all but tables.
         section: the results among which its scores stand. Measures of one section share its heading.
         place: its place among all measures of a kind, from the first.
         says: its meaning in words, without which way is better.
@@ -237,9 +238,14 @@ def measures_of(kind: str) -> dict[str, list[Measure]]:
     _import_all()
     sections: dict[str, list[Measure]] = {}
     for measure in sorted(_REGISTERED, key=lambda measure: measure.place):
-        if kind in measure.kinds:
+        if kind in measure.kinds or (kind != TABLE and ENCODED in measure.kinds):
             sections.setdefault(measure.section, []).append(measure)
     return sections
+
+
+def has_measures(kind: str) -> bool:
+    """Return whether a measure names this kind of records."""
+    return any(kind in measure.kinds for of in measures_of(kind).values() for measure in of)
 
 
 def meaning(measures: list[Measure]) -> str:

@@ -23,7 +23,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.metrics.columns import blocks, subsample, varying_units, written_out
-from lightning_dpgen.metrics.measure import TABLE, UNSEEN, Glance, Interval, Plot, Result, register, shown
+from lightning_dpgen.metrics.measure import ENCODED, TABLE, UNSEEN, Glance, Interval, Plot, Result, register, shown
 from lightning_dpgen.metrics.neighbours import nearest_distances
 from lightning_dpgen.metrics.sides import ROWS, Sides
 from lightning_dpgen.metrics.two_sided import check_records, check_scores
@@ -279,7 +279,7 @@ def _strongest(evaluation: Any) -> list[Glance]:
 
 
 @register(
-    "images", "baskets", "series", TABLE, section=MEMBERSHIP, place=80, better="target", needs=(UNSEEN,),
+    ENCODED, TABLE, section=MEMBERSHIP, place=80, better="target", needs=(UNSEEN,),
     says="An attacker who sees the synthetic records guesses which real ones were learned from: those near to a synthetic "
     "one, or where synthetic records are denser than other real ones. 0.5 is guessing, and the distance from it is what "
     "counts: an AUC far below it says that held-out records are more like the synthetic ones than those that were learned "

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.crossings import Crossing
 from lightning_dpgen.models.labelled import LabelledNetwork, takes_label
 from lightning_dpgen.models.mixture import GenerativeNetwork
@@ -34,6 +31,7 @@ class ClassifiedNetwork(LabelledNetwork):
     Example:
         >>> import numpy as np
         >>> from lightning_dpgen.models.products import StackedProducts
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
         >>> network = ClassifiedNetwork(StackedProducts(ImageSchema(4, 4, levels=1, classes=2), k=3))
         >>> pictures = Encoded(np.zeros((2, 16), np.uint8), np.zeros((2, 1), np.uint8))
         >>> network.label_shares(pictures, torch.ones(3)).tolist()
@@ -62,12 +60,12 @@ class ClassifiedNetwork(LabelledNetwork):
 
 def is_classified(schema: Schema) -> bool:
     """Return whether records are pictures or series with a label, which a classifier tells."""
-    return isinstance(schema, ImageSchema | SeriesSchema) and schema.layout.label is not None
+    return schema.dimensions > 0 and schema.layout.label is not None
 
 
 def can_label(schema: Schema) -> bool:
     """Return whether the label of records can be learned given all their other numbers."""
-    return is_classified(schema) or (isinstance(schema, TableSchema) and takes_label(schema.layout))
+    return is_classified(schema) or (schema.label_given_rest and takes_label(schema.layout))
 
 
 def with_label(network: GenerativeNetwork, crossings: Sequence[Crossing] = ()) -> LabelledNetwork:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.networks import check_sizes
 
 
@@ -27,7 +26,7 @@ def ordered_choices(schema: Schema) -> dict[int, int]:
         {0: 5, 1: 2}
     """
     found = {}
-    columns = [column for column in schema.modelled if column.choices] if isinstance(schema, TableSchema) else []
+    columns = [column for column in schema.modelled if column.choices]
     for group, column in enumerate(columns):
         count = column.present - len(column.special) if isinstance(column, Numeric) else column.present
         if count > 1 and (isinstance(column, Numeric) or count == 2):

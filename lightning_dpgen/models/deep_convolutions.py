@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
 from lightning_dpgen.models.networks import as_planes, as_record
@@ -37,6 +36,7 @@ class DeepConvEncoder(nn.Module):
         ValueError: for other records.
 
     Example:
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
         >>> network = DeepConvEncoder(ImageSchema(6, 6, levels=1), 2, outputs=3, filters=2)
         >>> network(torch.zeros(5, 36), (0, 2, 5)).shape
         torch.Size([5, 3])
@@ -52,7 +52,7 @@ class DeepConvEncoder(nn.Module):
         self.convolutions = nn.ModuleList(
             StackedConv2d(k, n, o, **_HALVING, generator=generator) for n, o in itertools.pairwise(channels)
         )
-        width = channels[-1] * eighth[0] * eighth[1] + self._schema.classes
+        width = channels[-1] * eighth[0] * eighth[1] + sum(self._schema.layout.groups)
         self.last = StackedLinear(k, width, outputs, generator=generator)
 
     def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
@@ -81,7 +81,8 @@ class DeepConvDecoder(nn.Module):
         channels = (4 * filters, 2 * filters, filters, self._schema.channels)
         self._shape = (channels[0], *eighth)
         self.inner = StackedLinear(k, inputs, channels[0] * eighth[0] * eighth[1], generator=generator)
-        self.label = StackedLinear(k, inputs, self._schema.classes, generator=generator) if self._schema.classes else None
+        labels = sum(self._schema.layout.groups)
+        self.label = StackedLinear(k, inputs, labels, generator=generator) if labels else None
         self.convolutions = nn.ModuleList(
             StackedConvTranspose2d(k, n, o, **_HALVING, generator=generator) for n, o in itertools.pairwise(channels)
         )
@@ -97,13 +98,13 @@ class DeepConvDecoder(nn.Module):
         return picture if self.label is None else torch.cat([picture, self.label(z, offsets)], dim=1)
 
 
-def _pictures(schema: Schema) -> ImageSchema:
-    if not isinstance(schema, ImageSchema):
+def _pictures(schema: Schema) -> Schema:
+    if schema.dimensions != 2:
         raise ValueError(f"records of kind {schema.kind}: network='deep_conv' needs pictures; 'dense' takes any")
     return schema
 
 
-def _padded(schema: ImageSchema) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
+def _padded(schema: Schema) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
     """Return how many zeros stand left, right, above and below a picture, and an eighth of its height and width then."""
     padding: list[int] = []
     eighths = []

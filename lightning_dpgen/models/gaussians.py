@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.models.bases import cosines
@@ -46,7 +45,7 @@ class StackedGaussians(nn.Module):
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
-        >>> network = StackedGaussians(ImageSchema(2, 2, levels=1), k=3, size=4, rank=2)
+        >>>         >>> network = StackedGaussians(ImageSchema(2, 2, levels=1), k=3, size=4, rank=2)
         >>> network.generate((0, 2, 2, 5), torch.Generator().manual_seed(0)).shape
         torch.Size([5, 4])
     """
@@ -72,7 +71,7 @@ class StackedGaussians(nn.Module):
         length = size + POSE * poses
         if not (rank <= length and size <= layout.units):
             raise ValueError(f"rank={rank}, size={size}: expected at most {length}, and at most {layout.units}")
-        if (symmetries is not None or poses) and not isinstance(schema, ImageSchema):
+        if (symmetries is not None or poses) and schema.dimensions != 2:
             raise ValueError(f"symmetries or poses of records of kind {schema.kind}: expected none, they are of pictures")
         self.schema, self.k, self.size, self.rank, self.pieces, self.poses = schema, k, size, rank, pieces, poses
         self.symmetries = None if symmetries is None else Symmetries(**symmetries)

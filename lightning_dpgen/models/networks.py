@@ -10,9 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.gradients.factors import GradientFactors
 from lightning_dpgen.gradients.segments import segmented_product, segments, wide_product
 from lightning_dpgen.gradients.sparse import multi_hot_product
@@ -170,6 +168,7 @@ class ConvEncoder(nn.Module):
         ValueError: for other records, or pictures of another size.
 
     Example:
+        >>> from lightning_dpgen.data.series.schema import SeriesSchema
         >>> network = ConvEncoder(SeriesSchema(length=9, low=0.0, high=1.0), 2, outputs=3)
         >>> network(torch.zeros(6, 9), (0, 2, 6)).shape
         torch.Size([6, 3])
@@ -185,8 +184,8 @@ class ConvEncoder(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(schema, SeriesSchema):
-            last, kernel, stride, padding = (-(-schema.length // 4), 1), (5, 1), (2, 1), (2, 0)
+        if schema.dimensions == 1:
+            last, kernel, stride, padding = (-(-schema.axes[0] // 4), 1), (5, 1), (2, 1), (2, 0)
         else:
             last, kernel, stride, padding = _quarters(schema), (3, 3), (2, 2), (1, 1)
         self._schema, self.slope = schema, slope
@@ -227,7 +226,7 @@ class PictureDecoder(nn.Module):
 
     def __init__(
         self,
-        schema: ImageSchema,
+        schema: Schema,
         k: int,
         inputs: int,
         *,
@@ -239,9 +238,11 @@ class PictureDecoder(nn.Module):
         self._shape = (_CHANNELS[1], *_quarters(schema))
         first, second = _CHANNELS
         self.inner = StackedLinear(k, inputs, second * self._shape[1] * self._shape[2], generator=generator)
-        self.label = StackedLinear(k, inputs, schema.classes, generator=generator) if schema.classes else None
+        self.label = (
+            StackedLinear(k, inputs, sum(schema.layout.groups), generator=generator) if schema.layout.groups else None
+        )
         self.second = StackedConvTranspose2d(k, second, first, 4, stride=2, padding=1, generator=generator)
-        self.first = StackedConvTranspose2d(k, first, schema.channels, 4, stride=2, padding=1, generator=generator)
+        self.first = StackedConvTranspose2d(k, first, schema.axes[-1], 4, stride=2, padding=1, generator=generator)
 
     def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """Map (B, inputs), sorted by component, to (B, width)."""
@@ -256,34 +257,35 @@ def signs(x: Tensor, slope: float) -> Tensor:
     return x.sign().clamp_(min=slope)
 
 
-def as_planes(units: Tensor, schema: ImageSchema | SeriesSchema) -> Tensor:
+def as_planes(units: Tensor, schema: Schema) -> Tensor:
     """Reshape (B, units), the channels of a pixel or a time side by side, to (B, channels, height, width).
 
     A series is a picture as high as it is long.
     """
-    if isinstance(schema, SeriesSchema):
+    if schema.dimensions == 1:
         return units.unflatten(1, schema.axes).mT[..., None]
-    if schema.channels == 1:
-        return units.unflatten(1, (1, schema.height, schema.width))
-    return units.unflatten(1, schema.shape).permute(0, 3, 1, 2)
+    height, width, channels = schema.axes
+    if channels == 1:
+        return units.unflatten(1, (1, height, width))
+    return units.unflatten(1, schema.axes).permute(0, 3, 1, 2)
 
 
-def as_record(planes: Tensor, schema: ImageSchema | SeriesSchema) -> Tensor:
+def as_record(planes: Tensor, schema: Schema) -> Tensor:
     """Invert `as_planes`."""
-    if isinstance(schema, SeriesSchema):
+    if schema.dimensions == 1:
         return planes[..., 0].mT.flatten(1)
     return planes.flatten(1) if planes.shape[1] == 1 else planes.permute(0, 2, 3, 1).flatten(1)
 
 
 def _quarters(schema: Schema) -> tuple[int, int]:
-    if not isinstance(schema, ImageSchema):
+    if schema.dimensions != 2:
         raise ValueError(
             f"records of kind {schema.kind}: network='conv' needs pictures, a critic's also series; network='dense' takes "
             "any records"
         )
-    if schema.height % 4 or schema.width % 4:
+    height, width, _ = schema.axes
+    if height % 4 or width % 4:
         raise ValueError(
-            f"pictures of {schema.height} by {schema.width}: network='conv' needs multiples of 4; network='dense' takes "
-            "any size"
+            f"pictures of {height} by {width}: network='conv' needs multiples of 4; network='dense' takes any size"
         )
-    return schema.height // 4, schema.width // 4
+    return height // 4, width // 4

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.gradients.isolation import HiddenOffsets
 from lightning_dpgen.gradients.stacked import StackedLinear
 
@@ -33,6 +32,7 @@ class SeriesDecoder(nn.Module):
         ValueError: for records of another kind.
 
     Example:
+        >>> from lightning_dpgen.data.series.schema import SeriesSchema
         >>> network = SeriesDecoder(SeriesSchema(length=3, low=0.0, high=1.0), 2, inputs=4, hidden=5)
         >>> network(torch.zeros(6, 4), (0, 2, 6)).shape
         torch.Size([6, 3])
@@ -41,7 +41,7 @@ class SeriesDecoder(nn.Module):
     def __init__(
         self, schema: Schema, k: int, inputs: int, hidden: int, *, generator: torch.Generator | None = None
     ) -> None:
-        if not isinstance(schema, SeriesSchema):
+        if schema.dimensions != 1:
             raise ValueError(
                 f"records of kind {schema.kind}: network='lstm' needs series; network='dense' takes any records"
             )
@@ -52,9 +52,8 @@ class SeriesDecoder(nn.Module):
             for parameter in self.cells.parameters():
                 parameter.uniform_(-1.0 / math.sqrt(hidden), 1.0 / math.sqrt(hidden), generator=generator)
         self.readings = StackedLinear(k, hidden, channels, bias=False, generator=generator)
-        self.label = (
-            StackedLinear(k, inputs, len(schema.classes), bias=False, generator=generator) if schema.classes else None
-        )
+        labels = sum(schema.layout.groups)
+        self.label = StackedLinear(k, inputs, labels, bias=False, generator=generator) if labels else None
 
     def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """Map (B, inputs), sorted by component, to (B, width)."""

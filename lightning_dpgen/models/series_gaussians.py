@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.segments import components
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.networks import check_sizes
@@ -33,17 +33,17 @@ class SeriesGaussians(nn.Module):
             than waves, or no piece.
 
     Example:
-        >>> network = SeriesGaussians(SeriesSchema(6, low=0.0, high=1.0), k=3, size=4, lead=2)
+        >>> network = SeriesGaussians(Schema(6, low=0.0, high=1.0), k=3, size=4, lead=2)
         >>> network.generate((0, 2, 2, 5), torch.Generator().manual_seed(0)).shape
         torch.Size([5, 6])
     """
 
     kind = "series_mixture"
 
-    def __init__(self, schema: SeriesSchema, k: int, *, size: int, lead: int, pieces: int = 1) -> None:
+    def __init__(self, schema: Schema, k: int, *, size: int, lead: int, pieces: int = 1) -> None:
         check_sizes(k=k, size=size, lead=lead, pieces=pieces)
         super().__init__()
-        if not isinstance(schema, SeriesSchema):
+        if schema.dimensions != 1:
             raise ValueError(f"records of kind {schema.kind}: expected series")
         layout = schema.layout
         if not lead <= size <= layout.units:

@@ -20,7 +20,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import MORE_ROWS, row_hashes
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
@@ -39,7 +39,7 @@ _ROWS = 1 << 18
 class SourceBlocks(Protocol):
     """The blocks of a source, as `TableBlocks` are: what `KeptBlocks` reads once."""
 
-    schema: TableSchema
+    schema: Schema
     values: bool
     person: str | None
     source_bytes: int
@@ -290,7 +290,7 @@ def _keep(
     return {"records": torch.tensor(sum(rows))}
 
 
-def _bytes(schema: TableSchema, parts: list[Reading], by_rows_in: str | None) -> memoryview:
+def _bytes(schema: Schema, parts: list[Reading], by_rows_in: str | None) -> memoryview:
     """Return records as arrays one after the other: by column, which tables of counts read one by one, or by row.
 
     Args:

@@ -19,7 +19,6 @@ from lightning_dpgen.data.persons import mixed, row_hashes
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.reading import no_records
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.passes.person_shuffle import PersonShuffle
 from lightning_dpgen.privacy.errors import DamagedState
 from lightning_dpgen.sampling.errors import BadRecords
@@ -171,7 +170,6 @@ class KeptRecords(Store):
 
     @cached_property
     def _none(self) -> Records:
-        assert isinstance(self.schema, TableSchema)
         return Records(self.schema, no_records(self.schema).encoded)
 
     def _records(self, positions: np.ndarray) -> Records:

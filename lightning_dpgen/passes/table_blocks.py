@@ -16,8 +16,8 @@ from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.folder import FileRows
 from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange
 from lightning_dpgen.data.reading import Reading
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.reading import check_rows, read_open_rows, read_parts, with_person
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.sources import localized, table_files
 
 
@@ -53,11 +53,11 @@ class TableBlocks:
     """
 
     path: str
-    schema: TableSchema
+    schema: Schema
     outside: str = "refuse"
     values: bool = False
     person: str | None = None
-    described: TableSchema | None = None
+    described: Schema | None = None
     cuts: Path | None = None
 
     def __post_init__(self) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import TensorBoardLogger
 
-from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.plugins.events import PublicEvents
 from lightning_dpgen.plugins.lot_log import PUBLIC
 from lightning_dpgen.release.drawing.sampler import Release
@@ -28,7 +27,7 @@ class Previews(pl.Callback):
 
     # Modules are a `PrivateMixture`.
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
-        pictured = trainer.is_global_zero and isinstance(module.network.schema, ImageSchema)
+        pictured = trainer.is_global_zero and module.network.schema.dimensions == 2
         if not pictured or not trainer.loggers or module.steps_taken < self._shown + self._every:
             return
         self._shown = module.steps_taken

@@ -17,15 +17,13 @@ import pyarrow as pa
 from lightning_dpgen.common.folders import make_private, owner_only, read_plain, sync_folder
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import bounded
-from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.row_sample import SAMPLED, RowSample
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.reading import read_table
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.measure.labels import labels_of
 from lightning_dpgen.metrics.evaluation import Evaluation, evaluate_encoded, evaluate_table
@@ -111,7 +109,8 @@ def evaluate(
     if rows is not None and (type(rows) is not int or not 1 <= rows <= MOST_ROWS):
         raise ValueError(f"rows={rows!r}: expected a whole number from 1 to {MOST_ROWS:,}")
     schema = release.schema
-    table = isinstance(schema, TableSchema)
+    kind = kind_of(schema)
+    table = kind.tabular
     if not table and (by is not None or sdmetrics or synthetic is not None):
         given = f"by={by!r}, sdmetrics={sdmetrics!r}, synthetic={synthetic!r}"
         raise ValueError(f"{given}: is only for tables, and the release is of kind {schema.kind}")
@@ -137,11 +136,7 @@ def evaluate(
             evaluation = replace(evaluation, notes={REAL_RECORDS: note, **evaluation.notes})
         return evaluation
     asked |= {"kind": schema.kind, "choices": list(schema.choices.values())}
-    if isinstance(schema, SeriesSchema):
-        asked |= {"channels": len(schema.channels), "bounds": schema.bounds()}
-    # The page draws grey pictures alone.
-    if isinstance(schema, ImageSchema) and schema.channels == 1:
-        asked["shape"] = schema.height, schema.width
+    asked |= kind.sides(schema)
     return evaluate_encoded(real, release.encoded(count, seed), schema.layout, list(schema.choices), **asked)
 
 
@@ -214,7 +209,7 @@ def _drawn(release: Release, count: int, seed: int) -> TableValues:
     return TableValues.joined([TableValues.of(batch, release.schema) for batch in release.chunks(count, seed)])
 
 
-def _given(synthetic: Real, schema: TableSchema, count: int, seed: int) -> TableValues:
+def _given(synthetic: Real, schema: Schema, count: int, seed: int) -> TableValues:
     """Return a sample of records that were drawn before."""
     with _naming("synthetic"):
         # One record is of one person.
@@ -248,7 +243,7 @@ def _encoded(records: Real, schema: Schema) -> Encoded:
 
 def _values(
     records: Real,
-    schema: TableSchema,
+    schema: Schema,
     *,
     person: str | None,
     max_rows: int | None,

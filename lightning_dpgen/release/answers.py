@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.release.publishing.mark import NOT_PRIVATE
 from lightning_dpgen.release.rows.tables import write_table
 
@@ -37,7 +37,7 @@ class Answers:
         deviation: the standard deviation of the noise of each.
     """
 
-    schema: TableSchema
+    schema: Schema
     sets: Sequence[Sequence[str]]
     tables: Sequence[Tensor]
     deviation: float
@@ -80,7 +80,7 @@ def header_of(sets: Sequence[Sequence[str]]) -> list[str]:
     return ["query", *(f"{of}_{place + 1}" for place in range(max(map(len, sets))) for of in ("column", "value"))]
 
 
-def cells_of(schema: TableSchema, sets: Sequence[Sequence[str]]) -> Iterator[tuple[int | str | None, ...]]:
+def cells_of(schema: Schema, sets: Sequence[Sequence[str]]) -> Iterator[tuple[int | str | None, ...]]:
     """Yield what stands before the counts: the number of the set, and its columns and values in words, then nothing."""
     choices, most = schema.choices, max(map(len, sets))
     for number, own in enumerate(sets, 1):

@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_dpgen.common.strict_json import MOST_BYTES, MOST_VALUES
-from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.layout import smallest_integer
-from lightning_dpgen.data.pictures.schema import ImageSchema
-from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.privacy.plan import MOST_STAGES
 from lightning_dpgen.release.drawing.opened import MOST_BYTES_IN_ALL
 
@@ -126,17 +122,3 @@ def default_rows(n: int, each: int) -> int:
         (1000000, 5000000, 268435)
     """
     return min(n, _MOST_BY_DEFAULT, MOST_BYTES_IN_ALL // max(1, each))
-
-
-def bytes_of_record(schema: Schema) -> int:
-    """Return the bytes that a synthetic record takes in a file at most, but for long texts.
-
-    Example:
-        >>> bytes_of_record(ImageSchema(28, 28, levels=255, classes=10))
-        792
-    """
-    if isinstance(schema, BasketSchema):
-        return 8 * (schema.max_items + 1)
-    layout = schema.layout
-    pixel = smallest_integer(layout.levels).itemsize if isinstance(schema, ImageSchema) else 8
-    return pixel * layout.units + 8 * len(layout.groups)

@@ -11,10 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.first_draw import FirstDraw, look_at_first_draw
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
@@ -22,21 +20,20 @@ from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.declared import declared_records
 from lightning_dpgen.release.answers import Answers
-from lightning_dpgen.release.bounds import bytes_of_record, default_rows
+from lightning_dpgen.release.bounds import default_rows
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.drawing.described import described, kept_constraints
-from lightning_dpgen.release.drawing.description import MEASURED_KINDS
+from lightning_dpgen.release.drawing.description import measured_networks
 from lightning_dpgen.release.drawing.sampler import Release, write_model
 from lightning_dpgen.release.files import ANSWERS, FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.limits import sentence
 from lightning_dpgen.release.pages.croissant import write_croissant
-from lightning_dpgen.release.pages.distributions import shown
-from lightning_dpgen.release.pages.examples import example_condition, size_category, tasks
+from lightning_dpgen.release.pages.examples import example_condition, size_category
 from lightning_dpgen.release.pages.report import write_pages
 from lightning_dpgen.release.pages.text import printable
 from lightning_dpgen.release.publishing.licenses import LICENSE
-from lightning_dpgen.release.rows.pictures import MOST_ROWS, write_sheet
+from lightning_dpgen.release.rows.pictures import MOST_ROWS
 from lightning_dpgen.release.rows.tables import write_table
 from lightning_dpgen.release.run_names import in_words, names_of_a_run
 
@@ -84,16 +81,8 @@ class SyntheticContent:
 
     @property
     def _draw(self) -> Callable[[Path, Release], None] | None:
-        """The function that draws the picture; None for records that are neither pictures nor curves."""
-        schema = self.mixture.network.schema
-        if isinstance(schema, ImageSchema):
-            return write_sheet
-        if not isinstance(schema, SeriesSchema):
-            return None
-        # It takes more than half a second to import, which other records do not wait for.
-        from lightning_dpgen.release.pages.curves import write_curves
-
-        return write_curves
+        """The function that draws the picture; None for records that are not drawn."""
+        return kind_of(self.mixture.network.schema).picture()
 
     def write(self, folder: Path, *, private: bool) -> None:
         release = Release(self.mixture, private=private)
@@ -128,20 +117,20 @@ class SyntheticContent:
             picture=base64.b64encode((folder / SHEET).read_bytes()).decode() if self._draw is not None else None,
             most_rows=MOST_ROWS,
             kept=kept_constraints(schema, self.first_draw),
-            shown=shown(folder / SYNTHETIC, schema),
+            shown=kind_of(schema).show(folder / SYNTHETIC, schema),
             where=example_condition(schema),
             size=size_category(self.rows),
-            tasks=tasks(schema),
+            tasks=kind_of(schema).tasks(schema),
             figure=self.figure,
             answers=None if self.answers is None else self.answers.deviation,
-            measured=self.mixture.network.kind in MEASURED_KINDS,
+            measured=self.mixture.network.kind in measured_networks(),
             classified=_label(schema) if isinstance(self.mixture.network, LabelledNetwork) else None,
         )
 
 
 def _label(schema: Schema) -> str:
     """Return the label of records in words."""
-    return printable(schema.label, 60) if isinstance(schema, TableSchema) else "the label"
+    return printable(schema.label_values[0], 60) if kind_of(schema).tabular else "the label"
 
 
 def release_mixture(
@@ -204,11 +193,10 @@ def release_mixture(
     if not in_words(words["model"]):
         raise ValueError(f"declared: model={str(words['model'])[:60]!r}: expected words for what was learned")
     schema = mixture.network.schema
-    rows = default_rows(n, bytes_of_record(schema)) if rows is None else rows
+    rows = default_rows(n, schema.record_bytes) if rows is None else rows
     check_sizes(rows=rows)
     # Constraints that noisy tables have shown are not declared.
-    schema = schema.changed(found_constraints=()) if isinstance(schema, TableSchema) else schema
-    everything = {"schema": schema.as_json(), "seed": seed, "rows": rows, **words}
+    everything = {"schema": schema.declared_alone.as_json(), "seed": seed, "rows": rows, **words}
     if mixture.init is not None:
         everything[INIT] = dict(mixture.init)
     content = SyntheticContent(mixture, rows, seed)

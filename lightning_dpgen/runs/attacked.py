@@ -18,10 +18,11 @@ from lightning_dpgen.audit.canaries import canaries_of
 from lightning_dpgen.audit.held_recipe import HeldRecipe
 from lightning_dpgen.audit.whole_run import Neighbours
 from lightning_dpgen.data.key_owners import KeyOwners
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.reading import read_table
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.measure.gaussians import label_components
 from lightning_dpgen.measure.recipe import MostlyNoise
@@ -139,7 +140,7 @@ class MeasuredRun:
             raise UsageError("data.items=private: an audit attacks what is found of tables; declare the items for it")
         promise, rows = discover.first_plan(spec, source), count
         schema = make_schema(spec, source)
-        if isinstance(schema, TableSchema):
+        if kind_of(schema).tabular:
             self._rows = _with_twins(schema, count, spec.seed)
             rows, seen = self._rows.num_rows, self._rows
             person = spec.data.column_of_persons
@@ -154,7 +155,7 @@ class MeasuredRun:
         """Return made-up records and those of a table by their values, those that stand beside a pair first, and the number
         of those that are no twins."""
         schema, seed = self.settings.schema, self._spec.seed
-        if not isinstance(schema, TableSchema):
+        if not kind_of(schema).tabular:
             encoded = _with_ends(canaries_of(schema, count, seed).encoded, schema.layout.levels or 1)
             return encoded, None, len(encoded)
         if self._rows is None:
@@ -196,7 +197,7 @@ class MeasuredRun:
         return measure_fidelity(account, records, self._pool[alike], radius=self.settings.split.radius)
 
 
-def _with_twins(schema: TableSchema, count: int, seed: int) -> pa.Table:
+def _with_twins(schema: Schema, count: int, seed: int) -> pa.Table:
     """Return made-up rows of a table, and after them, where there is a label, the same rows with other labels."""
     rows = schema.decode(canaries_of(schema, count, seed).encoded, np.random.default_rng(seed))
     if schema.label is None:
@@ -209,7 +210,7 @@ def _with_twins(schema: TableSchema, count: int, seed: int) -> pa.Table:
     return pa.concat_tables([pa.table(part) for part in _fitting(schema, [rows, twins])])
 
 
-def _fitting(schema: TableSchema, parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _fitting(schema: Schema, parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the rows that fit the constraints of the schema in all parts."""
     kept = np.ones(parts[0].num_rows, bool)
     for part in parts:

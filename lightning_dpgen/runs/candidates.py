@@ -23,8 +23,7 @@ from lightning_dpgen.specs.compose import expanded, name_of
 from lightning_dpgen.specs.custom import named
 from lightning_dpgen.specs.run import RunSpec, read_run
 from lightning_dpgen.specs.settings import Settings, fill, first_stage, has_first_pass
-from lightning_dpgen.specs.source import Source
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import Source, source_of
 from lightning_dpgen.specs.usage_error import UsageError
 
 STAGE, NUMBER = "selection", "trials"

@@ -7,8 +7,8 @@ import json
 import torch
 
 from lightning_dpgen.common import pace
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.classifiers import ROWS
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity, measure_table_fidelity
@@ -69,7 +69,7 @@ def open_records(
     """Return the private records as `read_records` does, and the counts of what was changed; nothing is said of them."""
     check_memory(settings, source)
     # The public figure of a table is of its values, and they are read before anything is spent.
-    by_values = isinstance(settings.schema, TableSchema) and settings.spec.privacy.fidelity_share is not None
+    by_values = kind_of(settings.schema).tabular and settings.spec.privacy.fidelity_share is not None
     if source.in_blocks:
         return read_in_blocks(settings, source, folder, interrupts, values=by_values)
     remove_unused(folder)

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.grouped import MOST_KINDS
-from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.unmodelled import Fake
 from lightning_dpgen.data.value_grid import VALUES_OF, without_level
 from lightning_dpgen.data.value_tree import CERTAIN
 from lightning_dpgen.gradients.clipping import Decay
@@ -55,7 +53,7 @@ def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
 
 def _kinds_warnings(schema: Schema) -> Iterator[str]:
     """Yield warnings of constraints that tell more values apart than groups of rare ones do (`grouped`)."""
-    for name, texts in schema.rules.ungrouped.items() if isinstance(schema, TableSchema) else ():
+    for name, texts in schema.ungrouped.items():
         yield (
             f"rare values of {name} are learned in groups that mix what constraints tell apart, since that is more "
             f"than {MOST_KINDS} kinds ({listed(texts)}): what goes with a kind is told of its group alone, and rows that "
@@ -83,9 +81,7 @@ def _values_warning(settings: Settings, plan: Plan) -> str | None:
 
 def persons_warning(spec: RunSpec, schema: Schema) -> str | None:
     """Return a warning of a column that names what each row belongs to, where rows alone are protected."""
-    made_up = (
-        [column.name for column in schema.columns if isinstance(column, Fake)] if isinstance(schema, TableSchema) else []
-    )
+    made_up = schema.made_up
     if not made_up or not spec.privacy.private or spec.data.column_of_persons is not None:
         return None
     return (

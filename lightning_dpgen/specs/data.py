@@ -49,6 +49,8 @@ class DataSpec(Spec):
 
     # The kind of the schema; None where it may be any.
     kind: ClassVar[str | None]
+    # True where a model is chosen (`model=auto`) if none is named.
+    chooses_model: ClassVar[bool] = False
 
     n: int | None = setting("the declared number of records that take part; public", ge=1, le=MOST_RECORDS)
     n_share: float | None = setting("instead of n: the share of the budget for a noisy count of the records", **_SHARE)
@@ -119,7 +121,7 @@ class PublicPicturesSpec(DataSpec):
 class PublicTableSpec(DataSpec):
     """A public table, by the package's own schema."""
 
-    kind = "table"
+    kind, chooses_model = "table", True
     source: Literal["adult", "mushroom"]
     bins_share: float | None = _bins_share()
     bins: int | None = setting("the number of bins of numbers, if the schema does not say", **_BINS)
@@ -129,7 +131,7 @@ class PublicTableSpec(DataSpec):
 class PublicBasketsSpec(DataSpec):
     """A public set of baskets."""
 
-    kind = "baskets"
+    kind, chooses_model = "baskets", True
     source: Literal["retail", "bms_webview1"]
 
 
@@ -161,7 +163,7 @@ class PicturesSpec(_InFile):
 class TableSpec(_InFile, _OfPersons):
     """Your own table: a file (text, Parquet, JSON lines, Excel, SQLite, DuckDB) with a schema by `dpgen schema FILE`."""
 
-    kind = "table"
+    kind, chooses_model = "table", True
     source: Literal["table"]
     path: Place | None = setting("the file, or the folder of Parquet or text files; a database has url and query instead")
     memory_gib: float = setting(
@@ -228,7 +230,7 @@ class _OfFiles(_InFile, _OfPersons):
 class BasketsSpec(_OfFiles):
     """Your own baskets over a public universe of items: lines, rows (basket, item), or a CSR matrix in an .npz file."""
 
-    kind = "baskets"
+    kind, chooses_model = "baskets", True
     source: Literal["baskets"]
     form: Literal["lines", "rows", "matrix"] | None = setting(
         "one basket in each line, a basket id and an item in each row, or a CSR matrix",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.discovery import bounds_of, bounds_threshold, keys_of
+from lightning_dpgen.data.kinds import kind_named
 from lightning_dpgen.data.tables.description import BOUNDS, KEYS
 from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.privacy.access import Access
@@ -77,7 +78,7 @@ def found_of(data: DataSpec, part: Part) -> str:
     """Return in a word what a search finds, and what a curator may declare in its place."""
     if part.find == BOUNDS:
         return BOUNDS
-    return "items" if data.kind == "baskets" else "values"
+    return "values" if data.kind is None else kind_named(data.kind).found
 
 
 def _sought(word: str, name: str) -> str:

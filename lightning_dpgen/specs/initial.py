@@ -16,7 +16,6 @@ from lightning_dpgen.data.tables.column import Column
 from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.trained import TRAINED
@@ -148,11 +147,9 @@ def _with_sizes(model: M, network: Any) -> M:
     return changed
 
 
-def take_bins(schema: TableSchema, initial: InitialNetwork) -> TableSchema:
+def take_bins(schema: Schema, initial: InitialNetwork) -> Schema:
     """Return the schema of a table with the bins and groups of the network's columns, where it leaves these open."""
     theirs = initial.mixture.network.schema
-    if not isinstance(theirs, TableSchema):
-        return schema
     known = {column.name: column for column in theirs.modelled if isinstance(column, Numeric) and not column.undecided}
     grouped = {column.name: column.value for column in theirs.modelled if isinstance(column, Grouped)}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.labels import label_workload
 from lightning_dpgen.measure.tables import what_to_leave_out
 from lightning_dpgen.models.classified import can_label, is_classified
@@ -50,7 +49,7 @@ def complete_label(spec: TrainedSpec, schema: Schema) -> TrainedSpec:
     Raises:
         UsageError: as `check_label`; for records that are no table, or of too many choices.
     """
-    if spec.label_share and not isinstance(schema, TableSchema):
+    if spec.label_share and not schema.label_given_rest:
         raise UsageError(
             f"model.label_share={spec.label_share:g}: applies only to tables, and these records are of kind "
             f"{schema.kind}; leave it out"

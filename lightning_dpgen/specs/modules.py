@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.models.priors import make_prior
 from lightning_dpgen.optim.stages import training_stage
@@ -41,20 +39,20 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
     Raises:
         UsageError: naming the setting.
     """
-    if getattr(spec, "network", None) == "deep_conv" and not isinstance(schema, ImageSchema):
+    if getattr(spec, "network", None) == "deep_conv" and schema.dimensions != 2:
         raise UsageError(f"model.network=deep_conv: is for pictures, and data={source} has none; use model.network=dense")
-    kinds = {"network": ("pictures", ImageSchema), "critic": ("pictures and series", ImageSchema | SeriesSchema)}
-    for name, (words, kind) in kinds.items():
+    for name, words, dimensions in (("network", "pictures", (2,)), ("critic", "pictures and series", (1, 2))):
         if getattr(spec, name, None) != "conv":
             continue
-        if not isinstance(schema, kind):
+        if schema.dimensions not in dimensions:
             raise UsageError(f"model.{name}=conv: is for {words}, and data={source} has none; use model.{name}=dense")
-        if isinstance(schema, ImageSchema) and (schema.height % 4 or schema.width % 4):
+        height, width = schema.axes[:2]
+        if schema.dimensions == 2 and (height % 4 or width % 4):
             raise UsageError(
-                f"model.{name}=conv: pictures of {schema.height} by {schema.width} do not go through it, which needs "
+                f"model.{name}=conv: pictures of {height} by {width} do not go through it, which needs "
                 f"multiples of 4; model.{name}=dense takes any"
             )
-    if getattr(spec, "network", None) == "lstm" and not isinstance(schema, SeriesSchema):
+    if getattr(spec, "network", None) == "lstm" and schema.dimensions != 1:
         raise UsageError(f"model.network=lstm: is for series, and data={source} has none; use model.network=dense")
     if getattr(spec, "conditional", False) and schema.layout.label is None:
         raise UsageError(f"model.conditional=true: data={source} has no label; leave it out")

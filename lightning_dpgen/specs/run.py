@@ -21,9 +21,6 @@ from lightning_dpgen.specs.split import SplitSpec
 from lightning_dpgen.specs.trainer import DebugSpec, TrainerSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
-# Kinds of records whose model is chosen by `model=auto` where none is named.
-_CHOOSES = ("table", "baskets")
-
 
 class RunSpec(Spec):
     """The settings of a training."""
@@ -144,7 +141,7 @@ def run_settings(words: Sequence[str], kind: type[RunSpec] = RunSpec) -> dict[st
     """
     values = _composed(words, kind)
     data = variants(RunSpec, "data").get((values.get("data") or {}).get("source"))
-    if kind is RunSpec and data is not None and data.kind in _CHOOSES and not any(map(_names_a_model, words)):
+    if kind is RunSpec and data is not None and data.chooses_model and not any(map(_names_a_model, words)):
         return _composed([*words, "model=auto"], kind)
     return values
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,14 +12,12 @@ import torch
 
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.discovery import bounds_of, discovery_stage, keys_of
-from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.description import BOUNDS, KEYS, VALUES
-from lightning_dpgen.data.tables.grouped import CERTAIN
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.search import Part
-from lightning_dpgen.data.value_grid import VALUES_OF, values_of
+from lightning_dpgen.data.value_grid import VALUES_OF
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.measure.labels import label_workload
 from lightning_dpgen.measure.recipe import Recipe
@@ -30,7 +27,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.planning.calibration import StageSpec, make_first_plan, make_plan, make_rest
-from lightning_dpgen.release.bounds import bytes_of_record, check_columns, check_declared, check_rows, default_rows
+from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows, default_rows
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.publishing.licenses import LICENSE
 from lightning_dpgen.release.unit_check import unit_of_persons
@@ -39,9 +36,9 @@ from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.clipping import AutoRuleSpec, DPNormSpec, make_rule
 from lightning_dpgen.specs.compute import RaySpec
-from lightning_dpgen.specs.defaults import MOST_STEPS, Defaults, default_bins, strength_of
+from lightning_dpgen.specs.defaults import MOST_STEPS, Defaults, strength_of
 from lightning_dpgen.specs.findable import check_findable
-from lightning_dpgen.specs.initial import InitialNetwork, check_records, read_initial, take_bins, take_sizes
+from lightning_dpgen.specs.initial import InitialNetwork, check_records, read_initial, take_sizes
 from lightning_dpgen.specs.label import complete_label, label_specs
 from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, WGANSpec
@@ -50,10 +47,8 @@ from lightning_dpgen.specs.modules import check_custom, check_model, make_module
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.public_centres import ENDING, read_centres
 from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
-from lightning_dpgen.specs.source import Source
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import Source, source_of
 from lightning_dpgen.specs.spec import completed
-from lightning_dpgen.specs.table_parts import with_common
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.specs.workload import check_sets, read_sets
 
@@ -106,7 +101,7 @@ class Settings:
     @property
     def rows(self) -> int:
         """The number of synthetic records in the release."""
-        return default_rows(self.n, bytes_of_record(self.schema)) if self.spec.rows is None else self.spec.rows
+        return default_rows(self.n, self.schema.record_bytes) if self.spec.rows is None else self.spec.rows
 
     @property
     def trained(self) -> bool:
@@ -117,7 +112,7 @@ class Settings:
     def recipe(self) -> Recipe:
         """The statistics that are measured, where nothing is trained."""
         spec = self.spec
-        strength = strength_of(self.n, _epsilon(spec), spec.privacy.delta, spec.data.most_rows)
+        strength = strength_of(self.n, assumed_epsilon(spec), spec.privacy.delta, spec.data.most_rows)
         sets = spec.data.asked_sets or ()
         return make_recipe(spec.model, self.schema, n=self.n, seed=spec.seed, strength=strength, sets=sets)
 
@@ -350,28 +345,7 @@ def make_schema(
     except ValueError as error:
         said = as_settings(error, "data", spec.data)
         raise UsageError(said if said.startswith("data.") else f"data.{said}") from None
-    if not isinstance(schema, TableSchema):
-        return schema
-    bins, n = spec.data.bins, spec.data.n
-    if not found and any(part.counted for part in source.open_parts.values()):
-        schema = with_common(schema, source.open_parts, _most_common(spec, source.open_parts))
-    if initial is not None and bins is None:
-        schema = take_bins(schema, initial)
-    if bins is None:
-        # Where n is still to be bought, records are only counted.
-        bins = 1 if n is None else default_bins(n, _epsilon(spec), spec.privacy.delta)
-    return schema.completed(bins)
-
-
-def _most_common(spec: RunSpec, parts: Mapping[str, Part]) -> float:
-    """Return how many values of a category may have counts that stand out of their noise, before they are counted."""
-    stage = first_stage(spec, parts)
-    if spec.data.n is None or stage.noise is None:
-        return math.inf
-    multipliers = stage.access(stage.noise).multipliers
-    noise = spec.data.most_rows * min(multipliers[values_of(name, 1)] for name, part in parts.items() if part.counted)
-    # Noise that is added to a count is hardly ever so large that it takes more than a deviation to be common.
-    return spec.data.n / ((CERTAIN - 1.0) * max(noise, 1.0))
+    return kind_of(schema).complete_schema(schema, spec, source, found, initial)
 
 
 def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) -> Settings:
@@ -416,9 +390,8 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
     except ValueError as error:
         raise UsageError(f"data: {error}") from None
     try:
-        if isinstance(schema, ImageSchema):
-            check_columns(schema.layout.units)
-        check_rows(settings.rows, bytes_of_record(schema))
+        check_columns(schema.layout.units)
+        check_rows(settings.rows, schema.record_bytes)
     except ValueError as error:
         raise UsageError(str(error)) from None
     return settings
@@ -437,7 +410,7 @@ def check_workload(spec: RunSpec, schema: Schema) -> None:
     """Refuse sets of columns of which no table of counts can be measured (`specs.workload.check_sets`)."""
     data = spec.data
     if data.asked_sets is not None:
-        budget = {"epsilon": _epsilon(spec), "delta": spec.privacy.delta, "max_rows": data.most_rows}
+        budget = {"epsilon": assumed_epsilon(spec), "delta": spec.privacy.delta, "max_rows": data.most_rows}
         check_sets(data.asked_sets, schema, n=data.n, **budget)
 
 
@@ -468,10 +441,10 @@ def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple
     """Return the settings with what was left open filled in, and the defaults that this was done by."""
     data, model, split = spec.data, spec.model, spec.split
     measured = isinstance(model, MeasuredSpec)
-    budget = (_epsilon(spec), spec.privacy.delta, data.most_rows)
+    budget = (assumed_epsilon(spec), spec.privacy.delta, data.most_rows)
     if measured:
         if split.k not in (None, 1):
-            own = "model.cells" if isinstance(schema, ImageSchema) else "model.components"
+            own = kind_of(schema).components
             of_label = " of a label" if own == "model.cells" and schema.layout.label is not None else ""
             raise UsageError(
                 f"split.k={split.k}: model={model.name} does not split records; {own} says how many components{of_label} "
@@ -552,7 +525,7 @@ def _check_trainer(spec: RunSpec) -> None:
 def _choose(spec: RunSpec, source: Source, schema: Schema, found: Mapping[str, Any] | None) -> Settings:
     """Return the run of the best model that records and settings allow."""
     said, mistakes = "", set()
-    strength = strength_of(spec.data.n, _epsilon(spec), spec.privacy.delta, spec.data.most_rows)
+    strength = strength_of(spec.data.n, assumed_epsilon(spec), spec.privacy.delta, spec.data.most_rows)
     for choice in ranked(schema, strength):
         own = read_run([f"model={choice.name}"])
         # A rule that was left open is that of the model.
@@ -572,6 +545,6 @@ def _choose(spec: RunSpec, source: Source, schema: Schema, found: Mapping[str, A
     raise UsageError(f"model=auto: no model is left{said}")
 
 
-def _epsilon(spec: RunSpec) -> float | None:
+def assumed_epsilon(spec: RunSpec) -> float | None:
     """Return the budget from which sizes are chosen; None for none."""
     return spec.privacy.epsilon or _ASSUMED_EPSILON if spec.privacy.private else None

@@ -1,4 +1,4 @@
-"""The interface of a source: where the records of a run come from, and what is known of them before they are read."""
+"""Sources: where the records of a run come from, and what is known of them before they are read. Records are private."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pyarrow as pa
 from lightning_dpgen.common.nearest_word import suggest_file
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.kinds import kind_named
 from lightning_dpgen.data.persons import MORE_ROWS, bounded
+from lightning_dpgen.data.public_sets import find_public_set, load_public_set, public_set
 from lightning_dpgen.data.reading import CLAMP, Reading
 from lightning_dpgen.data.row_sample import RowSample
 from lightning_dpgen.data.schema import Schema
@@ -23,7 +25,7 @@ from lightning_dpgen.data.tables.description import VALUES
 from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.argument_names import as_settings
-from lightning_dpgen.specs.data import DataSpec
+from lightning_dpgen.specs.data import CustomDataSpec, DataSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
@@ -212,6 +214,35 @@ class Source(ABC):
         check_discovery(self.spec, self.open_parts)
 
 
+class PublicSource(Source):
+    """A public set of records that is known by name."""
+
+    held_out = True
+
+    @property
+    def word(self) -> str:
+        return kind_named(self.spec.kind).word
+
+    def declare(self, found: dict[str, Any] | None = None) -> Schema:
+        return public_set(self.spec.source).schema
+
+    def files(self, held_out: bool = False) -> list[Path]:
+        return find_public_set(self.spec.source, held_out=held_out)
+
+    def _read(self, schema: Schema, held_out: bool) -> Reading:
+        return load_public_set(self.spec.source, schema, held_out=held_out)
+
+
+def source_of(spec: DataSpec) -> Source:
+    """Return the source that settings describe."""
+    if isinstance(spec, CustomDataSpec):
+        # It imports torch, which no other kind of data waits for.
+        from lightning_dpgen.specs.custom_data import CustomSource
+
+        return CustomSource(spec)
+    return kind_named(spec.kind).source(spec)
+
+
 def check_discovery(spec: Any, parts: Mapping[str, Part]) -> None:
     """Refuse a share of the budget for what is found privately where nothing is, and the other way round.
 
@@ -230,7 +261,7 @@ def check_discovery(spec: Any, parts: Mapping[str, Part]) -> None:
             f"({listed(opened) or 'nothing here'})"
         )
     # A column of a table that is found privately is clamped, whatever the others are.
-    if "items" in opened and spec.kind == "baskets":
+    if "items" in opened and spec.kind is not None and kind_named(spec.kind).found == "items":
         if spec.outside != CLAMP:
             raise UsageError(
                 f"data.outside={spec.outside}: what is found privately does not cover every record, and a "

@@ -12,9 +12,9 @@ from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.declarations import shown
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.text import check_there
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_yaml
 from lightning_dpgen.measure.tables import WORKLOAD_SHARE
 from lightning_dpgen.specs.defaults import strength_of
@@ -71,7 +71,7 @@ def check_sets(
     Raises:
         UsageError: naming the set and the column.
     """
-    if not isinstance(schema, TableSchema):
+    if not kind_of(schema).tabular:
         raise UsageError(f"data.workload: applies only to tables, and these records are {schema.kind}; leave it out")
     _check_names(sets, schema)
     sizes = dict(zip(schema.choices, schema.layout.groups, strict=True))
@@ -88,7 +88,7 @@ def check_sets(
         )
 
 
-def _check_names(sets: Sequence[Sequence[str]], schema: TableSchema) -> None:
+def _check_names(sets: Sequence[Sequence[str]], schema: Schema) -> None:
     if len(sets) > _MOST_SETS:
         raise UsageError(f"data.workload: {len(sets):,} sets of columns: expected at most {_MOST_SETS:,}")
     relatives, derived = schema.rules.relatives, schema.rules.derived

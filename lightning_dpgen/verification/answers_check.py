@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.tables import ASKED, TABLES
 from lightning_dpgen.release.answers import COUNT, DECIMALS, ERROR, HIGH, LOW, cells_of, header_of, interval
 from lightning_dpgen.release.drawing.opened import open_ordinary
@@ -44,7 +44,6 @@ def check_answers(folder: Path, certificate: Mapping[str, Any], verdict: Verdict
         verdict.problems.append(f"{ANSWERS}: {problem}")
     if verdict.problems or not due:
         return
-    assert isinstance(schema, TableSchema), "sets of columns are those of a table"
     try:
         with open_ordinary(folder / ANSWERS, _LARGEST_FILE) as file:
             problem = next(_wrong(io.TextIOWrapper(file, "utf-8", newline=""), schema, sets, certificate), None)
@@ -58,9 +57,7 @@ def check_answers(folder: Path, certificate: Mapping[str, Any], verdict: Verdict
         verdict.checks.append(f"{ANSWERS} holds the counts that are asked for{error}")
 
 
-def _wrong(
-    file: io.TextIOWrapper, schema: TableSchema, sets: list[list[str]], certificate: Mapping[str, Any]
-) -> Iterator[str]:
+def _wrong(file: io.TextIOWrapper, schema: Schema, sets: list[list[str]], certificate: Mapping[str, Any]) -> Iterator[str]:
     """Give what is wrong with a file of answers, first things first."""
     before, numbers = header_of(sets), [COUNT, ERROR, LOW, HIGH]
     lines = csv.reader(file)

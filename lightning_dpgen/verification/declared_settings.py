@@ -16,7 +16,6 @@ from lightning_dpgen.data.tables.description import BOUNDS, KEYS, PRIVATE, VALUE
 from lightning_dpgen.data.tables.descriptions import describe
 from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.search import Part, Search
 from lightning_dpgen.data.value_grid import VALUES_OF
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD
@@ -31,8 +30,7 @@ from lightning_dpgen.specs.modules import check_model
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
 from lightning_dpgen.specs.settings import Settings, check_counted, check_workload, default_unit
-from lightning_dpgen.specs.source import check_discovery
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import check_discovery, source_of
 from lightning_dpgen.specs.spec import names_of, parse, variants
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -188,7 +186,7 @@ def _parts(names: Any, schema: Schema, data: DataSpec) -> dict[str, Part]:
         if find is None:
             raise UsageError(f"discovered: {name[:80]!r}: expected one such as 'bounds of age', 'keys of a', 'values of a'")
         found.setdefault(name.removeprefix(prefixes[find]), []).append(find)
-    columns = schema.modelled if isinstance(schema, TableSchema) else ()
+    columns = schema.modelled
     grids = {column.name: column.grid for column in columns if isinstance(column, Numeric)}
     grids |= {column.name: column.value.grid for column in columns if isinstance(column, Grouped)}
     parts = {}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any
 
+from lightning_dpgen.data.kinds import kind_named, kind_of
 from lightning_dpgen.data.tables.row_rules import FOUND
 from lightning_dpgen.data.value_grid import VALUES_OF
 from lightning_dpgen.measure.copulas import CopulaRecipe
@@ -31,10 +32,9 @@ from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.release.drawing.description import (
     COPULA,
     LABELLED,
-    MEASURED,
-    MEASURED_KINDS,
     PLAIN_WEIGHTS,
     PROJECTION,
+    measured_networks,
 )
 from lightning_dpgen.release.drawing.description import CROSSINGS as CROSSED
 from lightning_dpgen.release.files import MODEL, WEIGHTS
@@ -81,7 +81,7 @@ def follows_from_settings(certificate: Mapping[str, Any], model: Mapping[str, An
 
 def _is_mixture(kind: Any) -> bool:
     """Return whether this package writes a model of this kind, or of a class of a user, into a release."""
-    kinds = MEASURED_KINDS | {trained.kind for trained in TRAINED.values()}
+    kinds = measured_networks() | {trained.kind for trained in TRAINED.values()}
     return isinstance(kind, str) and (kind in kinds or ":" in kind)
 
 
@@ -209,7 +209,7 @@ def _of_model(settings: Settings, specs: Sequence[StageSpec], model: Mapping[str
     """Give what the model that is released has of another run."""
     schema, kind, spec = settings.schema, str(model.get("model"))[:80], settings.spec.model
     # Constraints that noisy tables have shown are not declared, and no other model shows any.
-    released, shown = model.get("schema"), {FOUND: None} if kind in MEASURED["table"] else {}
+    released, shown = model.get("schema"), {FOUND: None} if kind in kind_named("table").measured else {}
     if not isinstance(released, dict) or {**released, **shown} != {**schema.as_json(), **shown}:
         yield "declared.schema: the released model is of another one"
     if isinstance(spec, CustomSpec):
@@ -219,7 +219,7 @@ def _of_model(settings: Settings, specs: Sequence[StageSpec], model: Mapping[str
         fits = kind == TRAINED[spec.name].kind
     else:
         of_copula = isinstance(settings.recipe, CopulaRecipe)
-        fits = kind in MEASURED[schema.kind] and (kind == COPULA) == of_copula
+        fits = kind in kind_of(schema).measured and (kind == COPULA) == of_copula
     if not fits:
         yield f"declared.model: a model of {spec.title!r} is declared, and one of kind {kind!r} is released"
     if settings.trained and model.get("k") != settings.split.k:
@@ -340,7 +340,7 @@ def unplanned_events(plan: Plan, certificate: Mapping[str, Any]) -> Iterator[str
 def _bounds(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
     """Give counts of a table whose stated bound is not the one by which a record moves them: it follows from settings."""
     due = {}
-    if settings.schema.kind == "table" and not settings.trained:
+    if kind_of(settings.schema).tabular and not settings.trained:
         first = settings.recipe.workloads[0].stage
         due = {(first, name): counts.bound for name, counts in settings.recipe.statistics(first, {}).items()}
     for entry in certificate["noise"]["sums"]:

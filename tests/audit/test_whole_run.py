@@ -13,6 +13,7 @@ from lightning_dpgen.audit.bound import paired_shift
 from lightning_dpgen.audit.replay import check_replayable
 from lightning_dpgen.audit.whole_run import attack_run
 from lightning_dpgen.data import value_tree
+from lightning_dpgen.measure import copulas
 from lightning_dpgen.measure.crossings import CrossingCounts
 from lightning_dpgen.measure.labels import Agreement
 from lightning_dpgen.measure.series_statistics import SecondMoments
@@ -25,9 +26,8 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.runs.attacked import MeasuredRun
-from lightning_dpgen.specs import measured
 from lightning_dpgen.specs.run import read_audit
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import source_of
 
 SCHEMAS = {
     "own": """
@@ -98,7 +98,7 @@ def attack(tmp_path, monkeypatch):
     def call(*words, trials, count=14, last=None):
         settings = dict(word.split("=", 1) for word in words)
         schema = settings.get("data.schema")
-        monkeypatch.setattr(measured, "takes_copula", lambda *_: schema == "many numbers")
+        monkeypatch.setattr(copulas, "takes_copula", lambda *_: schema == "many numbers")
         if schema is not None:
             settings["data.schema"] = str(tmp_path / "own.schema.yaml")
             (tmp_path / "own.schema.yaml").write_text(SCHEMAS[schema])

@@ -161,7 +161,7 @@ def test_a_person_more_changes_a_bought_number_by_max_rows_at_most(tmp_path, fou
     """One with nine records, of whom three take part, with and without bounds to be found in the same look."""
     from lightning_dpgen.runs import discover as first_pass
     from lightning_dpgen.specs.run import read_run
-    from lightning_dpgen.specs.sources import source_of
+    from lightning_dpgen.specs.source import source_of
 
     table, seen = _visits(tmp_path), []
     if found:

@@ -28,7 +28,7 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.specs.findable import needed_to_find
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.settings import first_stage
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import source_of
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.verification.verify import verify
 

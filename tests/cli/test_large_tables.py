@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from marks import only
 
+from lightning_dpgen.kinds import tables
 from lightning_dpgen.passes import kept_look
 from lightning_dpgen.passes import reduce as reducing
 from lightning_dpgen.passes.kept_blocks import KeptBlocks
@@ -23,7 +24,6 @@ from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.runs import measure as measuring
 from lightning_dpgen.runs import run as running
-from lightning_dpgen.specs import sources
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -462,7 +462,7 @@ def test_a_kill_changes_no_sum_and_draws_no_noise_twice(dpgen, words, tmp_path, 
 
 def test_no_step_of_a_run_holds_all_bytes_of_the_files(dpgen, words, tmp_path, monkeypatch):
     """A fingerprint takes them as they come, so that a few pieces are in memory at a time."""
-    held, most, pieces = weakref.WeakSet(), [], sources._pieces
+    held, most, pieces = weakref.WeakSet(), [], tables._pieces
 
     class Piece(np.ndarray):
         __hash__ = object.__hash__
@@ -475,7 +475,7 @@ def test_no_step_of_a_run_holds_all_bytes_of_the_files(dpgen, words, tmp_path, m
             most.append(len(held))
             yield own
 
-    monkeypatch.setattr(sources, "_pieces", watched)
-    monkeypatch.setattr(sources, "_BYTES_AT_ONCE", 512)
+    monkeypatch.setattr(tables, "_pieces", watched)
+    monkeypatch.setattr(tables, "_BYTES_AT_ONCE", 512)
     assert dpgen(*words, f"run_dir={tmp_path / 'run'}")[0] == 0
     assert len(most) > 30 and max(most) <= 4

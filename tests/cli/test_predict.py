@@ -10,7 +10,6 @@ from PIL import Image
 
 from lightning_dpgen import BadRecords, load_release
 from lightning_dpgen.data.public_sets import load_public_set, public_set
-from lightning_dpgen.data.unlabelled import unlabelled
 from lightning_dpgen.measure import classifier, sketched_mixture
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.release.pages.report import _BOUGHT
@@ -183,7 +182,7 @@ def test_a_schema_without_its_label_has_the_other_choices():
     for name in ("adult", "mushroom", "digits", "powercons"):
         schema = public_set(name).schema
         schema = schema.completed(8) if name in ("adult", "mushroom") else schema
-        plain, layout = unlabelled(schema), schema.layout
+        plain, layout = schema.unlabelled(), schema.layout
         assert plain.layout.label is None and plain.layout.units == layout.units
         assert list(plain.layout.groups) == [size for i, size in enumerate(layout.groups) if i != layout.label]
 

@@ -129,11 +129,11 @@ def test_a_ledger_that_is_gone_is_missed(dpgen, run):
 
 def test_a_network_of_another_run_is_not_released(dpgen, run, tmp_path, monkeypatch):
     """It is refused even where all steps are made, and only the release is left to write."""
-    from lightning_dpgen.release import synthetic
+    from lightning_dpgen.release.rows import pictures
 
     other = tmp_path / "other"
     with monkeypatch.context() as patch:
-        patch.setattr(synthetic, "write_sheet", lambda *_: (_ for _ in ()).throw(OSError("disk gone")))
+        patch.setattr(pictures, "write_sheet", lambda *_: (_ for _ in ()).throw(OSError("disk gone")))
         assert dpgen("train", *SETTINGS, f"run_dir={other}")[0] == 2
     for folder, foreign in ((run, other), (other, run)):
         kept = (folder / "private" / "checkpoint.ckpt").read_bytes()
@@ -216,12 +216,12 @@ def test_a_full_disk_loses_nothing(dpgen, tmp_path, monkeypatch):
 
 def test_a_release_that_could_not_be_written_is_written_later(dpgen, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    from lightning_dpgen.release import synthetic
+    from lightning_dpgen.release.rows import pictures
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "samples.png")
 
-    monkeypatch.setattr(synthetic, "write_sheet", full)
+    monkeypatch.setattr(pictures, "write_sheet", full)
     status, _, err = dpgen("train", *SETTINGS, f"run_dir={run}")
     assert status == 2 and "No space left" in _one_line(err) and not (run / "release").exists()
     monkeypatch.undo()

@@ -6,7 +6,7 @@ import yaml
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.specs.run import read_projection, read_run
 from lightning_dpgen.specs.settings import fill
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import source_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CASES = {

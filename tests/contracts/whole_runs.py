@@ -25,14 +25,13 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables import schema as table_schema
-from lightning_dpgen.measure import basket_mixture, classifier, tables
+from lightning_dpgen.measure import basket_mixture, classifier, copulas, crossings, tables
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import SilentReporter
 from lightning_dpgen.runs.run import train
-from lightning_dpgen.specs import measured
 from lightning_dpgen.specs.run import read_run
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import source_of
 
 ROWS = 3
 TABLE = {
@@ -138,14 +137,14 @@ def _fit_as(schema: dict[str, Any], frame: pd.DataFrame, folder: Path, *words: s
 def _fit_crossed(frame: pd.DataFrame, folder: Path) -> None:
     """Cross columns, as is done of many more records, and count what is asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measured, "buys_crossings", lambda *_: True)
+        patch.setattr(crossings, "buys_crossings", lambda *_: True)
         _fit(frame, folder, "data.workload=[[smoker,pay],[town]]")
 
 
 def _fit_wide(frame: pd.DataFrame, folder: Path) -> None:
     """Take the model of very many numbers, and count the values of a category first, as is done of very many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measured, "takes_copula", lambda *_: True)
+        patch.setattr(copulas, "takes_copula", lambda *_: True)
         patch.setattr(table_schema, "MANY", 2)
         _fit_as(UNLABELLED, frame, folder)
 

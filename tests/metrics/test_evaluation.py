@@ -13,7 +13,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import evaluation, wasserstein
 from lightning_dpgen.metrics.classifiers import TRAINING
 from lightning_dpgen.metrics.columns import subsample
-from lightning_dpgen.metrics.evaluation import KINDS, compute_section, evaluate_encoded
+from lightning_dpgen.metrics.evaluation import compute_section, evaluate_encoded
 from lightning_dpgen.metrics.measure import measures_of
 from lightning_dpgen.metrics.membership import MEMBERSHIP
 from lightning_dpgen.metrics.sides import EncodedSides
@@ -46,7 +46,7 @@ def numbers(found):
     return [value for scores in (*found.scores.values(), *found.reference.values()) for value in scores.values()]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ("images", "baskets", "series"))
 def test_each_kind_has_scores_and_real_ones_beside_them(kind):
     found = evaluated(kind, 60, 50)
     assert set(found.notes) == {MEMBERSHIP, TRAINING} - (set() if kind in WITHOUT_LABEL else {TRAINING})
@@ -64,7 +64,7 @@ def test_the_same_seed_gives_the_same_scores():
     assert evaluated.__wrapped__("series", 60, 50).as_json() == evaluated("series", 60, 50).as_json()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ("images", "baskets", "series"))
 @pytest.mark.parametrize(("n", "m", "held"), [(1, 1, None), (1, 9, 1), (3, 3, None)])
 def test_very_few_records_are_compared_as_far_as_they_go(kind, n, m, held):
     found = evaluated(kind, n, m, held)
@@ -192,11 +192,11 @@ def test_records_are_taken_at_random_where_one_kind_has_more():
 
 
 BAD = {
-    "an unknown kind": ({"kind": "sounds"}, "expected one of images, baskets, series"),
+    "an unknown kind": ({"kind": "sounds"}, "expected one of baskets, images, series"),
     "too many names": ({"names": ["a", "b"]}, "2 names: expected 1, one for each group"),
     "no time": ({"seconds": 0.0}, "expected a positive number"),
     "time that is no number": ({"seconds": math.nan}, "expected a positive number"),
-    "pictures without pixels": ({"layout": Layout(units=0, groups=(2,))}, "expected pixels, items or readings"),
+    "records of no numbers": ({"layout": Layout(units=0)}, "a layout of no numbers"),
     "no real record": ({"real": drawn(LAYOUTS["images"], 0, 0)}, "there is no real record"),
     "no synthetic record": ({"synthetic": drawn(LAYOUTS["images"], 0, 0)}, "there is no synthetic record"),
     "no held-out record": ({"held_out": drawn(LAYOUTS["images"], 0, 0)}, "there is no held out record"),

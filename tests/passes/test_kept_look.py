@@ -15,7 +15,7 @@ from lightning_dpgen.runs import discover
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.run import read_words
 from lightning_dpgen.specs.settings import make_schema
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import source_of
 
 SHOPS = [f"s{place}" for place in range(1200)]
 SCHEMA = f"""

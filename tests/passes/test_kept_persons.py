@@ -24,7 +24,7 @@ from lightning_dpgen.passes.reduce import reduce
 from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.data import TableSpec
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import source_of
 
 SCHEMA = parse_schema(
     "{label: sex, columns: {age: {type: integer, low: 0, high: 99, bins: 7}, sex: {type: category, values: [F, M]}, "

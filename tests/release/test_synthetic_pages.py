@@ -14,6 +14,7 @@ import yaml
 from release.released import Page, account, other_problems, released
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.descriptions import column_of
@@ -21,7 +22,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.drawing.sampler import Release, load_release
-from lightning_dpgen.release.pages.distributions import CHARTS, shown
+from lightning_dpgen.release.pages.distributions import CHARTS
 from lightning_dpgen.release.publishing.licenses import License
 from lightning_dpgen.release.rows.pictures import sheet
 from lightning_dpgen.release.weights import release_weights
@@ -235,7 +236,7 @@ def test_charts_show_the_synthetic_records(tmp_path):
     released(tmp_path / "r", PEOPLE, rows=300)
     path = tmp_path / "r" / "synthetic.parquet"
     frame = pq.read_table(path).to_pandas()
-    drawn = {figure.name: figure for figure in shown(path, PEOPLE).figures}
+    drawn = {figure.name: figure for figure in kind_of(PEOPLE).show(path, PEOPLE).figures}
     assert next(iter(drawn)) == "income" and "one" not in drawn and "id" not in drawn
     for value, count in frame["income"].value_counts().items():
         assert f">{count / 300:.0%}</text>" in drawn["income"].chart, value
@@ -266,7 +267,7 @@ def test_a_column_cut_by_its_density_is_drawn_by_its_values(tmp_path):
     values = pa.array(np.concatenate([visits, [999] * 80]), pa.int64())
     values = pa.concat_arrays([values, pa.nulls(120, pa.int64())])
     pq.write_table(pa.table({"visits": values}), tmp_path / "s.parquet")
-    (figure,) = shown(tmp_path / "s.parquet", schema).figures
+    (figure,) = kind_of(schema).show(tmp_path / "s.parquet", schema).figures
     assert figure.note == "0 76%, 999 2%, missing 3%"
     assert figure.chart.count("<rect") == 29 and "from 2 to 59 in 29 bars of equal width" in figure.chart
 
@@ -276,7 +277,7 @@ def test_a_column_cut_by_its_density_may_have_no_other_values(tmp_path, values):
     fields = {"type": "integer", "low": 0, "high": 300, "density": [[0, 1]], "special": [999], "missing": True}
     schema = TableSchema((column_of("visits", fields).with_bins(20),))
     pq.write_table(pa.table({"visits": pa.array(values, pa.int64())}), tmp_path / "s.parquet")
-    (figure,) = shown(tmp_path / "s.parquet", schema).figures
+    (figure,) = kind_of(schema).show(tmp_path / "s.parquet", schema).figures
     assert figure.chart.count(">100%</text>") == 1
 
 
@@ -284,7 +285,7 @@ def drawn(folder, values, **fields):
     """Draw one column whose bins follow a density, of these synthetic values."""
     schema = TableSchema((column_of("a", {"density": [[fields["low"], 1]]} | fields).with_bins(20),))
     pq.write_table(pa.table({"a": pa.array(values, schema.arrow.field("a").type)}), folder / "s.parquet")
-    return shown(folder / "s.parquet", schema).figures[0]
+    return kind_of(schema).show(folder / "s.parquet", schema).figures[0]
 
 
 def test_few_values_have_a_bar_each(tmp_path):
@@ -319,7 +320,7 @@ def test_bins_of_which_one_holds_most_records_are_drawn_by_value(tmp_path):
     values = np.random.default_rng(0).integers(0, 40, 500)
     schema = table(a={"type": "integer", "low": 0, "high": 10_000, "bins": 20})
     pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), tmp_path / "s.parquet")
-    (figure,) = shown(tmp_path / "s.parquet", schema).figures
+    (figure,) = kind_of(schema).show(tmp_path / "s.parquet", schema).figures
     assert "from 0 to 39 in 20 bars of equal width" in figure.chart
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.tables.description import VALUES
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.access import PURE
@@ -9,10 +10,10 @@ from lightning_dpgen.privacy.accounting.events import encode
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.noise.stream import SECURE, STANDARD
 from lightning_dpgen.privacy.planning.calibration import PLANNER
-from lightning_dpgen.release.drawing.description import COPULA, MEASURED
+from lightning_dpgen.release.drawing.description import COPULA
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.settings import FIRST_PASS, fill, first_stage, has_first_pass, reference_plan
-from lightning_dpgen.specs.sources import source_of
+from lightning_dpgen.specs.source import source_of
 
 TABLE = ["data=table", "data.path=t.csv", "data.schema=t.schema.yaml", "data.n=5000"]
 OPEN = ["data=table", "data.path=t.csv", "data.schema=open.schema.yaml", "data.n=5000", "data.outside=clamp",
@@ -158,7 +159,7 @@ def stated(settings, plan):
     if plan.reference is not None:
         certificate["reference"] = {"after": 1, "replaceable": plan.reference.replaceable}
     spec, schema = settings.spec.model, settings.schema
-    kind = TRAINED[spec.name].kind if settings.trained else MEASURED[schema.kind][0]
+    kind = TRAINED[spec.name].kind if settings.trained else kind_of(schema).measured[0]
     kind = COPULA if schema.kind == "table" and not settings.trained and spec.components is None else kind
     model = {"model": kind, "schema": schema.as_json(), "k": settings.split.k}
     model |= {"labelled": True} if spec.label_share else {}

@@ -14,6 +14,7 @@ from kinds import KINDS, planned, stated, write_files
 
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Layout
+from lightning_dpgen.measure import crossings
 from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.privacy.accounting.accountant import spent
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
@@ -24,7 +25,6 @@ from lightning_dpgen.release.pages.hazards import MEASURING
 from lightning_dpgen.release.pages.report import describe_stage
 from lightning_dpgen.release.run_names import RUN_NAMES, names_of_a_run
 from lightning_dpgen.runs.table import budget_table
-from lightning_dpgen.specs import measured
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import _NOT_SHOWN
 from lightning_dpgen.specs.spec import variants
@@ -402,7 +402,7 @@ def test_crossings_are_asked_of_no_planner_that_had_none(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         write_files(tmp_path)
         patch.chdir(tmp_path)
-        patch.setattr(measured, "buys_crossings", lambda *_: False)
+        patch.setattr(crossings, "buys_crossings", lambda *_: False)
         certificate, model = stated(*planned(KINDS["crossed"]))
     assert "crossings" not in certificate["declared"]["model"] and _problems(certificate, model) == []
     certificate["declared"]["model"]["crossings"] = True

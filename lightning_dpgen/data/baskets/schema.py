@@ -16,6 +16,7 @@ from lightning_dpgen.data.baskets.form import BasketForm
 from lightning_dpgen.data.conditions import Condition, Said, label_condition
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.names import Name, label_choices, names_type, public_names, shown
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.sampling.csr import mark_entries
 
 MOST_ITEMS = 100_000
@@ -25,7 +26,7 @@ _OWN, _WIDER = 10, 1.25
 
 
 @dataclass(frozen=True)
-class BasketSchema:
+class BasketSchema(Schema):
     """Sets of items; everything here is declared, nothing is read off the data.
 
     A record is encoded as one unit for each item, 1 where the basket holds it; the label as a group, where there is one;
@@ -132,6 +133,14 @@ class BasketSchema:
         ends = [*(start - 1 for start in self.sizes[1:]), self.max_items]
         bins = [str(a) if a == b else f"{a} to {b}" for a, b in zip(self.sizes, ends, strict=True)]
         return label_choices(self.classes) | {"number of items": bins}
+
+    @property
+    def label_values(self) -> tuple[str, list[Name]]:
+        return "label", list(self.classes)
+
+    @property
+    def record_bytes(self) -> int:
+        return 8 * (self.max_items + 1)
 
     def as_json(self) -> dict[str, Any]:
         """Return all that it declares; consecutive whole numbers as the first and the last of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as fields_of
 from functools import cached_property
 from typing import Any, ClassVar
@@ -13,6 +13,7 @@ import pyarrow as pa
 from lightning_dpgen.data.conditions import Condition, Said, label_condition
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.names import label_choices
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.sampling.errors import BadRecords
 
 # Sizes beyond them are a slip of the pen, or an attempt to exhaust a machine.
@@ -22,7 +23,7 @@ _RANGES = (
 
 
 @dataclass(frozen=True)
-class ImageSchema:
+class ImageSchema(Schema):
     """Grey, binary or colour pictures with an optional class label; everything here is declared, nothing read off the data.
 
     A record is ``height * width * channels`` numbers in [0, 1] in row order, the channels of a pixel side by side, and the
@@ -67,7 +68,7 @@ class ImageSchema:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The lengths of the axes along which neighbours are alike, and last the number of channels, as units fill them."""
+        """The height, the width and the number of channels, as units fill them."""
         return (self.height, self.width, self.channels)
 
     @property
@@ -153,6 +154,30 @@ class ImageSchema:
     def class_names(self) -> tuple[str, ...] | tuple[int, ...]:
         """The labels as they are called: by their names, or else 0, 1, ..."""
         return self.names or tuple(range(self.classes))
+
+    @property
+    def label_values(self) -> tuple[str, list[Any]]:
+        return "label", list(self.class_names)
+
+    @property
+    def record_bytes(self) -> int:
+        """The bytes that a synthetic picture takes in a file at most.
+
+        Example:
+            >>> ImageSchema(28, 28, levels=255, classes=10).record_bytes
+            792
+        """
+        pixel = smallest_integer(self.layout.levels).itemsize
+        return pixel * self.layout.units + 8 * len(self.layout.groups)
+
+    def unlabelled(self) -> ImageSchema:
+        """Return the schema of the same pictures without their label.
+
+        Example:
+            >>> ImageSchema(2, 2, levels=1, classes=2).unlabelled().layout.groups
+            ()
+        """
+        return replace(self, classes=0, names=())
 
     def as_json(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "names": list(self.names)}

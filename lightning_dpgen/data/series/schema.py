@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from lightning_dpgen.data.conditions import Condition, Said, label_condition
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.names import Name, label_choices, names_type, public_names, shown
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.form import SeriesForm
 from lightning_dpgen.data.series.words import words_of
 
@@ -23,7 +24,7 @@ MOST_DECIMALS = 12
 
 
 @dataclass(frozen=True)
-class SeriesSchema:
+class SeriesSchema(Schema):
     """Series of one length; everything here is declared, nothing is read off the data.
 
     A reading x of a channel is encoded as (x - low) / (high - low), so that bounds come back exactly. The numbers of a
@@ -130,7 +131,7 @@ class SeriesSchema:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The lengths of the axes along which neighbours are alike, and last the number of channels, as units fill them."""
+        """The length and the number of channels, as units fill them."""
         return (self.length, len(self.channels))
 
     @property
@@ -185,6 +186,14 @@ class SeriesSchema:
     def choices(self) -> dict[str, list[str]]:
         """The names of the choices of the label."""
         return label_choices(self.classes)
+
+    @property
+    def label_values(self) -> tuple[str, list[Name]]:
+        return "label", list(self.classes)
+
+    def unlabelled(self) -> SeriesSchema:
+        """Return the schema of the same series without their label."""
+        return replace(self, classes=())
 
     def as_json(self) -> dict[str, Any]:
         """Return all that it declares."""

@@ -18,6 +18,7 @@ from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.conditions import Condition, Said, quoted, quoted_name
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, Key, Modelled, shortened
@@ -39,7 +40,7 @@ _MOST_LABELS = 1000
 
 
 @dataclass(frozen=True, init=False)
-class TableSchema:
+class TableSchema(Schema):
     """A table with one record a row. All of it is declared; nothing is read off the data.
 
     Args:
@@ -63,6 +64,7 @@ class TableSchema:
     """
 
     kind: ClassVar[str] = "table"
+    label_given_rest: ClassVar[bool] = True
 
     columns: tuple[Column | Search, ...]
     declared: TableKeys
@@ -380,6 +382,63 @@ class TableSchema:
         """
         relatives = self.rules.relatives
         return {c.name: relatives.get(c.name, c).choice_names for c in self.modelled if c.choices}
+
+    @property
+    def label_values(self) -> tuple[str, list[str]]:
+        """The name of the label, and the names of its choices."""
+        return (self.label, list(self.choices[self.label])) if self.label else ("label", [])
+
+    @property
+    def restricts(self) -> bool:
+        """True where the constraints of rows leave some out."""
+        return self.rules.restrict
+
+    @property
+    def sheet(self) -> str | None:
+        return self.table
+
+    @property
+    def made_up(self) -> list[str]:
+        return [column.name for column in self.columns if isinstance(column, Fake)]
+
+    @property
+    def ungrouped(self) -> Mapping[str, Sequence[str]]:
+        return self.rules.ungrouped
+
+    @property
+    def constraint_texts(self) -> tuple[Sequence[str], Sequence[str]]:
+        return self.rules.texts
+
+    @property
+    def relatives(self) -> Mapping[str, Relative]:
+        return self.rules.relatives
+
+    @property
+    def declared_alone(self) -> TableSchema:
+        """The same without constraints that noisy tables have shown."""
+        return self.changed(found_constraints=())
+
+    def unlabelled(self) -> TableSchema | None:
+        """Return the schema of the same rows without their label, which a file may have all the same.
+
+        Constraints that speak of the label are left out. None is returned where other columns follow from it.
+        """
+        dropped = column_of(self.label, {"type": "drop"}) if self.label else None
+        columns = [dropped if column.name == self.label else column for column in self.columns]
+        try:
+            plain = self.changed(columns, label=None, constraints=(), found_constraints=())
+        except BadSchema:  # a column is relative to it
+            return None
+        plain = plain.changed(constraints=tuple(said for said in self.constraints if plain._takes(said)))
+        others = [size for group, size in enumerate(self.layout.groups) if group != self.layout.label]
+        return plain if (plain.layout.units, list(plain.layout.groups)) == (self.layout.units, others) else None
+
+    def _takes(self, constraint: object) -> bool:
+        try:
+            self.changed(constraints=(constraint,))
+        except BadSchema:
+            return False
+        return True
 
     def as_json(self) -> dict[str, Any]:
         columns = [{"name": column.name, **column.declared.dump()} for column in self.columns]

@@ -8,12 +8,9 @@ from typing import Any
 
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.conditions import Condition, Where, conditions_of
-from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.kinds import kind_named, kinds
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.drawing.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
 
@@ -29,21 +26,13 @@ CROSSINGS = "crossings"
 KEPT = "kept_at_first_draw"
 # The model of tables of which pairs are not counted.
 COPULA = "copula"
-# The models that are fitted to measured statistics, by the kind of the records; tables of an earlier planner, too.
-MEASURED = {
-    "table": ("forest_mixture", "product_mixture", COPULA),
-    "baskets": ("product_mixture",),
-    "images": ("gaussian_mixture",),
-    "series": ("series_mixture",),
-}
-MEASURED_KINDS = {kind for kinds in MEASURED.values() for kind in kinds}
 # Models without an encoder, in words.
-_NO_ENCODER = dict.fromkeys(MEASURED_KINDS, "measured statistics") | {
-    "rbm_mixture": "Boltzmann machines",
-    "wgan_mixture": "generators",
-    PROJECTION: "projected rows",
-}
-_SCHEMAS = {schema.kind: schema for schema in (ImageSchema, TableSchema, BasketSchema, SeriesSchema)}
+_NO_ENCODER = {"rbm_mixture": "Boltzmann machines", "wgan_mixture": "generators", PROJECTION: "projected rows"}
+
+
+def measured_networks() -> set[str]:
+    """Return the names of networks that are fitted to measured statistics, of all kinds of records."""
+    return {name for kind in kinds().values() for name in kind.measured}
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -96,10 +85,7 @@ def described_schema(fields: Any) -> Schema:
     """
     if not isinstance(fields, dict):
         raise ValueError(f"schema={str(fields)[:60]!r}: expected an object")
-    kind = fields.get("kind")
-    if not isinstance(kind, str) or kind not in _SCHEMAS:
-        raise ValueError(f"schema of kind {str(kind)[:60]!r}: expected one of {', '.join(sorted(_SCHEMAS))}")
-    return _SCHEMAS[kind].from_json(fields)
+    return kind_named(fields.get("kind")).schema.from_json(fields)
 
 
 def unreadable(folder: Path, error: Exception) -> NotARelease:
@@ -130,9 +116,10 @@ def check_component(number: Any, components: int) -> None:
 
 def check_encoder(model: Any) -> None:
     """Raise ValueError for the name of a model of this package that has no encoder."""
-    if model in _NO_ENCODER:
+    words = _NO_ENCODER | dict.fromkeys(measured_networks(), "measured statistics")
+    if model in words:
         raise ValueError(
-            f"the model of this release is {_NO_ENCODER[model]}, without an encoder: expected a release of autoencoders "
+            f"the model of this release is {words[model]}, without an encoder: expected a release of autoencoders "
             "(model=vae)"
         )
 
@@ -154,6 +141,7 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
 
     Example:
         >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema import TableSchema
         >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),))
         >>> [condition.may for condition in conditions_on(schema, ["age >= 85", "age < 90"])["age"]][0]
         frozenset({8, 9})
@@ -168,8 +156,7 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
             if len(several) == 1:
                 told = "the model makes no such value: ask for one that it makes, or for a range"
             raise ValueError(f"column {column!r}: {told}")
-    if isinstance(schema, TableSchema):
-        schema.check_together(every)
+    schema.check_together(every)
     return found
 
 
@@ -187,10 +174,9 @@ def balanced_group(schema: Schema, column: Any) -> tuple[int, int]:
     """
     names = list(schema.choices)
     known = [name for name in names if name in schema.arrow.names]
-    relatives = schema.rules.relatives if isinstance(schema, TableSchema) else {}
-    known = [name for name in known if name not in relatives]
+    known = [name for name in known if name not in schema.relatives]
     if column not in known:
         near = suggest(column, known) if isinstance(column, str) else ""
         raise ValueError(f"balance={str(column)[:60]}: expected a column with choices of its own: {listed(known)}{near}")
-    missing = isinstance(schema, TableSchema) and schema.rules.columns[column].missing
+    missing = any(modelled.name == column and modelled.missing for modelled in schema.modelled)
     return names.index(column), len(schema.choices[column]) - missing

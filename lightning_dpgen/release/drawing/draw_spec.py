@@ -13,18 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.files.kinds import PARQUET
-from lightning_dpgen.data.series.form import SeriesForm
-from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.privacy.software import installed_version
 from lightning_dpgen.release.drawing.opened import file_hash
 from lightning_dpgen.release.drawing.sampler import Release, load_release
 from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease, read_certificate
 from lightning_dpgen.release.rows.as_read import AsRead
-from lightning_dpgen.release.rows.written_baskets import written_baskets
-from lightning_dpgen.release.rows.written_records import WrittenRecords, as_they_are
-from lightning_dpgen.release.rows.written_series import written_series
+from lightning_dpgen.release.rows.written_records import WrittenRecords
 
 
 @dataclass(frozen=True)
@@ -61,11 +57,7 @@ class DrawSpec:
     @cached_property
     def _written(self) -> WrittenRecords:
         schema = self.release.schema
-        if isinstance(schema, BasketSchema):
-            return written_baskets(schema, self.ending)
-        if isinstance(schema, SeriesSchema):
-            return written_series(schema, self._form_of_series(schema), self.form)
-        return as_they_are(self.release.arrow, self.release.form)
+        return kind_of(schema).written(schema, self.release, self.ending, self.form, self._declared)
 
     @property
     def written_form(self) -> AsRead:
@@ -96,16 +88,6 @@ class DrawSpec:
         told = asdict(self) | {"folder": [file_hash(self.folder / name) for name in (MODEL, WEIGHTS)]}
         told |= written | {"columns": self.columns.to_string(), "version": installed_version()}
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
-
-    def _form_of_series(self, schema: SeriesSchema) -> SeriesForm:
-        """Return the form in which real series were read, which the certificate of an older release says."""
-        if schema.written != SeriesForm():
-            return schema.written
-        told = {name: value for name in ("form", "by", "day") if isinstance(value := self._declared().get(name), str)}
-        try:
-            return SeriesForm(**told)
-        except ValueError:
-            return SeriesForm()
 
     def _declared(self) -> dict[str, Any]:
         with suppress(NotARelease):  # a model gives records without its certificate

@@ -11,15 +11,11 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.files.database import DatabaseQuery
-from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.kinds import kind_of
+from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.schema_difference import first_difference
-from lightning_dpgen.data.series.reading import read_series
-from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.reading import read_table
-from lightning_dpgen.data.unlabelled import unlabelled, with_any_label
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.drawing.description import check_classifier
@@ -35,7 +31,7 @@ def predict_labels(mixture: Mixture, records: Unlabelled) -> pd.DataFrame:
     schema = mixture.network.schema
     check_classifier(isinstance(mixture.network, LabelledNetwork))
     shares = label_shares(mixture, _encoded(records, schema)).numpy()
-    name, labels = label_words(schema)
+    name, labels = schema.label_values
     table = pd.DataFrame(shares, columns=[f"p_{label}" for label in labels])
     table.insert(0, name, pd.Series(np.array(labels, object)[shares.argmax(axis=1)] if len(shares) else [], dtype=object))
     return table.infer_objects()
@@ -51,33 +47,24 @@ def label_shares(mixture: Mixture, encoded: Encoded) -> Tensor:
     return torch.cat(parts)
 
 
-def label_words(schema: Schema) -> tuple[str, list]:
-    """Return the name of the label, and its values in their order: numbers where they are numbers."""
-    if isinstance(schema, ImageSchema):
-        return "label", list(schema.class_names)
-    if isinstance(schema, SeriesSchema):
-        return "label", list(schema.classes)
-    return schema.label, list(schema.choices[schema.label])
-
-
 def _encoded(records: Unlabelled, schema: Schema) -> Encoded:
     if isinstance(records, Records):
-        for own in (schema, unlabelled(schema)):
-            if own is not None and first_difference(records.schema, own) is None:
-                return records.encoded if own is schema else with_any_label(records.encoded, schema.layout)
+        for expected in (schema, schema.unlabelled()):
+            if expected is not None and first_difference(records.schema, expected) is None:
+                return records.encoded if expected is schema else with_any_label(records.encoded, schema.layout)
         raise ValueError(
             f"records: are of another description than those of the release ({first_difference(records.schema, schema)})"
         )
-    own = unlabelled(schema) or schema
-    if isinstance(schema, ImageSchema):
-        if not isinstance(records, np.ndarray):
-            raise ValueError(
-                f"records: a {type(records).__name__}: expected an array (N, {', '.join(map(str, schema.shape))}) of "
-                "pictures, or Records, as encode_images returns them"
-            )
-        encoded = own.encode(records)
-    elif isinstance(schema, SeriesSchema):
-        encoded = read_series(records, own).encoded
-    else:
-        encoded = read_table(records, own).encoded
-    return encoded if own is schema else with_any_label(encoded, schema.layout)
+    plain = schema.unlabelled() or schema
+    encoded = kind_of(schema).encode(records, plain)
+    return encoded if plain is schema else with_any_label(encoded, schema.layout)
+
+
+def with_any_label(encoded: Encoded, layout: Layout) -> Encoded:
+    """Return records without a label as records of a layout with one: the first, which says nothing.
+
+    Example:
+        >>> with_any_label(Encoded(np.zeros((1, 0)), np.array([[1, 2]])), Layout(0, groups=(2, 5, 3), label=1)).codes
+        array([[1, 0, 2]])
+    """
+    return Encoded(encoded.units, np.insert(encoded.codes, layout.label, 0, axis=1))

@@ -16,7 +16,6 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.given import GivenRows
 from lightning_dpgen.data.tables.kept_values import draw_kept_values
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.value_set import ValueSet
 from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
 from lightning_dpgen.models.mixture import Mixture
@@ -111,7 +110,7 @@ def draw_all(mixture: Mixture, n: int, generator: torch.Generator, random: np.ra
         TooRare: if hardly any record can be repaired.
     """
     schema = mixture.network.schema
-    if not isinstance(schema, TableSchema) or not schema.rules.restrict:
+    if not schema.restricts:
         return Drawn(mixture.sample(n, generator))
     parts, found, drawn = [], 0, 0
     while found < n or not parts:
@@ -306,7 +305,7 @@ def _fitting(part: Drawn, schema: Schema, wanted: Wanted, random: np.random.Gene
     if wanted.given is not None:
         part, fits = _completed(part, wanted.given[np.zeros(len(part), np.int64)], schema, random)
         return part[np.flatnonzero(fits)]
-    if not isinstance(schema, TableSchema) or not (schema.rules.restrict or wanted.tests):
+    if not (schema.restricts or wanted.tests):
         return part
     values, fits = draw_kept_values(schema, part.encoded, random)
     for column, test in wanted.tests:
@@ -314,7 +313,7 @@ def _fitting(part: Drawn, schema: Schema, wanted: Wanted, random: np.random.Gene
     return Drawn(part.encoded, values)[np.flatnonzero(fits)]
 
 
-def _completed(part: Drawn, given: GivenRows, schema: TableSchema, random: np.random.Generator) -> tuple[Drawn, np.ndarray]:
+def _completed(part: Drawn, given: GivenRows, schema: Schema, random: np.random.Generator) -> tuple[Drawn, np.ndarray]:
     """Return records with the given cells in their place, and which (n,) keep the constraints and have what was drawn."""
     values, kept = draw_kept_values(schema, part.encoded, random, given)
     return Drawn(part.encoded, values), kept & given.matches(values, part.encoded)
@@ -324,7 +323,7 @@ def _repaired(
     part: Drawn,
     given: GivenRows,
     left: Sequence[Mapping[str, ValueSet]],
-    schema: TableSchema,
+    schema: Schema,
     random: np.random.Generator,
 ) -> tuple[Drawn, np.ndarray]:
     """Return records moved to what is left of their cells, and which (n,) keep the constraints then."""

@@ -22,15 +22,12 @@ from safetensors import SafetensorError
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.number_arguments import read_whole
 from lightning_dpgen.data.conditions import Where, in_words
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.form import SeriesForm
-from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.given import GivenRows
 from lightning_dpgen.data.tables.reading import Table
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.classified import with_label
 from lightning_dpgen.models.copulas import StackedCopula
 from lightning_dpgen.models.crossings import described_crossings, read_crossings
@@ -70,7 +67,6 @@ from lightning_dpgen.release.folder import release_folder
 from lightning_dpgen.release.projected import ProjectedRows, load_projected
 from lightning_dpgen.release.publishing.mark import marked_schema
 from lightning_dpgen.release.rows.as_read import AsRead
-from lightning_dpgen.release.rows.written_series import written_series
 from lightning_dpgen.release.tensors import check_finite, check_tensors
 
 _MEASURED = (StackedCopula, StackedForests, StackedGaussians, SeriesGaussians, StackedProducts)
@@ -228,16 +224,7 @@ class Release:
             TooRare: if not enough of 1,000 records for each that is asked for, and of 100,000, fit; as soon as that is
                 clear.
         """
-        if isinstance(self.schema, ImageSchema):
-            return np.concatenate(
-                [self.schema.pictures(part.encoded) for _, part, _ in self._drawn(n, seed, where, balance)]
-            )
-        if isinstance(self.schema, SeriesSchema) and self.schema.written != SeriesForm():
-            written = written_series(self.schema, self.schema.written)
-            return pa.Table.from_batches(
-                written.rows(self.chunks(n, seed, where, balance=balance), 0), written.columns
-            ).to_pandas()
-        return self.form.frame(self._table(n, seed, where, balance))
+        return kind_of(self.schema).sample(self, n, seed, where, balance)
 
     def complete(self, rows: Table, seed: int | None = None) -> pd.DataFrame:
         """Fill the missing columns and empty cells of rows of a table from the model, given their other cells.
@@ -279,7 +266,7 @@ class Release:
 
     def given_rows(self, rows: Table) -> GivenRows:
         """Read rows of which some cells are given; arguments and errors are those of `complete`."""
-        if not isinstance(self.schema, TableSchema):
+        if not kind_of(self.schema).tabular:
             raise ValueError(
                 f"rows: this release is of kind {self.schema.kind}: expected one of a table, whose rows have cells"
             )
@@ -309,11 +296,14 @@ class Release:
 
     def table(self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None) -> pa.Table:
         """Draw the same records as a table of Arrow, with the columns of a Parquet file."""
-        drawn = self._table(n, seed, where, balance)
+        drawn = self.drawn_table(n, seed, where, balance)
         columns = self.form.typed_schema(self.arrow)
         return pa.Table.from_batches(map(self.form.typed, drawn.to_batches()), columns.with_metadata(None)).cast(columns)
 
-    def _table(self, n: int, seed: int | None, where: Where | None, balance: str | None) -> pa.Table:
+    def drawn_table(
+        self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None
+    ) -> pa.Table:
+        """Draw the same records as a table with the columns of the schema, whatever the form of files is."""
         self._check_columns()
         return pa.Table.from_batches(self.chunks(n, seed, where, balance=balance), self.schema.arrow)
 
@@ -349,12 +339,16 @@ class Release:
 
     def encoded(self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None) -> Encoded:
         """Draw the same records, as they are encoded."""
-        return Encoded.joined([part.encoded for _, part, _ in self._drawn(n, seed, where, balance)])
+        return Encoded.joined(list(self.encoded_blocks(n, seed, where, balance)))
+
+    def encoded_blocks(
+        self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None
+    ) -> Iterator[Encoded]:
+        """Draw the same, a block at a time."""
+        return (part.encoded for _, part, _ in self._drawn(n, seed, where, balance))
 
     def _check_columns(self) -> None:
-        # Other kinds of records have no more columns than a description has values.
-        if isinstance(self.schema, ImageSchema):
-            check_columns(self.schema.layout.units)
+        check_columns(self.schema.layout.units)
 
     def _drawn(
         self, n: int, seed: int | None, where: Where | None, balance: str | None, rows: range | None = None

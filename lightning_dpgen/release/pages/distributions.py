@@ -14,13 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from markupsafe import Markup
 
-from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.release.drawing.described import measured_from
 from lightning_dpgen.release.pages.charts import histogram, percent, ranked
 from lightning_dpgen.release.pages.text import printable, value_text
@@ -65,17 +62,11 @@ class Shown:
     more: int = 0
 
 
-def shown(path: Path, schema: Schema) -> Shown:
-    """Show charts and examples of the synthetic records in a Parquet file."""
-    if isinstance(schema, TableSchema):
-        return _of_table(path, schema)
-    if isinstance(schema, BasketSchema):
-        return _of_baskets(path, schema)
-    # Pictures and curves are shown as pictures.
-    labels = ["label"] if "label" in schema.arrow.names else []
-    table = _read(path, labels, schema.arrow)
-    names = schema.class_names if isinstance(schema, ImageSchema) else schema.classes
-    return Shown(table.num_rows, [_labels(table, list(names))] if labels and table.num_rows else [], [], [], [])
+def show_label(path: Path, schema: Schema) -> Shown:
+    """Show the shares of the label of records that are shown by a picture, or not at all."""
+    name, values = schema.label_values
+    table = _read(path, [name] * bool(values), schema.arrow)
+    return Shown(table.num_rows, [_labels(table, values)] if values and table.num_rows else [], [], [], [])
 
 
 def _read(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
@@ -88,7 +79,8 @@ def _read(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
     return kept.empty_table() if batch is None else pa.Table.from_batches([batch]).select(list(columns)).cast(kept)
 
 
-def _of_table(path: Path, schema: TableSchema) -> Shown:
+def show_table(path: Path, schema: Schema) -> Shown:
+    """Show charts of the columns of a table, the label first, and some rows."""
     relatives = schema.rules.relatives
     # A column that is learned by distances is shown by them.
     shown = [relatives[column.name].apart if column.name in relatives else column for column in schema.recorded]
@@ -111,7 +103,7 @@ def _of_table(path: Path, schema: TableSchema) -> Shown:
     return Shown(table.num_rows, figures, names, rows, unbroken, len(modelled) - len(drawn))
 
 
-def _figure(schema: TableSchema, column: Modelled, table: pa.Table, read: pa.Table) -> Figure:
+def _figure(schema: Schema, column: Modelled, table: pa.Table, read: pa.Table) -> Figure:
     """Draw a column as pages have it, or its distances from another one, by the values that were read."""
     relative = schema.rules.relatives.get(column.name)
     if relative is None:
@@ -263,7 +255,8 @@ def _labels(table: pa.Table, names: list[Any]) -> Figure:
     return Figure("label", "", _most_frequent(counts, "label", table.num_rows))
 
 
-def _of_baskets(path: Path, schema: BasketSchema) -> Shown:
+def show_baskets(path: Path, schema: Schema) -> Shown:
+    """Show the most frequent items, how large baskets are, and some of them."""
     table = _read(path, schema.arrow.names, schema.arrow)
     n = table.num_rows
     columns = ["items", *schema.arrow.names[1:]]
@@ -289,5 +282,5 @@ def _of_baskets(path: Path, schema: BasketSchema) -> Shown:
     said = f"sizes of synthetic baskets from 0 to {longest} items, {mean:.1f} on average"
     drawn = histogram(sizes[: longest + 1] / n, "0 items", f"{longest} items", said)
     figures.append(Figure("Basket sizes", f"{mean:.1f} items on average{larger}", drawn))
-    figures += [_labels(table, list(schema.classes))] if schema.classes else []
+    figures += [_labels(table, schema.label_values[1])] if schema.label_values[1] else []
     return Shown(n, figures, columns, rows, [False] * len(columns))

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.text import UTF8
+from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.column_types import in_arrow, in_pandas
 from lightning_dpgen.data.tables.numeric import Numeric
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm, WrittenForm, with_offset
 
 
@@ -60,7 +60,7 @@ class AsRead:
     @classmethod
     def of(cls, schema: Schema) -> AsRead:
         """Return the form that the schema of a table declares; the usual one for other records."""
-        if not isinstance(schema, TableSchema):
+        if not kind_of(schema).tabular:
             return cls()
         columns, forms = schema.recorded, dict(schema.forms)
         for column in columns:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.description import BOUNDS, VALUES
 from lightning_dpgen.data.tables.grouped import CERTAIN, MOST_COMMON
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -30,7 +29,7 @@ def table_parts(schema: TableSchema, spec: DataSpec) -> dict[str, Part]:
     return parts | {column.name: Part(VALUES, rows, grid=column.grid) for column in looked_at}
 
 
-def filled(schema: TableSchema, found: Mapping[str, Any] | None) -> TableSchema:
+def fill_parts(schema: TableSchema, found: Mapping[str, Any] | None) -> TableSchema:
     """Return the schema with what was found; before anything was, with anything in its place."""
     return schema.filled(found or {column.name: [0, 1] if column.find == BOUNDS else ["a"] for column in schema.open})
 
@@ -50,9 +49,9 @@ def with_common(schema: TableSchema, parts: Mapping[str, Part], most: float) -> 
     return schema.filled(found)
 
 
-def told(schema: Schema, found: Mapping[str, Any]) -> dict[str, str]:
-    """Return in words what was found of each column; of other records than those of a table nothing is."""
-    columns = {column.name: column for column in schema.open} if isinstance(schema, TableSchema) else {}
+def found_in_words(schema: TableSchema, found: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words what was found of each column."""
+    columns = {column.name: column for column in schema.open}
     said = {}
     for name, value in found.items():
         parts = []
@@ -61,7 +60,7 @@ def told(schema: Schema, found: Mapping[str, Any]) -> dict[str, str]:
             bounds = columns[name].find == BOUNDS
             parts.append(f"from {about.low} to {about.high}" if bounds else abbreviate(about.values))
         if isinstance(value, dict) and "counts" in value:
-            parts.append(filled(schema, found).rules.learned[name].in_words)
+            parts.append(fill_parts(schema, found).rules.learned[name].in_words)
         elif isinstance(value, dict):
             parts.append(f"how it is distributed, in {len(value['pieces']):,} pieces")
         said[name] = "; ".join(parts)

@@ -1,0 +1,186 @@
+"""A kind of records that is made up here: single numbers. Nothing but this module knows of it.
+
+It trains a network, is measured, released, verified, sampled and evaluated, by the program that all other kinds have.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lightning_dpgen import evaluate, load_release
+from lightning_dpgen.cli.main import main
+from lightning_dpgen.data.kinds import kind_named, register_kind
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.kinds.kind import Kind
+from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.statistics import Marginals
+from lightning_dpgen.measure.workload import Workload
+from lightning_dpgen.metrics.measure import Result, register
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.products import StackedProducts
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@dataclass(frozen=True)
+class NumberSchema(Schema):
+    """A number from low to high, as one of so many bins of equal width."""
+
+    kind: ClassVar[str] = "single numbers"
+
+    low: float
+    high: float
+    bins: int
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(0, groups=(self.bins,))
+
+    @property
+    def arrow(self) -> pa.Schema:
+        return pa.schema([("number", pa.float64())])
+
+    @property
+    def choices(self):
+        return {"number": [f"bin {number}" for number in range(self.bins)]}
+
+    def encode(self, numbers: np.ndarray) -> Encoded:
+        bins = np.floor((numbers - self.low) / (self.high - self.low) * self.bins).astype(np.int64)
+        return Encoded(np.zeros((len(bins), 0), np.float32), np.clip(bins, 0, self.bins - 1)[:, None])
+
+    def decode(self, encoded, random, before=0) -> pa.RecordBatch:
+        within = encoded.codes[:, 0] + random.random(len(encoded))
+        return pa.record_batch([self.low + within * (self.high - self.low) / self.bins], schema=self.arrow)
+
+    def as_json(self):
+        return {"kind": self.kind, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, fields):
+        if set(fields) != {"kind", "low", "high", "bins"}:
+            raise ValueError("the schema does not describe a number")
+        return cls(fields["low"], fields["high"], fields["bins"])
+
+
+@dataclass(frozen=True)
+class NumberRecipe(Recipe):
+    """One histogram, which is the model."""
+
+    schema: NumberSchema
+    n: int
+    k: int = 1
+
+    @property
+    def workloads(self):
+        return (Workload("histogram", {"counts": 1.0}, self.n),)
+
+    def statistics(self, stage, state):
+        return {"counts": self._counts}
+
+    def warnings(self, plan):
+        return []
+
+    def _mixture(self, state) -> Mixture:
+        counts = state["histogram"][0]["counts"].sums.clamp(min=0.0)
+        network = StackedProducts(self.schema, 1)
+        network.means[0] = counts / counts.sum()
+        return Mixture(network, counts.new_ones(1))
+
+    @cached_property
+    def _counts(self):
+        return Marginals(self.schema.layout, [(0,)])
+
+
+class Numbers(Kind):
+    name, schema, word = NumberSchema.kind, NumberSchema, "number"
+    measured = ("product_mixture",)
+
+    def complete_measured(self, spec, schema, defaults):
+        return {"components": 1}
+
+    def recipe(self, spec, schema, *, n, seed, strength, sets=()):
+        return NumberRecipe(schema, n)
+
+    def encode(self, records, schema):
+        return schema.encode(np.asarray(records))
+
+
+register_kind(Numbers())
+
+
+@register(NumberSchema.kind, section="mean bin", place=1, better="lower", says="Difference of the mean bins.")
+def compare_means(sides):
+    real, *others = (side.codes.mean() for side in (sides.real, *sides.compared))
+    return Result(*({"mean bin": float(abs(mean - real))} for mean in others))
+
+
+SCHEMA = NumberSchema(0.0, 50.0, bins=10)
+
+
+def numbers(n=3000, seed=0):
+    """Return the records of a run: numbers about 12."""
+    drawn = np.random.default_rng(seed).normal(12.0, 4.0, n).clip(0.0, 49.9)
+    return SCHEMA, SCHEMA.encode(drawn)
+
+
+WORDS = ["data=own", f"data.target={__name__}.numbers", "data.n=3000", "privacy.epsilon=2", "trainer.accelerator=cpu"]
+MODELS = {
+    "measured": ["model=measured"],
+    "vae": ["model=vae", "model.steps=60", "model.rate=0.1", "model.hidden=16", "model.latent=2", "split.k=1"],
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def release(request, tmp_path_factory):
+    """Return the folder of a release by each model."""
+    folder = tmp_path_factory.mktemp("numbers") / request.param
+    assert main(["train", *WORDS, *MODELS[request.param], f"run_dir={folder}"]) == 0
+    return folder / "release"
+
+
+def test_its_release_verifies_and_a_changed_one_does_not(release, tmp_path, capsys):
+    assert main(["verify", str(release)]) == 0
+    certificate = json.loads((release / "privacy.json").read_text())
+    assert certificate["declared"]["schema"] == SCHEMA.as_json() and 1.9 < certificate["epsilon"] <= 2.0
+    assert "number" in (release / "report.html").read_text()
+
+
+def test_its_records_are_drawn_in_their_own_form(release, tmp_path, capsys):
+    drawn = load_release(release).sample(2000, seed=1)["number"]
+    assert drawn.between(0.0, 50.0).all()
+    file = tmp_path / "numbers.csv"
+    assert main(["sample", str(release), "-n", "20", "-o", str(file)]) == 0
+    assert len(file.read_text().splitlines()) == 21 and file.read_text().startswith("number\n")
+    if "measured" in str(release):
+        # Bins of width 5 move the mean of 12 by less than 1, and the noise of 3,000 records by far less.
+        assert abs(drawn.mean() - 12.0) < 1.0
+
+
+def test_it_is_compared_with_real_records_by_the_measures_of_its_kind(release):
+    schema, encoded = numbers()
+    found = evaluate(release, Records(schema, encoded), held_out=numbers(1000, seed=5)[1])
+    assert list(found.scores["mean bin"]) == ["mean bin"] and "membership inference" in found.scores
+
+
+def test_what_it_does_not_have_is_refused_in_one_line(release, capsys):
+    for words in (["--given", "x.csv"], ["--form", "wide"]):
+        assert main(["sample", str(release), *words]) == 2
+        assert f"this release is of kind {NumberSchema.kind}" in capsys.readouterr().err
+    assert main(["train", *WORDS, "model=measured", "model.waves=5", "run_dir=/nowhere"]) == 2
+    assert "model.waves=5: model=measured has no such setting" in capsys.readouterr().err
+
+
+def test_a_name_that_another_kind_has_is_refused():
+    class Other(Kind):
+        name, schema = "series", NumberSchema
+
+    with pytest.raises(ValueError, match="kind 'series': is there already, as Series"):
+        register_kind(Other())
+    assert kind_named("series").word == "series"
