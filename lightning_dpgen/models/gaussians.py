@@ -45,7 +45,7 @@ class StackedGaussians(nn.Module):
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
-        >>>         >>> network = StackedGaussians(ImageSchema(2, 2, levels=1), k=3, size=4, rank=2)
+        >>> network = StackedGaussians(ImageSchema(2, 2, levels=1), k=3, size=4, rank=2)
         >>> network.generate((0, 2, 2, 5), torch.Generator().manual_seed(0)).shape
         torch.Size([5, 4])
     """

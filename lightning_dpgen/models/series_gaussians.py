@@ -33,7 +33,8 @@ class SeriesGaussians(nn.Module):
             than waves, or no piece.
 
     Example:
-        >>> network = SeriesGaussians(Schema(6, low=0.0, high=1.0), k=3, size=4, lead=2)
+        >>> from lightning_dpgen.data.series.schema import SeriesSchema
+        >>> network = SeriesGaussians(SeriesSchema(6, low=0.0, high=1.0), k=3, size=4, lead=2)
         >>> network.generate((0, 2, 2, 5), torch.Generator().manual_seed(0)).shape
         torch.Size([5, 6])
     """
