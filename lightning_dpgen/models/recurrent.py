@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.gradients.isolation import HiddenOffsets
+from lightning_dpgen.gradients.isolation.isolation import HiddenOffsets
 from lightning_dpgen.gradients.stacked import StackedLinear
 
 # Waves by which a cell knows the time: of the whole length, and of its half.
