@@ -25,7 +25,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm, Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.critics import StackedCritic
 from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_gradient
@@ -225,7 +225,7 @@ def families(records: Tensor, private: Private, secure: Private) -> dict[str, tu
     def of_embedding(lot: Lot, stream: PrivateStream) -> tuple:
         noise, encoded = stream.normal((len(lot), 2)), grouped.encoded(lot)
 
-        def then(mean: Tensor) -> RecordGradients:
+        def then(mean: Tensor) -> PerSampleGradients:
             term = grouped.embedded_term(embedding, 10.0, mean, encoded)
             return term_gradients(grouped, term, lot, stream, noise=noise)
 

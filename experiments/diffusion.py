@@ -46,7 +46,7 @@ from lightning_dpgen import (
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.gradients.micro_batches import MicroBatches
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.measure.gaussians import label_components
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon, gaussian_mu
@@ -280,7 +280,7 @@ class Run:
         for step in range(trial.steps):
             lot = lots.draw()
 
-            def gradients(lot: Lot = lot) -> Iterator[RecordGradients]:
+            def gradients(lot: Lot = lot) -> Iterator[PerSampleGradients]:
                 return (term_gradients(network, term, part, account.stream, engine="func") for part in lot.cut(PART))
 
             optimizer.set_gradients(MicroBatches(gradients, lot.draw))

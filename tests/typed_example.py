@@ -30,14 +30,14 @@ from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.models.bases import Basis
 from lightning_dpgen.release.drawing.sampler import Release
 from lightning_dpgen.release.projected import ProjectedRows
-from lightning_dpgen.sampling.lots import LotBlocks
+from lightning_dpgen.sampling.lots import LotLoader
 
 
 def facade(images: torch.Tensor, model: pl.LightningModule) -> None:
     private = PrivateTraining(images, n=1800, epsilon=8, delta=1e-5, sample_rate=0.2, steps=40, clipping=DPNorm(c_max=10))
     assert_type(private.account, Account)
     assert_type(private.plan, privacy.Plan)
-    assert_type(private.loader(), LotBlocks)
+    assert_type(private.loader(), LotLoader)
     assert_type(private.callback(), MomentsAccountant)
     assert_type(private.release(model, "release/"), dict[str, Any])
     assert_type(load_release("release/"), Release | ProjectedRows)
@@ -57,7 +57,7 @@ def explicit(images: torch.Tensor, model: pl.LightningModule) -> None:
     optimizer = PrivateOptimizer(torch.optim.Adam(model.parameters()), account=account, clipping=rule)
     assert_type(optimizer, PrivateOptimizer)
     assert_type(optimizer.account.remaining("training"), int)
-    assert_type(poisson_loader(images, account), LotBlocks)
+    assert_type(poisson_loader(images, account), LotLoader)
     assert_type(release_weights(model, account, "release/", data="images"), dict[str, Any])
     workload = measure.Workload("counts", {"counts": 1.0}, max_noise=10.0)
     assert_type(workload.spec(1.0), StageSpec)

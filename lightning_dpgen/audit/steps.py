@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lightning_dpgen.audit.bound import Finding, gaussian_bound
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
@@ -82,7 +82,7 @@ def audit_step(
     for i in range(draws):
         for present in (False, True):
             gradients = module.gradients(lots[present].draw().to(some.device, some.dtype))
-            seen = gradients[0] if present and isinstance(gradients[0], RecordGradients) else None
+            seen = gradients[0] if present and isinstance(gradients[0], PerSampleGradients) else None
             direction = _direction(canary_gradients(module, record, one) if seen is None else seen, parameters)
             # A new optimizer for each draw: rules that go on from the last bound would carry one draw into the next.
             optimizer = module.private_optimizer(torch.optim.SGD(parameters, lr=0.0))
@@ -96,7 +96,7 @@ def audit_step(
     return Finding(what, claim, bound, delta, f"{draws:,} steps on one record, and on none")
 
 
-def _direction(gradients: RecordGradients, parameters: list[nn.Parameter]) -> list[Tensor]:
+def _direction(gradients: PerSampleGradients, parameters: list[nn.Parameter]) -> list[Tensor]:
     """Return the direction of the gradient of one record."""
     unit = {p: torch.zeros_like(p) for p in parameters}
     gradients.weighted_sum(1.0 / gradients.norms().to(parameters[0]).clamp(min=1e-12), unit)
@@ -105,7 +105,7 @@ def _direction(gradients: RecordGradients, parameters: list[nn.Parameter]) -> li
 
 def canary_gradients(
     module: PrivateMixture, records: Tensor, offsets: tuple[int, ...], *, typical: bool = False
-) -> RecordGradients:
+) -> PerSampleGradients:
     """Compute the gradient of each canary by itself as the network is now, without clipping and without noise.
 
     Args:

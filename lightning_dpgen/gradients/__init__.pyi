@@ -1,9 +1,9 @@
 from .embedding_gradients import EmbeddingGradients as EmbeddingGradients
 from .engines import term_gradients as term_gradients
 from .micro_batches import MicroBatches as MicroBatches
-from .records import RecordGradients as RecordGradients
+from .per_sample_gradients import PerSampleGradients as PerSampleGradients
 from .terms import DataFree as DataFree
 from .terms import PerGroup as PerGroup
 from .terms import PerRecord as PerRecord
-from .views import Views as Views
-from .views import of_views as of_views
+from .terms import Views as Views
+from .terms import of_views as of_views

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, OuterSum, RankOne, Reordered, outer
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, OuterSum, Permuted, RankOne, outer
 
 
 @dataclass
@@ -147,8 +147,8 @@ def sum_factors(each: Sequence[GradientFactors]) -> GradientFactors:
         return first
     if all(isinstance(x, OneComponent) for x in each) and len({tuple(x.offsets) for x in each}) == 1:
         return OneComponent(sum_factors([x.single for x in each]), first.offsets)
-    if all(isinstance(x, Reordered) for x in each) and len({(x.shape, x.order) for x in each}) == 1:
-        return Reordered(sum_factors([x.held for x in each]), first.shape, first.order)
+    if all(isinstance(x, Permuted) for x in each) and len({(x.shape, x.order) for x in each}) == 1:
+        return Permuted(sum_factors([x.held for x in each]), first.shape, first.order)
     if all(isinstance(x, RankOne | OuterSum) for x in each) and len({x.shape for x in each}) == 1:
         return outer([pair for x in each for pair in x.pairs], first.shape, first.view)
     return Dense(sum((x.materialise() for x in each[1:]), start=first.materialise()))

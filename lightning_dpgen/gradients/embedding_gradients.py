@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.gradients.micro_batches import MicroBatches
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.open_access import OpenAccess
@@ -24,7 +24,7 @@ from lightning_dpgen.privacy.open_access import OpenAccess
 
 @dataclass(frozen=True)
 class EmbeddingGradients:
-    """Gradients that depend on a noisy mean of their lot; an optimizer takes them in place of `RecordGradients`.
+    """Gradients that depend on a noisy mean of their lot; an optimizer takes them in place of `PerSampleGradients`.
 
     Args:
         rows: (B, ...) the embedding of each record, whose length is that of all its numbers; one longer than 1 is scaled to
@@ -54,14 +54,14 @@ class EmbeddingGradients:
     """
 
     rows: Tensor
-    then: Callable[[Tensor], RecordGradients | MicroBatches]
+    then: Callable[[Tensor], PerSampleGradients | MicroBatches]
     parameters: Iterable[nn.Parameter]
     draw: LotId
     noise: str = "embedding"
 
     groups = None
 
-    def given(self, access: OpenAccess, expected_batch_size: float) -> RecordGradients | MicroBatches:
+    def given(self, access: OpenAccess, expected_batch_size: float) -> PerSampleGradients | MicroBatches:
         """Release the mean, and return the gradients that follow from it.
 
         The sum has sensitivity 1 for one record added or removed; it is divided by the expected lot.
@@ -76,7 +76,7 @@ class EmbeddingGradients:
         total = gaussian(access, self.noise, (kept * factors[:, None]).sum(dim=0), sensitivity=1.0 + 1e-12)
         gradients = self.then((total / expected_batch_size).to(self.rows.dtype).view(self.rows.shape[1:]))
         # Parts count their own records.
-        whole = isinstance(gradients, RecordGradients)
+        whole = isinstance(gradients, PerSampleGradients)
         if gradients.draw is not self.draw or (whole and len(gradients) != len(self.rows)):
             raise ValueError("the gradients that follow from a mean embedding must be of the same lot as the embedding")
         return gradients

@@ -13,15 +13,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_dpgen.common.precision import whole_products
-from lightning_dpgen.gradients.constant_draws import ConstantDraws
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.isolation import Isolation, OneGroup
-from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.isolation.isolation import Isolation, OneGroup
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
+from lightning_dpgen.gradients.probes import UNSUITED, WHOLE, ConstantDraws, probe_lot
 from lightning_dpgen.gradients.shards import has_shards, reshard
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, check_losses
 from lightning_dpgen.sampling.lots import Lot
-from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
+from lightning_dpgen.sampling.randomness import randomness_of_their_own
 
 # The number of records that are compared. Groups need more, so that some differ in size.
 _RECORDS, _IN_GROUPS = 3, 12
@@ -34,7 +33,7 @@ _STEP = 0.02
 
 
 def check_exact(
-    engine: Callable[[nn.Module, PerRecord | PerGroup, Lot, Tensor, Groups | None], RecordGradients],
+    engine: Callable[[nn.Module, PerRecord | PerGroup, Lot, Tensor, Groups | None], PerSampleGradients],
     network: nn.Module,
     term: PerRecord | PerGroup,
     lot: Lot,
@@ -186,7 +185,7 @@ def _one_by_one(
 
 
 def _compare(
-    found: RecordGradients,
+    found: PerSampleGradients,
     singles: Iterable[tuple[Sequence[Tensor], Sequence[Tensor]]],
     parameters: list[nn.Parameter],
     still: ConstantDraws,
@@ -214,7 +213,7 @@ def _compare(
     return is_still
 
 
-def _refuse_differences(differences: Tensor, lengths: Tensor, found: RecordGradients, tolerance: float) -> None:
+def _refuse_differences(differences: Tensor, lengths: Tensor, found: PerSampleGradients, tolerance: float) -> None:
     # Rounding can put one unit of a deep network on the other side of a kink (a ReLU's) in a lot, which changes the
     # gradient of that record by up to a hundredth. A parameter that is not seen changes those of all by more.
     wrong = differences > max(_KINK, tolerance) * lengths + 1e-9

@@ -1,28 +1,235 @@
-"""The choice of the engine that computes the gradients of a term, and the source of the records' randomness."""
+"""The gradients of a term by one of two engines: book-keeping, or a copy of each parameter for each record."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
+from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.engine_check import check_exact
-from lightning_dpgen.gradients.functional import functional_gradients
-from lightning_dpgen.gradients.ghost import ghost_gradients
+from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.probe_records import probe_lot
-from lightning_dpgen.gradients.records import RecordGradients
-from lightning_dpgen.gradients.shards import has_shards
+from lightning_dpgen.gradients.isolation.isolation import HiddenGroups, HiddenOffsets, Isolation, OneGroup
+from lightning_dpgen.gradients.layers import checked_layers, replaced_parameters
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
+from lightning_dpgen.gradients.probes import probe_lot
+from lightning_dpgen.gradients.shards import check_policies, has_shards, is_sharded, without_own_hooks
+from lightning_dpgen.gradients.tape import Tape
+from lightning_dpgen.gradients.tape_rules.table import RULES
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
-from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
-from lightning_dpgen.sampling.twister_state import WORDS, make_twister_state
+from lightning_dpgen.sampling.randomness import WORDS, make_twister_state, randomness_of_their_own
+from lightning_dpgen.sampling.trees import map_tree
+
+# Functions without a rule that a network's owner has been warned of.
+_said: weakref.WeakKeyDictionary[nn.Module, set[str]] = weakref.WeakKeyDictionary()
+
+
+def ghost_gradients(
+    network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None = None
+) -> PerSampleGradients:
+    """Compute the gradients of a term for each record, or group of records, by one forward and one backward pass.
+
+    Linear layers, convolutions and their transposes, attention, recurrent layers and cells, embeddings, normalisation
+    within a record or by public statistics, and parameters that are plain tensors have rules, wherever and however often
+    they are used. Other functions are handed a copy of their parameters for each record; a warning says so once. The loss
+    is called in an `Isolation`. A term that has its gradients in closed form is asked for these. Parameters that
+    `fully_shard` has divided over ranks are gathered while a function uses them.
+
+    Args:
+        network: its trainable parameters are differentiated; `term.loss` calls it.
+        term: a per-record or per-group loss.
+        lot: B records, perhaps none.
+        noise: (B, term.noise), the records' own randomness.
+        groups: the groups of the records, for a per-group loss.
+
+    Raises:
+        ValueError: if a layer mixes records, or the loss would need to see more than its own record.
+        RuntimeError: if a parameter is used by code that is no function of torch.
+    """
+    if has_shards(network):
+        check_policies(network)
+        if term.forms is not None:
+            raise ValueError(
+                f"{type(term).__name__}(forms=...) reads whole parameters, and these are sharded: leave forms out, so that "
+                "gradients follow from the loss"
+            )
+        with without_own_hooks(network):
+            return _ghost_gradients(network, term, lot, noise, groups)
+    return _ghost_gradients(network, term, lot, noise, groups)
+
+
+def _ghost_gradients(
+    network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None
+) -> PerSampleGradients:
+    layers, count = checked_layers(network), None if groups is None else groups.count
+    rows = len(lot) if count is None else count
+
+    def held(factors: Mapping[nn.Parameter, GradientFactors], losses: Callable[[], Tensor]) -> PerSampleGradients:
+        own: dict[str, Any] = {"offsets": lot.offsets, "persons": lot.persons}
+        if groups is not None:
+            own = {"groups": count, "partition": groups, "of_unit": groups.of_unit}
+        return PerSampleGradients(factors, layers, rows, lot.draw, losses=losses, **own)
+
+    if not len(lot):
+        nothing = noise.new_zeros(rows)
+        return held({}, lambda: nothing)
+
+    if term.forms is not None:
+        # Under autocast numbers of two precisions would meet, as torch converts nothing in a closed form.
+        with full_precision(noise.device):
+            return held(*(term.forms(lot, noise) if groups is None else term.forms(lot, noise, groups)))
+    said = _said.setdefault(network, set())
+
+    def say(name: str) -> None:
+        if name not in said:
+            said.add(name)
+            warnings.warn(
+                f"no rule for {name}: each record gets a copy of its parameters, so their gradients are held one by one: "
+                "exact, and slower",
+                stacklevel=2,
+            )
+
+    isolation = Isolation(len(lot), lot.offsets, groups)
+    offsets, hidden = HiddenOffsets(isolation), () if groups is None else (HiddenGroups(isolation, groups),)
+    tape = Tape(isolation, RULES, say)
+
+    def of_one(records: Any, own: Tensor) -> Tensor:
+        return term.losses(Lot(records, offsets), own, *hidden).squeeze(0)
+
+    instead: dict[nn.Parameter, Tensor] = {p: tape.traced(p) for layer in layers for p in layer}
+    instead |= {p: tape.frozen(p) for p in network.parameters() if is_sharded(p) and not p.requires_grad}
+    try:
+        with replaced_parameters(network, instead):
+            losses = isolation.run(of_one, map_tree(lambda x: x.unsqueeze(1), lot.records), noise.unsqueeze(1))
+        if not tape.used or not losses.requires_grad:
+            raise ValueError(
+                "this loss does not depend on both the records and the parameters that the network's modules hold (a list "
+                "beside the modules does not count): a loss of parameters alone is a DataFree term"
+            )
+        # The backward pass runs in full precision, whatever the losses were computed in.
+        with full_precision(losses.device):
+            factors = tape.gradients(losses)
+    finally:
+        tape.close()
+    found = losses.detach()
+    return held(factors, lambda: found)
+
+
+def functional_gradients(
+    network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None = None
+) -> PerSampleGradients:
+    """Compute the gradients of a term for each record, or group of records, by `torch.vmap` over records and parameters.
+
+    It is the oracle of the book-keeping engine, and takes what that refuses. It needs B x P numbers.
+
+    Args:
+        network: the module whose trainable parameters are differentiated; `term.loss` must call it.
+        term: a per-record or per-group loss.
+        lot: B records, sorted by component.
+        noise: (B, term.noise).
+        groups: the groups of the records, for a per-group loss, with a public number of places.
+
+    Raises:
+        ValueError: for layers that mix records, groups of a mixture, or a loss that would need to see more than its own
+            record.
+    """
+    layers = checked_layers(network)
+    gradients, losses = (
+        _of_records(network, term, lot, noise) if groups is None else _of_groups(network, term, lot, noise, groups)
+    )
+    return PerSampleGradients(
+        {p: Dense(gradient) for p, gradient in gradients.items()},
+        layers,
+        len(losses),
+        lot.draw,
+        offsets=lot.offsets if groups is None else None,
+        groups=None if groups is None else groups.count,
+        persons=lot.persons if groups is None else None,
+        of_unit=groups is not None and groups.of_unit,
+        losses=lambda: losses,
+    )
+
+
+def _of_records(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
+    parts = []
+    for c, (start, end) in enumerate(itertools.pairwise(lot.offsets)):
+        offsets = tuple(int(i > c) for i in range(len(lot.offsets)))
+
+        def of_one(records: Any, own: Tensor, offsets: tuple[int, ...] = offsets) -> Tensor:
+            return term.losses(Lot(records, offsets), own)
+
+        if not len(lot):
+            continue
+        part, own = lot.mapped(lambda x, s=start, e=end: x[s:e], (0, end - start)), noise[start:end]
+        if start == end:
+            # A loss that counts its calls must not learn that a component is empty.
+            part, own, _ = probe_lot(part, own, example=term.example)
+        found = _each(network, of_one, tree_map(lambda x: x.unsqueeze(1), part.records), own.unsqueeze(1))
+        if start < end:
+            parts.append(found)
+    nothing = {p: p.new_zeros(0, *p.shape) for p in _trained(network)}
+    gradients = {p: torch.cat([part[p] for part, _ in [(nothing, None), *parts]]) for p in nothing}
+    return gradients, torch.cat([noise.new_zeros(0), *(losses for _, losses in parts)])
+
+
+def _of_groups(
+    network: nn.Module, term: PerGroup, lot: Lot, noise: Tensor, groups: Groups
+) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
+    if not len(lot):
+        return {p: p.new_zeros(groups.count, *p.shape) for p in _trained(network)}, noise.new_zeros(groups.count)
+    if len(lot.offsets) > 2:
+        raise ValueError("engine='func' takes the groups of a single component: use engine='ghost' for a mixture")
+
+    def of_one(records: Any, own: Tensor, there: Tensor) -> Tensor:
+        return term.losses(Lot(records, (0, len(there))), own, OneGroup(there))
+
+    records = tree_map(groups.repeated, lot.records)
+    gradients, losses = _each(network, of_one, records, groups.repeated(noise), groups.mask)
+    # A group without a record has neither gradient nor loss: the loss of its zeros may be anything.
+    there = groups.mask.any(dim=1)
+    kept = {p: torch.where(there.view(-1, *(1,) * p.dim()), gradient, 0.0) for p, gradient in gradients.items()}
+    return kept, torch.where(there, losses, 0.0)
+
+
+def _each(
+    network: nn.Module, loss: Callable[..., Tensor], records: Any, *rest: Tensor
+) -> tuple[dict[nn.Parameter, Tensor], Tensor]:
+    """Compute the gradients (B, ...) of each parameter, and the losses (B,), of a loss (1,) of the rows of B records."""
+    size = len(rest[0])
+    copies = {p: p.detach().expand(size, *p.shape).requires_grad_() for p in _trained(network)}
+
+    def of_one(values: list[Tensor], *rows: Any) -> Tensor:
+        with replaced_parameters(network, dict(zip(copies, values, strict=True))):
+            return loss(*rows).squeeze(0)
+
+    isolation = Isolation(size)
+    with torch.enable_grad():
+        losses = isolation.run(of_one, [copy.view_as(copy) for copy in copies.values()], records, *rest)
+        if not losses.requires_grad:
+            raise ValueError(
+                "this loss does not depend on the parameters of the network, or detaches them (detach, no_grad)"
+            )
+        with isolation.backward():
+            found = torch.autograd.grad(losses.sum(), list(copies.values()), allow_unused=True, materialize_grads=True)
+    # The zeros of a parameter that is not used ask for a gradient in torch 2.9.
+    return {p: gradient.detach() for p, gradient in zip(copies, found, strict=True)}, losses.detach()
+
+
+def _trained(network: nn.Module) -> list[nn.Parameter]:
+    return [p for p in network.parameters() if p.requires_grad]
+
 
 # For each network, the losses whose gradients were compared with those of single records, and a public record for each.
 _checked: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
@@ -38,7 +245,7 @@ def term_gradients(
     *,
     engine: str = "ghost",
     noise: Tensor | None = None,
-) -> RecordGradients:
+) -> PerSampleGradients:
     """Compute the gradients of a term on a lot: one for each record, or one for each group.
 
     Each record has randomness of its own from the private stream: its row of the term's noise, the group that it is in, and
@@ -51,7 +258,7 @@ def term_gradients(
 
     Raises:
         ValueError: for another engine or kind of term, layers that mix records, and a loss that would need to see more than
-            its own record (`gradients/isolation.py`).
+            its own record (`gradients/isolation`).
         RuntimeError: for a loss that writes into a parameter, or uses one where it cannot be seen.
     """
     if engine not in ENGINES:

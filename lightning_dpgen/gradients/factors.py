@@ -117,7 +117,7 @@ class Dense(GradientFactors):
 
 
 @dataclass
-class Parts(GradientFactors):
+class KernelBlocks(GradientFactors):
     """Gradients held in equal parts, such as one for each place of a kernel.
 
     Args:
@@ -141,7 +141,7 @@ class Parts(GradientFactors):
 
 
 @dataclass
-class Summed(Dense):
+class GroupSums(Dense):
     """Gradients (R, *shape) that are sums of others, which the released sum adds up in another order.
 
     Args:
@@ -266,7 +266,7 @@ class OuterSum(GradientFactors):
     view: tuple[int, ...]
     few: bool = True
 
-    def norms(self, grams: Grams | None = None) -> Tensor:
+    def norms(self, grams: GramCache | None = None) -> Tensor:
         # sum_rs (left_r . left_s)(right_r . right_s) is the squared norm of a sum of outer products. Where they cancel,
         # rounding could leave too small a norm, and too large a contribution: the slack is never less than that error.
         single = self.few and sum(self.shape) <= SHORT
@@ -339,7 +339,7 @@ class OuterSum(GradientFactors):
         return OuterSum([(change(left), change(right)) for left, right in self.pairs], self.shape, self.view, self.few)
 
 
-class Grams:
+class GramCache:
     """The inner products of the rows of factors: those of a factor that several gradients share are computed once.
 
     Query, key and value of attention have their inputs in common.
@@ -425,7 +425,7 @@ class CentredRankOne(GradientFactors):
 
 
 @dataclass
-class Reordered(GradientFactors):
+class Permuted(GradientFactors):
     """Gradients that are held with the dimensions of the parameter in another order.
 
     Args:
@@ -458,7 +458,7 @@ class Reordered(GradientFactors):
         return self.held.project(onto.permute(back).contiguous())
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
-        return Reordered(self.held.mapped(change), self.shape, self.order)
+        return Permuted(self.held.mapped(change), self.shape, self.order)
 
 
 def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Sequence[int]) -> GradientFactors:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.gradients.component_factors import AllComponents, OneComponent
-from lightning_dpgen.gradients.factors import GradientFactors, OuterSum, RankOne, Summed, lengths
+from lightning_dpgen.gradients.factors import GradientFactors, GroupSums, OuterSum, RankOne, lengths
 
 # Gradients of groups of so many records cost as much multiplied out as by the inner products of their factors.
 _MULTIPLIED = 16
@@ -119,7 +119,7 @@ class Groups:
             several = isinstance(factors, OuterSum) or math.prod(factors.shape) <= _MULTIPLIED * sum(factors.shape)
             if not several or any(not left.is_floating_point() for left, _ in pairs):
                 return found
-            return Summed(found.materialise(), sum((lengths(a) * lengths(b)).sum(dim=1) for a, b in pairs))
+            return GroupSums(found.materialise(), sum((lengths(a) * lengths(b)).sum(dim=1) for a, b in pairs))
         if isinstance(factors, OneComponent):
             if len(factors.offsets) == 2:
                 return AllComponents([self.of(factors.single)])
@@ -133,7 +133,7 @@ class Groups:
         each = factors.materialise()
         each, own = each[order], factors.norms()[order]
         longest = own.new_zeros(self.count).index_add_(0, group, own)
-        return Summed(each.new_zeros(self.count, *each.shape[1:]).index_add_(0, group, each), longest)
+        return GroupSums(each.new_zeros(self.count, *each.shape[1:]).index_add_(0, group, each), longest)
 
     def shared(self, weights: Tensor) -> Tensor:
         """Give each record (B,) the weight (m,) of its group; 0 where it is in none."""

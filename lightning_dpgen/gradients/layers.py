@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-import lightning_dpgen.gradients.torch_names  # noqa: F401 (checks private names of torch)
+import lightning_dpgen.gradients.isolation.torch_names  # noqa: F401 (checks private names of torch)
 
 
 def modules_of(network: nn.Module) -> list[nn.Module]:

@@ -41,7 +41,7 @@ from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.clipping import ClippingRule, clip_weights
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches, lot_norms
-from lightning_dpgen.gradients.records import RecordGradients, each_weighted_sum, weighted_sums
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, each_weighted_sum, weighted_sums
 from lightning_dpgen.gradients.shards import is_sharded, like_own_part, own_part, summed_shard
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.open_access import OpenAccess
@@ -75,7 +75,7 @@ class GradientBuffer:
         """Give each parameter with its gradient, in the memory of `flat`, divided over ranks as the parameter is."""
         return ((p, like_own_part(p, view)) for p, view in self.views.items())
 
-    def write(self, terms: Sequence[tuple[RecordGradients, Tensor | Sequence[Tensor]]], *, add: bool) -> None:
+    def write(self, terms: Sequence[tuple[PerSampleGradients, Tensor | Sequence[Tensor]]], *, add: bool) -> None:
         """Write weighted sums of several terms, or add them (`weighted_sums`); those of shards are summed over all ranks.
 
         All ranks call it for sharded parameters, whose sums are whole one after the other.
@@ -92,7 +92,7 @@ class GradientBuffer:
 
 
 def privatize(
-    terms: Sequence[tuple[RecordGradients | MicroBatches | EmbeddingGradients, ClippingRule]],
+    terms: Sequence[tuple[PerSampleGradients | MicroBatches | EmbeddingGradients, ClippingRule]],
     access: OpenAccess,
     expected_batch_size: float,
     out: GradientBuffer,
@@ -118,7 +118,7 @@ def privatize(
     # Norms, factors and sums keep their guarantees only in full precision.
     with full_precision(out.flat.device):
         used: list[Bounds] = []
-        whole: list[tuple[RecordGradients, Tensor | Sequence[Tensor]]] = []
+        whole: list[tuple[PerSampleGradients, Tensor | Sequence[Tensor]]] = []
         sensitivity: float | Tensor = 0.0
         # An expected lot of clipped gradients, and so many groups, are this long over their divisor.
         largest: float | Tensor = 0.0
@@ -137,7 +137,7 @@ def privatize(
                 bounds = rule.bounds(access, norms, before and before[i])
             else:
                 bounds = (math.inf,) * len(norms.columns)
-            if isinstance(gradients, RecordGradients):
+            if isinstance(gradients, PerSampleGradients):
                 whole.append((gradients, clipped_weights(gradients, rule, bounds, divisor, out.flat.dtype)))
             else:
                 for part in gradients.parts():
@@ -160,7 +160,7 @@ def privatize(
 
 
 def add_clipped(
-    gradients: RecordGradients, rule: ClippingRule, bounds: Bounds, divisor: float, out: GradientBuffer, *, add: bool
+    gradients: PerSampleGradients, rule: ClippingRule, bounds: Bounds, divisor: float, out: GradientBuffer, *, add: bool
 ) -> None:
     """Write the exact, private sum of clipped gradients over the divisor into `out`, or add it.
 
@@ -170,7 +170,7 @@ def add_clipped(
 
 
 def clipped_weights(
-    gradients: RecordGradients, rule: ClippingRule, bounds: Bounds, divisor: float, dtype: torch.dtype
+    gradients: PerSampleGradients, rule: ClippingRule, bounds: Bounds, divisor: float, dtype: torch.dtype
 ) -> Tensor | Sequence[Tensor]:
     """Return the weight of each gradient, or of each layer of it: the rule's factor over the divisor."""
     columns = rule.scope.norms(gradients).columns

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class LotNorms:
             A scope does not know it; `lot_norms` puts it in, before a rule chooses bounds.
         touched: the number of columns in which one record has a norm.
         grouped: rows are groups, so that a record changes a norm and does not add one.
-        of_unit: a person with all records has one row (`RecordGradients`).
+        of_unit: a person with all records has one row (`PerSampleGradients`).
     """
 
     columns: Sequence[Tensor]
@@ -37,14 +37,14 @@ class LotNorms:
 class Scope(Protocol):
     """A way to cut gradients into parts that each have a bound."""
 
-    def check(self, gradients: RecordGradients) -> None:
+    def check(self, gradients: PerSampleGradients) -> None:
         """Refuse gradients that cannot be cut this way.
 
         Raises:
             ValueError: saying why.
         """
 
-    def norms(self, gradients: RecordGradients) -> LotNorms:
+    def norms(self, gradients: PerSampleGradients) -> LotNorms:
         """Return the norms, one column a bound."""
         ...
 
@@ -60,7 +60,7 @@ class Scope(Protocol):
 class Flat(Scope):
     """One bound for the whole gradient of a record."""
 
-    def norms(self, gradients: RecordGradients) -> LotNorms:
+    def norms(self, gradients: PerSampleGradients) -> LotNorms:
         return LotNorms((gradients.norms(),), grouped=gradients.groups is not None, of_unit=gradients.of_unit)
 
     def weights(self, factors: Sequence[Tensor]) -> Tensor:
@@ -73,7 +73,7 @@ class Flat(Scope):
 class Layers(Scope):
     """A bound for each layer of the network; a record may reach all of them at once."""
 
-    def norms(self, gradients: RecordGradients) -> LotNorms:
+    def norms(self, gradients: PerSampleGradients) -> LotNorms:
         columns = gradients.layer_norms()
         grouped = gradients.groups is not None
         return LotNorms(columns, touched=len(columns), grouped=grouped, of_unit=gradients.of_unit)
@@ -88,14 +88,14 @@ class Layers(Scope):
 class Components(Scope):
     """A bound for each component of a mixture, with noise of its own size; a record reaches the parameters of one."""
 
-    def check(self, gradients: RecordGradients) -> None:
+    def check(self, gradients: PerSampleGradients) -> None:
         if gradients.offsets is None or not gradients.by_component:
             raise ValueError(
                 "a bound for each component (PerComponent) needs a per-record term on the lot of a mixture, and "
                 "parameters that are all stacked, one slice for each component"
             )
 
-    def norms(self, gradients: RecordGradients) -> LotNorms:
+    def norms(self, gradients: PerSampleGradients) -> LotNorms:
         # Parts of a lot, and gradients that wait for a mean, are checked here alone.
         self.check(gradients)
         norms = gradients.norms()

@@ -14,8 +14,13 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, RankOne, outer
-from lightning_dpgen.gradients.segments import Pair, segmented_conv2d, segmented_conv_transpose2d, segmented_linear
-from lightning_dpgen.gradients.sparse import MultiHotRankOne
+from lightning_dpgen.gradients.stacked_ops import (
+    MultiHotRankOne,
+    Pair,
+    segmented_conv2d,
+    segmented_conv_transpose2d,
+    segmented_linear,
+)
 
 
 class StackedLinear(nn.Module):

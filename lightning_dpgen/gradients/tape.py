@@ -17,14 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.apart import NO_NUMBERS
 from lightning_dpgen.gradients.component_factors import sum_factors
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, masked
-from lightning_dpgen.gradients.gathered import FrozenParameter, GatheredParameters
-from lightning_dpgen.gradients.hidden import Ruled, is_hidden
-from lightning_dpgen.gradients.isolation import Isolation
-from lightning_dpgen.gradients.shards import is_sharded
-from lightning_dpgen.sampling.own_randomness import generator_states
+from lightning_dpgen.gradients.isolation.apart import NO_NUMBERS
+from lightning_dpgen.gradients.isolation.hidden import Ruled, is_hidden
+from lightning_dpgen.gradients.isolation.isolation import Isolation
+from lightning_dpgen.gradients.shards import FrozenParameter, GatheredParameters, is_sharded
+from lightning_dpgen.sampling.randomness import generator_states
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
 # A note turns the gradient of an output, one row a record, into gradients with respect to some sources. (A recurrent layer

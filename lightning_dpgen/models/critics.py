@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
-from lightning_dpgen.gradients.segments import segmented_product
+from lightning_dpgen.gradients.stacked_ops import segmented_product
 from lightning_dpgen.gradients.terms import DataFree, PerRecord
 from lightning_dpgen.models.generators import SLOPE, StackedGenerator
 from lightning_dpgen.models.networks import ConvEncoder, StackedMLP, check_layers, check_sizes

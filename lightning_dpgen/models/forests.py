@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.segments import components
+from lightning_dpgen.gradients.stacked_ops import components
 from lightning_dpgen.models.mixture import Diverged
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.outputs import chosen, chosen_in

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.segments import components
+from lightning_dpgen.gradients.stacked_ops import components
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.poses import POSE, apply_poses

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.segments import components
+from lightning_dpgen.gradients.stacked_ops import components
 from lightning_dpgen.models.marginals import held_bias
 from lightning_dpgen.models.networks import PictureDecoder, StackedMLP, check_layers, check_sizes
 from lightning_dpgen.models.outputs import logits, means

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.factors import Dense, GradientFactors
-from lightning_dpgen.gradients.segments import components
+from lightning_dpgen.gradients.stacked_ops import components
 
 LIKELIHOODS = ("bernoulli", "gaussian", "laplace")
 # A learned scale begins here: below the deviation of uniform numbers, .29.

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.factors import GradientFactors
-from lightning_dpgen.gradients.segments import segmented_product, segments, wide_product
-from lightning_dpgen.gradients.sparse import multi_hot_product
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear, layer_factors
+from lightning_dpgen.gradients.stacked_ops import multi_hot_product, segmented_product, segments, wide_product
 
 # Channels of the two convolutions of a network for pictures.
 _CHANNELS = (16, 32)

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed
 from lightning_dpgen.gradients.factors import CentredRankOne, Dense, GradientFactors, RankOne
-from lightning_dpgen.gradients.segments import components, segmented_linear, segmented_product, segments, select_component
+from lightning_dpgen.gradients.stacked_ops import (
+    components,
+    segmented_linear,
+    segmented_product,
+    segments,
+    select_component,
+)
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.outputs import draw_groups, means

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.gradients.isolation import HiddenOffsets
+from lightning_dpgen.gradients.isolation.isolation import HiddenOffsets
 from lightning_dpgen.gradients.stacked import StackedLinear
 
 # Waves by which a cell knows the time: of the whole length, and of its half.

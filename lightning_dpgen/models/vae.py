@@ -15,7 +15,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.segments import components
+from lightning_dpgen.gradients.stacked_ops import components
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.deep_convolutions import DeepConvDecoder, DeepConvEncoder
 from lightning_dpgen.models.divergences import CodeEmbedding, GroupCodes

@@ -15,8 +15,8 @@ from torch import Tensor
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, materialised
 from lightning_dpgen.gradients.privatize import Bounds, GradientBuffer, add_clipped, privatize
-from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.scopes import Components
 from lightning_dpgen.gradients.shards import check_shards
 from lightning_dpgen.gradients.terms import DataFree
@@ -377,7 +377,7 @@ class PrivateOptimizer(DPOptimizer):
         self._state_of_step["expected"] = (draw, source)
 
     def set_gradients(
-        self, *gradients: RecordGradients | MicroBatches | EmbeddingGradients, data_free: Sequence[DataFree] = ()
+        self, *gradients: PerSampleGradients | MicroBatches | EmbeddingGradients, data_free: Sequence[DataFree] = ()
     ) -> None:
         """Take the gradients of the lot for the next `step`, one for each term, in the order of the rules.
 
@@ -486,7 +486,7 @@ class PrivateOptimizer(DPOptimizer):
 
     @staticmethod
     def _rows(
-        gradients: Sequence[RecordGradients | MicroBatches | EmbeddingGradients],
+        gradients: Sequence[PerSampleGradients | MicroBatches | EmbeddingGradients],
         draw: LotId,
         before: Sequence[int] | None,
         *,
@@ -518,7 +518,7 @@ class PrivateOptimizer(DPOptimizer):
             )
         return rows
 
-    def _add_part(self, gradients: Sequence[RecordGradients], begun: bool) -> None:
+    def _add_part(self, gradients: Sequence[PerSampleGradients], begun: bool) -> None:
         """Add the clipped gradients of one part of a lot to the buffer."""
         number = self._account.done.get(self._stage, 0)
         for own, rule in zip(gradients, self._rules, strict=True):
@@ -535,7 +535,7 @@ class PrivateOptimizer(DPOptimizer):
             add_clipped(own, rule, bounds, self.expected_batch_size, self._buffer, add=begun)
             begun = True
 
-    def _from_grad_sample(self, samples: Sequence[Tensor | list[Tensor] | None], draw: LotId | None) -> RecordGradients:
+    def _from_grad_sample(self, samples: Sequence[Tensor | list[Tensor] | None], draw: LotId | None) -> PerSampleGradients:
         """Return the gradients that Opacus has left in ``grad_sample``."""
         missing = [i for i, gradient in enumerate(samples) if gradient is None]
         if missing:
@@ -553,7 +553,7 @@ class PrivateOptimizer(DPOptimizer):
         persons = None if draw is None or len(next(iter(held.values()))) != draw.size else draw.persons
         return materialised(held, draw, persons=None if persons is None else torch.from_numpy(persons))
 
-    def _check(self, gradients: Sequence[RecordGradients | MicroBatches | EmbeddingGradients]) -> None:
+    def _check(self, gradients: Sequence[PerSampleGradients | MicroBatches | EmbeddingGradients]) -> None:
         """Refuse gradients that are not of all parameters; any other would keep an old gradient, or one never clipped."""
         if len(gradients) != len(self._rules):
             raise RuntimeError(
@@ -576,7 +576,7 @@ class PrivateOptimizer(DPOptimizer):
                     f"the gradients are of {len(theirs)} parameters, and {len(mine & theirs)} of them are among the "
                     f"{len(mine)} of this optimizer: pass the gradients of exactly its parameters"
                 )
-            if isinstance(own, RecordGradients):
+            if isinstance(own, PerSampleGradients):
                 rule.scope.check(own)
                 if rule.by_person:
                     own.of_persons(self._account.plan.max_rows)

@@ -26,7 +26,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, NotInstalled, RanksDiffer
 from lightning_dpgen.privacy.plan import Curve
 from lightning_dpgen.privacy.ranks import Ranks
-from lightning_dpgen.sampling.lots import LotBlocks
+from lightning_dpgen.sampling.lots import LotLoader
 
 # The keys of a checkpoint under which the spending stands, the average of parameters, and the last bounds of optimizers,
 # which a checkpoint of shards keeps nowhere else.
@@ -235,7 +235,7 @@ class MomentsAccountant(pl.Callback):
             self._sharded = private
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if not isinstance(trainer.train_dataloader, LotBlocks):
+        if not isinstance(trainer.train_dataloader, LotLoader):
             kind = type(trainer.train_dataloader).__name__
             raise MisconfigurationException(
                 f"the training data are a {kind}, whose sampling is not the plan's: pass the records or the data set to "

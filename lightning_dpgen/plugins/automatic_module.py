@@ -15,13 +15,12 @@ from torch import Tensor
 
 from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.isolation import private_mean
+from lightning_dpgen.gradients.isolation.isolation import private_mean
 from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch
-from lightning_dpgen.gradients.probe_records import UNSUITED, WHOLE, probe_lot
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
+from lightning_dpgen.gradients.probes import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.shards import own_part, reshard
-from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
-from lightning_dpgen.gradients.views import Views
+from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord, Views
 from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.growing_lists import GrowingLists
@@ -40,7 +39,7 @@ from lightning_dpgen.plugins.several_optimizers import (
 from lightning_dpgen.plugins.training_metrics import refuse_updated_metrics
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.declared import expected_lot_size
-from lightning_dpgen.sampling.lots import Lot, LotBlock
+from lightning_dpgen.sampling.lots import Lot, LotBatch
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class AutomaticModule:
     """The private stand-in for a module's `training_step` during one fit: gradients, one access and one step for each lot.
 
     It calls the module's own `training_step` once for each lot, with a batch that looks like one record
-    (`gradients/isolation.py`), and the number of the lot as `batch_idx` where the step takes one. `on_train_batch_start`
+    (`gradients/isolation`), and the number of the lot as `batch_idx` where the step takes one. `on_train_batch_start`
     and `on_train_batch_end` get None for batch and outputs. A scheduler by epoch steps once in as many lots as a record is
     expected in once.
 
@@ -150,7 +149,7 @@ class AutomaticModule:
         vars(self._results).pop("log", None)
         self._module.automatic_optimization = True
 
-    def __call__(self, block: LotBlock) -> None:
+    def __call__(self, block: LotBatch) -> None:
         module: Any = self._module
         wrapped = module.optimizers()
         for lot in block:
@@ -347,11 +346,11 @@ class AutomaticModule:
         """Return the terms of the next step of a module with one optimizer."""
         return [PerRecord(self._losses)] if self._made_up is None else self._checked(self._called(self._made_up))
 
-    def _gradients(self, term: PerRecord | PerGroup, lot: Lot) -> RecordGradients | MicroBatches:
+    def _gradients(self, term: PerRecord | PerGroup, lot: Lot) -> PerSampleGradients | MicroBatches:
         """Return the gradients of a term, in parts where the lot is larger than those."""
         return self._parts.gradients(lot, lambda part, number: self._of_part(term, part, number))
 
-    def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> RecordGradients:
+    def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> PerSampleGradients:
         self._part = number, len(lot)
         return term_gradients(self._module, term, lot, self._account.stream, engine=self._engine)
 
@@ -361,7 +360,7 @@ class AutomaticModule:
             return
         some = next(self._module.parameters())
 
-        def compute(count: int) -> Iterator[RecordGradients]:
+        def compute(count: int) -> Iterator[PerSampleGradients]:
             for optimizer, terms in each:
                 with training_alone(self._module, optimizer):
                     for term in terms:

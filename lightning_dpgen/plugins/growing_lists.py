@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from lightning_dpgen.gradients.hidden import Kept
+from lightning_dpgen.gradients.isolation.hidden import EscapedTensor
 
 _GROW = (list, deque, set, dict)
 
@@ -39,7 +39,7 @@ class GrowingLists:
             ValueError: naming the attribute.
         """
         for name, held, size in self._before:
-            if len(held) > size and any(isinstance(x, Kept) for x in _values(held)):
+            if len(held) > size and any(isinstance(x, EscapedTensor) for x in _values(held)):
                 raise ValueError(
                     f"training_step adds a value computed from records to {name}, and nothing can be made of it once the "
                     "call has ended: log it with self.log, whose numbers stay private, or leave it out"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.privacy.ranks import Ranks
 
 # The beginning of a name says who may see the number: one under ``public/`` is covered by the ledger.
@@ -18,7 +18,7 @@ PRIVATE, PUBLIC = "private/", "public/"
 
 
 def lot_numbers(
-    gradients: Sequence[RecordGradients | MicroBatches | EmbeddingGradients],
+    gradients: Sequence[PerSampleGradients | MicroBatches | EmbeddingGradients],
     bounds: float | tuple | None,
     size: int,
     ranks: Ranks,

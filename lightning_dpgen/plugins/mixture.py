@@ -16,8 +16,8 @@ from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch
-from lightning_dpgen.gradients.probe_records import probe_lot
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
+from lightning_dpgen.gradients.probes import probe_lot
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.models.initial import check_initial, copy_components, match_components
 from lightning_dpgen.models.labelled import without_label
@@ -29,7 +29,7 @@ from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.declared import declared_records
 from lightning_dpgen.release.drawing.sampler import weights_digest
-from lightning_dpgen.sampling.lots import Lot, LotBlock
+from lightning_dpgen.sampling.lots import Lot, LotBatch
 
 # The ways in which the parameters of a component may begin (`bias`).
 STARTS = ("means", "learned", "zero")
@@ -279,17 +279,17 @@ class PrivateMixture(pl.LightningModule):
             return
         some, term = next(self.trained.parameters()), self.trained.term
 
-        def compute(count: int) -> Iterator[RecordGradients]:
+        def compute(count: int) -> Iterator[PerSampleGradients]:
             lot, noise, _ = probe_lot(Lot(empty, (0,) * (self.k + 1)), some.new_zeros(0, term.noise), count)
             yield ENGINES["ghost"](self.trained, term, lot, noise)
 
         self._parts.fit_memory(compute, some.device)
 
-    def gradients(self, lot: Lot) -> tuple[RecordGradients | MicroBatches | EmbeddingGradients, ...]:
+    def gradients(self, lot: Lot) -> tuple[PerSampleGradients | MicroBatches | EmbeddingGradients, ...]:
         """Return the per-record gradients of each term, in the order of the clipping rules."""
         return (self._parts.gradients(lot, self._of_part),)
 
-    def _of_part(self, part: Lot, _: int) -> RecordGradients:
+    def _of_part(self, part: Lot, _: int) -> PerSampleGradients:
         return term_gradients(self.trained, self.trained.term, part, self.account.stream)
 
     def data_free(self) -> tuple[DataFree, ...]:
@@ -311,7 +311,7 @@ class PrivateMixture(pl.LightningModule):
             for kept, own in zip(self.average.parameters(), self.network.parameters(), strict=True):
                 kept.data.lerp_(own.data, weight)
 
-    def training_step(self, block: LotBlock, _: int) -> None:
+    def training_step(self, block: LotBatch, _: int) -> None:
         given: Any = self.optimizers()
         wrapped = given[0] if isinstance(given, list) else given
         # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
@@ -342,7 +342,7 @@ class PrivateMixture(pl.LightningModule):
     def _log(
         self,
         optimizer: PrivateOptimizer,
-        gradients: Sequence[RecordGradients | MicroBatches | EmbeddingGradients],
+        gradients: Sequence[PerSampleGradients | MicroBatches | EmbeddingGradients],
         size: int,
     ) -> None:
         if not self.loggers:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.engines import ENGINES
-from lightning_dpgen.gradients.views import Views
+from lightning_dpgen.gradients.terms import Views
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
@@ -37,7 +37,7 @@ from lightning_dpgen.release.weights import check_public, release_weights
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.lots import LotBlock, LotBlocks, PoissonLots, persons_of
+from lightning_dpgen.sampling.lots import LotBatch, LotLoader, PoissonLots, persons_of
 
 # The callbacks of trainings of this process, by the file of their ledger. A Trainer keeps its callback, and with it the
 # account that has the file open, when the training itself is gone.
@@ -205,7 +205,7 @@ class PrivateTraining:
             f"{stage.count - self.account.remaining('training')} of {stage.count} steps made)"
         )
 
-    def loader(self, block: int = 1, workers: int = 0) -> LotBlocks:
+    def loader(self, block: int = 1, workers: int = 0) -> LotLoader:
         """Return the lots of the fit, for `Trainer.fit`.
 
         Args:
@@ -315,14 +315,14 @@ def _warn_of_delta(plan: Plan, study: Study | None) -> None:
         )
 
 
-class _Lots(LotBlocks):
+class _Lots(LotLoader):
     """The lots of one training, for its own fit alone."""
 
     def __init__(self, lots: PoissonLots, steps: int, block: int, workers: int, accountant: _Accountant) -> None:
         super().__init__(lots, steps, block, workers)
         self.accountant = accountant
 
-    def __iter__(self) -> Iterator[LotBlock]:
+    def __iter__(self) -> Iterator[LotBatch]:
         # Anything else that iterates, such as a Trainer without the callback, would train on bare records.
         if not self.accountant.fitting:
             raise MisconfigurationException(

@@ -23,7 +23,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.planning.declared import declared_records, warn_of_declared
 from lightning_dpgen.privacy.room import make_room
-from lightning_dpgen.sampling.lots import LotBlocks, PoissonLots, block_of
+from lightning_dpgen.sampling.lots import LotLoader, PoissonLots, block_of
 
 
 class PrivateSplitDataModule(pl.LightningDataModule):
@@ -182,14 +182,14 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         scale[layout.labels] = weight if settings.kernel == "laplacian" else weight**0.5
         return scale
 
-    def train_dataloader(self) -> LotBlocks:
+    def train_dataloader(self) -> LotLoader:
         clusters = self.make_split().clusters
         module = None if self.trainer is None else self.trainer.lightning_module
         store = self._records.multi_hot() if getattr(module, "takes_multi_hot", False) else None
         records = self._records if store is None else store
         lots = PoissonLots(records, self.account, clusters=clusters, k=self.settings.k)
         steps = self.account.remaining("training")
-        return LotBlocks(lots, steps, self.block or block_of(steps))
+        return LotLoader(lots, steps, self.block or block_of(steps))
 
 
 def _fields(state: SplitState) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.micro_batches import MicroBatch, MicroBatches
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.terms import PerGroup
 from lightning_dpgen.models.divergences import DIVERGENCES, GRADIENTS_OF_GROUPS, OF_GROUPS, CodeEmbedding
 from lightning_dpgen.models.kernels import make_kernel
@@ -264,7 +264,7 @@ class VAE(PrivateMixture):
             numbers.append(noise[before : before + len(part)])
             rows.append(self.network.embedded(part, numbers[-1], embedding, encoded))
 
-        def then(mean: Tensor) -> RecordGradients | MicroBatches:
+        def then(mean: Tensor) -> PerSampleGradients | MicroBatches:
             averaged = self._averaged(mean, divergence.averaging)
             term = self.network.embedded_term(embedding, divergence.weight, averaged, encoded)
             return self._parts.gradients(

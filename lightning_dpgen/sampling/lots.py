@@ -426,7 +426,7 @@ def _checked(clusters: np.ndarray, n: int, k: int) -> np.ndarray:
     return clusters
 
 
-class LotBlocks:
+class LotLoader:
     """The lots of a run in blocks, which a Trainer takes as its dataloader.
 
     Each batch that Lightning sees is a block of several lots, so that its overhead is paid once a block. Lots are drawn
@@ -456,10 +456,10 @@ class LotBlocks:
         """The records of an empty lot: their shapes and types."""
         return self._lots.empty
 
-    def __iter__(self) -> Iterator[LotBlock]:
+    def __iter__(self) -> Iterator[LotBatch]:
         lots = self._lots.draws(self.steps, self.workers)
         for start in range(0, self.steps, self.block):
-            yield LotBlock(lots, min(self.block, self.steps - start), watched=self.watched)
+            yield LotBatch(lots, min(self.block, self.steps - start), watched=self.watched)
 
 
 def poisson_loader(
@@ -470,7 +470,7 @@ def poisson_loader(
     block: int | None = None,
     persons: np.ndarray | None = None,
     workers: int = 0,
-) -> LotBlocks:
+) -> LotLoader:
     """Make the loader of all lots of a run, which takes the place of a DataLoader in a Trainer.
 
     Args:
@@ -488,7 +488,7 @@ def poisson_loader(
     check_finite(store)
     warn_of_declared(account.plan.n, len(store))
     steps = account.remaining(stage)
-    return LotBlocks(PoissonLots(store, account, stage=stage, persons=persons), steps, block or block_of(steps), workers)
+    return LotLoader(PoissonLots(store, account, stage=stage, persons=persons), steps, block or block_of(steps), workers)
 
 
 def block_of(steps: int) -> int:
@@ -496,7 +496,7 @@ def block_of(steps: int) -> int:
     return min(50, max(1, steps // 20))
 
 
-class LotBlock:
+class LotBatch:
     """A few lots, drawn one after the other while they are iterated over; `len` is public."""
 
     def __init__(self, lots: Iterator[Lot], size: int, *, watched: bool = True) -> None:
@@ -508,7 +508,7 @@ class LotBlock:
     def __iter__(self) -> Iterator[Lot]:
         yield from itertools.islice(self._lots, self._size)
 
-    def to(self, *_: Any, **__: Any) -> LotBlock:
+    def to(self, *_: Any, **__: Any) -> LotBatch:
         """Return the block as it is: a Trainer calls this, and lots are moved one by one.
 
         Raises:

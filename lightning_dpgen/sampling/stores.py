@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, default_collate
 
 from lightning_dpgen.sampling.csr import read_entries, read_stretch
 from lightning_dpgen.sampling.errors import PAD, BadRecords
-from lightning_dpgen.sampling.own_randomness import randomness_of_their_own
+from lightning_dpgen.sampling.randomness import randomness_of_their_own
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
 # Numbers that are checked at a time: few enough to stay in the processor's cache.

@@ -8,7 +8,7 @@ from marks import only
 
 from lightning_dpgen.cli import drawing
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.gradients.lot_memory import _within_limits
+from lightning_dpgen.gradients.micro_batches import _within_limits
 from lightning_dpgen.measure.cells import Cells
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.privacy.chain import hold

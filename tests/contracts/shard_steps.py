@@ -22,11 +22,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_sh
 from torch.distributed.tensor import Shard
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from lightning_dpgen.gradients import gathered as gathered_module
+from lightning_dpgen.gradients import shards as gathered_module
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed, PerLayer, PerPerson
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches
-from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.gradients.shards import gathered, own_part
 from lightning_dpgen.gradients.terms import DataFree, PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer

@@ -92,7 +92,8 @@ from contracts.laws.studies import (
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.directions import Directions
 from lightning_dpgen.data import discovery, key_owners, value_tree
-from lightning_dpgen.gradients import clipping, engines, factors, privatize, records, scopes
+from lightning_dpgen.gradients import clipping, engines, factors, privatize, scopes
+from lightning_dpgen.gradients import per_sample_gradients as records
 from lightning_dpgen.gradients.clipping import PerPerson
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.groups import Groups
@@ -214,7 +215,7 @@ BROKEN = {
         (noise_is_that_of_all_records_of_a_person,),
     ),
     "records of a person clipped each, with the noise of one": Broken(
-        records.RecordGradients.of_persons,
+        records.PerSampleGradients.of_persons,
         {"self._factors, self._layers, persons.count, self.draw, partition=persons, of_unit=True":
          "self._factors, self._layers, self._size, self.draw, of_unit=True"},
         (person_costs, functools.partial(no_person_costs_more_than_the_access, PerPerson(DPNORM))),
@@ -231,7 +232,7 @@ BROKEN = {
         (functools.partial(no_person_costs_more_than_the_access, PerPerson(clipping.Quantile(0.5, 0.9, share=0.2))),),
     ),
     "noise of all records of a person beside the sum of one": Broken(
-        records.RecordGradients.of_persons,
+        records.PerSampleGradients.of_persons,
         {"partition=persons, of_unit=True": "partition=persons"},
         (a_step_of_persons_has_the_noise_of_one_bound,),
     ),

@@ -8,9 +8,7 @@ from torch import nn
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
-from lightning_dpgen.gradients.engines import ENGINES
-from lightning_dpgen.gradients.functional import functional_gradients
-from lightning_dpgen.gradients.ghost import ghost_gradients
+from lightning_dpgen.gradients.engines import ENGINES, functional_gradients, ghost_gradients
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import DataFree, PerRecord
 from lightning_dpgen.models.vae import StackedVAE

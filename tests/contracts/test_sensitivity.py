@@ -24,8 +24,8 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.gradients import privatize
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
-from lightning_dpgen.gradients.ghost import ghost_gradients
-from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.gradients.engines import ghost_gradients
+from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.crossings import CrossingCounts
 from lightning_dpgen.measure.labels import GRADIENT_UNITS, Agreement, Gradient

@@ -23,7 +23,7 @@ from torch import nn
 
 from lightning_dpgen.gradients import engines, privatize
 from lightning_dpgen.gradients.clipping import DPNorm, Fixed
-from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling import lots as lots_module

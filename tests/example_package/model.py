@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from lightning_dpgen import PerRecord, PrivateMixture
-from lightning_dpgen.gradients.segments import components
+from lightning_dpgen.gradients.stacked_ops import components
 from lightning_dpgen.models.outputs import cross_entropy, logits, means
 
 

@@ -32,10 +32,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from lightning_dpgen.gradients import apart
-from lightning_dpgen.gradients.isolation import Isolation
-from lightning_dpgen.gradients.torch_names import find
-from lightning_dpgen.gradients.vmap_functions import Watch
+from lightning_dpgen.gradients.isolation import apart
+from lightning_dpgen.gradients.isolation.isolation import Isolation
+from lightning_dpgen.gradients.isolation.loss_guard import LossGuard
+from lightning_dpgen.gradients.isolation.torch_names import find
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 # Samples of each function, at most: by the name that the database has, and by its other names.
@@ -82,9 +82,9 @@ _SEEDED = torch.Generator().manual_seed(0).get_state()
 
 def _watch_all() -> None:
     """Let every function be called as vmap has it, and note those that meet a record."""
-    apart.APART, usual = _Any(), Watch._call
+    apart.APART, usual = _Any(), LossGuard.call
 
-    def call(self: Watch, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def call(self: LossGuard, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         if any(
             isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
             for x in tree_leaves((args, kwargs))
@@ -92,7 +92,7 @@ def _watch_all() -> None:
             _met.add(function)
         return usual(self, function, args, kwargs)
 
-    Watch._call = call
+    LossGuard.call = call
 
 
 def name_of(function: Callable) -> str | None:

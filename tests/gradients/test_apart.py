@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from lightning_dpgen.gradients import apart, guard, torch_names
-from lightning_dpgen.gradients.corrected import COMPUTING, correction
 from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import ENGINES
-from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.gradients.isolation import apart, torch_names
+from lightning_dpgen.gradients.isolation import loss_guard as guard
+from lightning_dpgen.gradients.isolation.isolation import Isolation
+from lightning_dpgen.gradients.isolation.vmap_overrides import COMPUTING, override_for
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.sampling.lots import Lot
 
@@ -74,7 +75,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_that_is_not_listed_meets_one_record(unsearched, monkeypatch, name):
     """Also its gradient is that of one record by itself, and where no one has found its rule for vmap wrong."""
-    monkeypatch.setattr(guard, "correction", lambda function: None)
+    monkeypatch.setattr(guard, "override_for", lambda function: None)
     torch.manual_seed(0)
     rows = torch.randn(4, 3, 3)
 
@@ -93,8 +94,8 @@ def test_a_function_that_is_not_listed_meets_one_record(unsearched, monkeypatch,
 
 def test_what_a_correction_computes_is_covered():
     names = {"index_fill", "index_fill_", "roll", "solve", "embedding"}
-    found = {correction(getattr(place, name, None)) for name in names for place in (torch, Tensor, torch.linalg, F)}
-    assert found | {correction(torch.embedding)} >= COMPUTING
+    found = {override_for(getattr(place, name, None)) for name in names for place in (torch, Tensor, torch.linalg, F)}
+    assert found | {override_for(torch.embedding)} >= COMPUTING
 
 
 class _Own(torch.autograd.Function):

@@ -11,8 +11,8 @@ from torch import nn
 from lightning_dpgen.gradients.clipping import Fixed, clip_weights
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.factors import CentredRankOne, MaskedRankOne, OuterSum, RankOne
+from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.gradients.privatize import GradientBuffer, clipped_weights
-from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lightning_dpgen.gradients.component_factors import sum_factors
-from lightning_dpgen.gradients.factors import OuterSum, Reordered
+from lightning_dpgen.gradients.factors import OuterSum, Permuted
 from lightning_dpgen.gradients.tape_rules import convolutions
 
 # Input and output channels, kernel, stride, padding, dilation, and the side of a picture.
@@ -63,10 +63,10 @@ def test_sizes_choose_between_the_ways():
             F.conv2d(torch.zeros(2, i, side, side), torch.zeros(o, i, *kernel), None, stride, padding, dilation),
         )
         factors = convolutions.conv_factors(x, y, 2, (o, i, *kernel), stride, padding, dilation, 1)
-        held = factors.held if isinstance(factors, Reordered) else factors
+        held = factors.held if isinstance(factors, Permuted) else factors
         kinds[name] = type(factors).__name__, type(held).__name__
-    assert kinds["shifted"] == kinds["shifted and dilated"] == ("Reordered", "Parts")
+    assert kinds["shifted"] == kinds["shifted and dilated"] == ("Permuted", "KernelBlocks")
     assert kinds["products, channels in front"] == ("Dense", "Dense")
-    assert kinds["products, channels behind"] == ("Reordered", "Dense")
-    assert kinds["held apart"] == ("Reordered", OuterSum.__name__)
-    assert kinds["one position"] == ("Reordered", "RankOne")
+    assert kinds["products, channels behind"] == ("Permuted", "Dense")
+    assert kinds["held apart"] == ("Permuted", OuterSum.__name__)
+    assert kinds["one position"] == ("Permuted", "RankOne")

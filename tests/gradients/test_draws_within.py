@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from gradients.families import BertBlock, Gpt2Block, T5Block
 from torch import nn
 
-from lightning_dpgen.gradients import isolation
 from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.isolation import isolation
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise.stream import PrivateStream

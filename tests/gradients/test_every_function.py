@@ -3,7 +3,7 @@
 import pytest
 from search_torch import search_all
 
-from lightning_dpgen.gradients import apart
+from lightning_dpgen.gradients.isolation import apart
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from lightning_dpgen import Fixed, PerRecord, PoissonLots, PrivateOptimizer
 from lightning_dpgen.clipping import PerComponent, PerLayer, PerPerson, Smoothed
-from lightning_dpgen.gradients import MicroBatches, RecordGradients, term_gradients
+from lightning_dpgen.gradients import MicroBatches, PerSampleGradients, term_gradients
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.privatize import GradientBuffer
@@ -152,7 +152,7 @@ def test_lots_are_cut_between_persons():
 
 def test_what_has_no_persons_is_said():
     weight = nn.Parameter(torch.zeros(2))
-    groups = RecordGradients({weight: Dense(torch.zeros(3, 2))}, [[weight]], 3, groups=3)
+    groups = PerSampleGradients({weight: Dense(torch.zeros(3, 2))}, [[weight]], 3, groups=3)
     with pytest.raises(ValueError, match="persons of these are not known"):
         groups.of_persons(2)
     for rule in (lambda: PerPerson(PerComponent(Fixed(1.0))), lambda: PerComponent(Smoothed(PerPerson(Fixed(1.0))))):

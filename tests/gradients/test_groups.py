@@ -11,8 +11,8 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.factors import Dense, RankOne
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.privatize import GradientBuffer
-from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.divergences import GRADIENTS_OF_GROUPS, OF_GROUPS, GroupCodes
 from lightning_dpgen.models.kernels import KERNELS, make_kernel
@@ -151,7 +151,7 @@ def test_a_record_of_no_group_adds_nothing_whatever_its_numbers_are(broken):
     left[3] = torch.inf  # the record of no group
     left[2] = torch.nan if broken else 1.0
     groups = Groups(torch.tensor([0, 0, 1, 2]), 2)
-    gradients = RecordGradients({weight: RankOne(left, right, (2, 3))}, [[weight]], 2, groups=2, partition=groups)
+    gradients = PerSampleGradients({weight: RankOne(left, right, (2, 3))}, [[weight]], 2, groups=2, partition=groups)
     out = {weight: torch.zeros(2, 3)}
     gradients.weighted_sum(torch.ones(2), out)
     assert out[weight].tolist() == [[2.0 if broken else 3.0] * 3] * 2
@@ -313,7 +313,7 @@ def test_a_norm_of_a_group_is_not_lost_where_its_records_cancel(shape):
     longest = float((left.norm(dim=1) * right.norm(dim=1)).sum())
     parameter = nn.Parameter(torch.zeros(shape))
     for factors in (RankOne(left, right, shape), Dense(RankOne(left, right, shape).materialise())):
-        norm = float(RecordGradients({parameter: factors}, [[parameter]], 1, groups=1, partition=groups).norms())
+        norm = float(PerSampleGradients({parameter: factors}, [[parameter]], 1, groups=1, partition=groups).norms())
         assert 0.9e-3 * longest < norm < (1e-2 * longest)
         for _ in range(20):
             order = torch.randperm(24, generator=generator)

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.gradients.ghost import ghost_gradients
+from lightning_dpgen.gradients.engines import ghost_gradients, term_gradients
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise.stream import PrivateStream

@@ -14,8 +14,8 @@ from torch import nn
 
 from lightning_dpgen.gradients.clipping import clip_weights
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.hidden import Kept
-from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.gradients.isolation.hidden import EscapedTensor
+from lightning_dpgen.gradients.isolation.isolation import Isolation
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
@@ -275,7 +275,7 @@ def test_nothing_is_written_into_a_tensor_that_outlives_the_call(write):
 
                 with contextlib.suppress(Exception):
                     Isolation(size).run(call, operand[:size].clone())
-                assert isinstance(outside, Kept) or bool((outside == 7.0).all())
+                assert isinstance(outside, EscapedTensor) or bool((outside == 7.0).all())
 
 
 def test_what_outlives_a_call_has_no_value_any_more():
@@ -304,7 +304,7 @@ def test_what_outlives_a_call_has_no_value_any_more():
             finally:
                 gc.enable()
             for x in (kept["attribute"], network.code, network.buffer, kept["cycle"][0].held):
-                assert isinstance(x, Kept)
+                assert isinstance(x, EscapedTensor)
                 for use in (lambda x: x + 1, float, lambda x: torch.ones(2) * x, repr, lambda x: x.tolist(), copy.copy):
                     with pytest.raises(ValueError, match="an earlier call"):
                         use(x)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.gradients.isolation.isolation import Isolation
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot

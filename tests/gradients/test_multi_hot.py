@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.gradients.ghost import ghost_gradients
+from lightning_dpgen.gradients.engines import ghost_gradients
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import Lot

@@ -6,30 +6,28 @@ import pytest
 import torch
 from torch.utils import checkpoint
 
-from lightning_dpgen.gradients.activation_checkpoints import without_checkpoints
-from lightning_dpgen.gradients.refusals import refuse_unwatched
-from lightning_dpgen.gradients.traced_code import answer_as_traced
+from lightning_dpgen.gradients.isolation.process_changes import replace_torch_functions
 
-CHANGES = {
-    "tracing": (answer_as_traced, lambda: torch.jit.is_tracing),
-    "checkpoints": (without_checkpoints, lambda: checkpoint.CheckpointFunction),
-    "doors": (refuse_unwatched, lambda: torch.jit.trace),
+PLACES = {
+    "tracing": lambda: torch.jit.is_tracing,
+    "checkpoints": lambda: checkpoint.CheckpointFunction,
+    "scripts": lambda: torch.jit.trace,
 }
 
 
-@pytest.mark.parametrize(("change", "found"), CHANGES.values(), ids=CHANGES)
-def test_threads_leave_in_the_order_in_which_they_came(change, found):
+@pytest.mark.parametrize("found", PLACES.values(), ids=PLACES)
+def test_threads_leave_in_the_order_in_which_they_came(found):
     """The first one leaves before the second: each would put back what it found, and the second the first one's."""
     before, entered, leave, seen = found(), threading.Event(), threading.Event(), []
 
     def second():
-        with change():
+        with replace_torch_functions():
             entered.set()
             leave.wait(10)
             seen.append(found() is not before)
 
     thread = threading.Thread(target=second)
-    with change():
+    with replace_torch_functions():
         thread.start()
         assert entered.wait(10)
     assert found() is not before

@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lightning_dpgen.gradients.constant_draws import ConstantDraws
 from lightning_dpgen.gradients.engine_check import check_exact
-from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.gradients.ghost import ghost_gradients
+from lightning_dpgen.gradients.engines import ghost_gradients, term_gradients
+from lightning_dpgen.gradients.probes import ConstantDraws
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot

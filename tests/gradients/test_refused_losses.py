@@ -18,8 +18,8 @@ from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.micro_batches import MicroBatches
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, materialised
 from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
-from lightning_dpgen.gradients.records import RecordGradients, materialised
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.noise.stream import PrivateStream
@@ -465,7 +465,7 @@ def test_rounding_at_a_kink_is_no_reason_to_refuse(changed, error, refused):
         outputs = (lot.records @ network.weight.T).detach()
         rows = 2.0 * outputs * lot.records * (1.0 + error * (torch.arange(len(lot)) < changed))[:, None]
         factors = {network.weight: Dense(rows[:, None])}
-        return RecordGradients(
+        return PerSampleGradients(
             factors, [[network.weight]], len(lot), lot.draw, offsets=lot.offsets, losses=lambda: outputs[:, 0] ** 2
         )
 

@@ -10,12 +10,10 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.gradients.gathered import GatheredParameters
-from lightning_dpgen.gradients.ghost import ghost_gradients
-from lightning_dpgen.gradients.isolation import Isolation
+from lightning_dpgen.gradients.engines import ghost_gradients, term_gradients
+from lightning_dpgen.gradients.isolation.isolation import Isolation
 from lightning_dpgen.gradients.privatize import GradientBuffer
-from lightning_dpgen.gradients.shards import is_sharded
+from lightning_dpgen.gradients.shards import GatheredParameters, is_sharded
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.plugins.training_ledger import digest_of
 from lightning_dpgen.privacy.noise.stream import PrivateStream

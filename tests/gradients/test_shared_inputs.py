@@ -6,8 +6,8 @@ from torch import nn
 
 from lightning_dpgen.gradients import factors
 from lightning_dpgen.gradients.engines import ENGINES
-from lightning_dpgen.gradients.factors import Dense, Grams, OuterSum, outer
-from lightning_dpgen.gradients.records import RecordGradients
+from lightning_dpgen.gradients.factors import Dense, GramCache, OuterSum, outer
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.sampling.lots import Lot
 
@@ -21,7 +21,7 @@ def test_inner_products_of_a_shared_input_are_computed_once(monkeypatch):
     alone = torch.stack([each.norms() for each in held.values()]).norm(dim=0)
     calls, gram = [], factors._gram
     monkeypatch.setattr(factors, "_gram", lambda a, b: calls.append(a) or gram(a, b))
-    norms = RecordGradients(held, [parameters], 4).norms()
+    norms = PerSampleGradients(held, [parameters], 4).norms()
     assert len(calls) == 4 and sum(a is x for a in calls) == 1
     torch.testing.assert_close(norms, alone, rtol=1e-12, atol=0.0)
     exact = torch.stack([left.double().mT @ x.double() for left in lefts]).square().sum(dim=(0, 2, 3)).sqrt()
@@ -30,7 +30,7 @@ def test_inner_products_of_a_shared_input_are_computed_once(monkeypatch):
 
 def test_no_inner_products_are_held_after_their_last_use():
     x = torch.randn(2, 3, 5)
-    grams = Grams([OuterSum([(x, x)], (5, 5), (5, 5)), Dense(torch.ones(2, 5))])
+    grams = GramCache([OuterSum([(x, x)], (5, 5), (5, 5)), Dense(torch.ones(2, 5))])
     assert grams.of(x) is grams.of(x) and not grams._held
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from lightning_dpgen import PerRecord, term_gradients
 from lightning_dpgen.gradients.engines import ENGINES
-from lightning_dpgen.gradients.views import Views, of_views
+from lightning_dpgen.gradients.terms import Views, of_views
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.clipping import Fixed, clip_weights
-from lightning_dpgen.gradients.constant_draws import ConstantDraws
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
-from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.gradients.probes import ConstantDraws
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot

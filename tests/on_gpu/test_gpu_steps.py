@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_dpgen import AccountEngine, DPNorm, Fixed, PoissonLots, PrivateOptimizer, PrivateTraining, verify
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account

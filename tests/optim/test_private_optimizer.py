@@ -21,12 +21,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, PerComponent, PerLayer, Quantile, Smoothed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
-from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.engines import ghost_gradients, term_gradients
 from lightning_dpgen.gradients.factors import Dense
-from lightning_dpgen.gradients.ghost import ghost_gradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.micro_batches import MicroBatches
-from lightning_dpgen.gradients.records import RecordGradients, materialised
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, materialised
 from lightning_dpgen.gradients.stacked import StackedLinear
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.models.vae import StackedVAE
@@ -137,7 +136,7 @@ def test_a_quantile_counts_in_parts_of_the_expected_lot(account_of, kind):
     gradients = _parts_of(account, short, weight) if kind == "in parts" else handed(account, {weight: short})
     if kind == "groups":
         index = torch.arange(number)
-        gradients = RecordGradients(
+        gradients = PerSampleGradients(
             {weight: Dense(short)}, [[weight]], number, groups=number, partition=Groups(index, number), draw=gradients.draw
         )
     optimizer.set_gradients(gradients)
@@ -165,7 +164,7 @@ def test_parts_of_nothing_or_of_groups_are_refused(account_of):
     optimizer.set_gradients(MicroBatches(list, draw_of(account, 0)))
     with pytest.raises(ValueError, match="one part of no records"):
         optimizer.step()
-    grouped = RecordGradients({weight: Dense(torch.zeros(2, 2))}, [[weight]], 2, draw_of(account, 2), groups=2)
+    grouped = PerSampleGradients({weight: Dense(torch.zeros(2, 2))}, [[weight]], 2, draw_of(account, 2), groups=2)
     optimizer.set_gradients(MicroBatches(lambda: [grouped], grouped.draw))
     with pytest.raises(ValueError, match="groups reach over"):
         optimizer.step()

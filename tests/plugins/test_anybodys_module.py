@@ -29,7 +29,7 @@ from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.weights import release_weights
-from lightning_dpgen.sampling.lots import LotBlocks, PoissonLots, poisson_loader
+from lightning_dpgen.sampling.lots import LotLoader, PoissonLots, poisson_loader
 from lightning_dpgen.verification.verify import verify
 
 N, RATE, STEPS = 400, 0.1, 12
@@ -453,7 +453,7 @@ def test_lots_at_another_rate_than_the_plan_are_refused():
     spec = training_stage(RULE, n=N, sample_rate=0.2, steps=3)
     lots = PoissonLots(_records(), Account(make_plan([spec], epsilon=8.0, delta=1e-5)))
     with pytest.raises(LedgerError, match="rate"):
-        _trainer(account).fit(Stranger(account), LotBlocks(lots, STEPS, 4))
+        _trainer(account).fit(Stranger(account), LotLoader(lots, STEPS, 4))
     assert not account.ledger.accesses
 
 

@@ -27,7 +27,7 @@ from lightning_dpgen import (
     training_stage,
 )
 from lightning_dpgen.data.pictures.schema import ImageSchema
-from lightning_dpgen.gradients import lot_memory
+from lightning_dpgen.gradients import micro_batches as lot_memory
 from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.plugins.vae import Divergence
 from lightning_dpgen.privacy.noise.stream import PrivateStream

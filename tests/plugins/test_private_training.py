@@ -47,7 +47,7 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.declared import declared_warning
 from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.release.files import NotARelease
-from lightning_dpgen.sampling.lots import LotBlocks
+from lightning_dpgen.sampling.lots import LotLoader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -268,7 +268,7 @@ def test_its_lots_are_for_its_own_fit_alone():
         _trainer(max_epochs=1).fit(Plain(), private.loader())
     with pytest.raises(MisconfigurationException, match="are for a fit with its callback"):
         next(iter(private.loader()))
-    assert not private.account.ledger.accesses and isinstance(private.loader(), LotBlocks)
+    assert not private.account.ledger.accesses and isinstance(private.loader(), LotLoader)
 
 
 def test_a_release_follows_one_complete_fit_of_one_module(tmp_path):

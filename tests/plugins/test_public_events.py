@@ -13,7 +13,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from torch import nn
 
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.plugins.events import PublicEvents
 from lightning_dpgen.plugins.lot_log import lot_numbers
 

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lightning_dpgen import DPNorm, Fixed, PerGroup, PerRecord, PrivateTraining, verify
-from lightning_dpgen.gradients import lot_memory, micro_batches
+from lightning_dpgen.gradients import micro_batches
+from lightning_dpgen.gradients import micro_batches as lot_memory
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.plugins import automatic_module
 from lightning_dpgen.privacy.errors import PlanMismatch

@@ -5,7 +5,7 @@ import torch
 from contracts.laws import lots as laws
 from contracts.laws.lots import CLUSTERS, lots_of
 
-from lightning_dpgen.sampling.lots import LotBlocks
+from lightning_dpgen.sampling.lots import LotLoader
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.5, 1.0])
@@ -34,13 +34,13 @@ def test_no_records_give_empty_lots():
 @pytest.mark.parametrize(("steps", "block"), [(7, 3), (6, 3), (1, 10), (5, 1)])
 def test_steps_are_the_plans_and_not_the_datas(steps, block):
     for clusters in (CLUSTERS, CLUSTERS[:0]):
-        blocks = LotBlocks(lots_of(0.2, clusters), steps, block)
+        blocks = LotLoader(lots_of(0.2, clusters), steps, block)
         sizes = [len(list(part)) for part in blocks]
         assert sum(sizes) == steps and len(sizes) == len(blocks) and max(sizes) <= block
         assert [len(part) for part in blocks] == sizes
 
 
 def test_two_epochs_over_the_same_blocks_are_different_samples():
-    blocks = LotBlocks(lots_of(0.5, CLUSTERS), 20, 20)
+    blocks = LotLoader(lots_of(0.5, CLUSTERS), 20, 20)
     first, second = ([lot.records.flatten().tolist() for part in blocks for lot in part] for _ in range(2))
     assert first != second

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
-from lightning_dpgen.gradients.isolation import HiddenOffsets
-from lightning_dpgen.gradients.segments import segmented_conv2d, segmented_conv_transpose2d, segmented_linear
+from lightning_dpgen.gradients.isolation.isolation import HiddenOffsets
+from lightning_dpgen.gradients.stacked_ops import segmented_conv2d, segmented_conv_transpose2d, segmented_linear
 from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, value_of
 from lightning_dpgen.gradients.tape_rules.convolutions import conv_factors, conv_transpose_factors
 

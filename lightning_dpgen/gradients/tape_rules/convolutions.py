@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, Parts, Reordered, outer
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, KernelBlocks, Permuted, outer
 from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, sum_by_channel, value_of
 
 # Channels from which pictures are held with the channels behind the places.
@@ -112,7 +112,7 @@ def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding,
         products = _shifted(slid, at, shape, padding, dilation)
         products = products if several == 1 else products.unflatten(2, (size, several)).sum(dim=3)
         held = (*shape[2:], o, shape[1])
-        return Reordered(Parts(products.view(-1, size, o * shape[1]), held), held, (2, 3, 0, 1))
+        return Permuted(KernelBlocks(products.view(-1, size, o * shape[1]), held), held, (2, 3, 0, 1))
     left = at.flatten(2).transpose(1, 2).reshape(size, terms, -1)
     unfolded = _unfolded_behind if behind else _unfolded
 
@@ -133,7 +133,7 @@ def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding,
         found: GradientFactors = Dense(products.view(size, o, *kernel))
     else:
         found = outer([(left, seen(0, size))], (o, width), (o, *kernel))
-    return Reordered(found, (o, *kernel), (0, n + 1, *range(1, n + 1))) if behind else found
+    return Permuted(found, (o, *kernel), (0, n + 1, *range(1, n + 1))) if behind else found
 
 
 def conv_factors(x, gradient, size, shape, stride, padding, dilation, groups) -> GradientFactors:

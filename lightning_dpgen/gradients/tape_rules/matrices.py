@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, RankOne, outer
-from lightning_dpgen.gradients.hidden import is_hidden
+from lightning_dpgen.gradients.isolation.hidden import is_hidden
 from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, value_of
 
 

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.gradients.factors import Dense
-from lightning_dpgen.gradients.hidden import is_hidden
-from lightning_dpgen.gradients.recurrent_passes import GRU, LSTM, RELU, TANH, GateGradients, RecurrentPass
+from lightning_dpgen.gradients.isolation.hidden import is_hidden
 from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, value_of
 from lightning_dpgen.gradients.tape_rules.matrices import matrix_gradient
+from lightning_dpgen.gradients.tape_rules.recurrent_passes import GRU, LSTM, RELU, TANH, GateGradients, RecurrentPass
 
 
 def _fits(inputs: Sequence[Any], weights: Sequence[Any]) -> bool:

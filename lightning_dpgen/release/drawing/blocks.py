@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.sampling.twister_state import WORDS, make_twister_state
+from lightning_dpgen.sampling.randomness import WORDS, make_twister_state
 
 # The most records of a block, and numbers of their layout: so few that memory is used again and not fetched anew. Choices
 # are drawn from sums that records have in common, and their values take a while for each block.

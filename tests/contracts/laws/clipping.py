@@ -30,7 +30,7 @@ from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.records import RecordGradients, materialised
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, materialised
 from lightning_dpgen.gradients.scopes import LotNorms
 from lightning_dpgen.gradients.terms import PerGroup
 from lightning_dpgen.optim.private import PrivateOptimizer
@@ -117,7 +117,7 @@ def _grouped(weights, data):
     rows, index = data
     groups = Groups(index, 3)
     forms = {p: Dense(g) for p, g in zip(weights, _two_layers(rows), strict=True)}
-    return [RecordGradients(forms, [[p] for p in weights], 3, groups=3, partition=groups)]
+    return [PerSampleGradients(forms, [[p] for p in weights], 3, groups=3, partition=groups)]
 
 
 def no_record_costs_its_group_more_than_the_access(rule=RULES["dpnorm"]) -> None:
@@ -151,7 +151,7 @@ def no_record_costs_a_mixture_more_than_the_access(rule=RULES["fixed"]) -> None:
         offsets = [0, *itertools.accumulate(counts)]
         rows = torch.cat([100 * s * ROWS[:1].expand(n, -1, -1)[:, 0] for s, n in zip(sizes, counts, strict=True)])
         forms = {p: OneComponent(Dense(rows[:, : p.shape[1]].clone()), offsets) for p in weights}
-        return [RecordGradients(forms, [[p] for p in weights], offsets[-1], offsets=offsets)]
+        return [PerSampleGradients(forms, [[p] for p in weights], offsets[-1], offsets=offsets)]
 
     run = step_with([PerComponent(rule)])(gradients)
     for more in ((4, 3, 2), (3, 4, 2), (3, 3, 3)):
@@ -192,7 +192,9 @@ def step_of_persons(rule, max_rows=3):
             p: OneComponent(Dense(g.contiguous()), lot.offsets)
             for p, g in zip(weights, _two_layers(lot.records), strict=True)
         }
-        found = RecordGradients(forms, [[p] for p in weights], len(lot), lot.draw, offsets=lot.offsets, persons=lot.persons)
+        found = PerSampleGradients(
+            forms, [[p] for p in weights], len(lot), lot.draw, offsets=lot.offsets, persons=lot.persons
+        )
         optimizer.set_gradients(found)
         optimizer.step()
         return torch.cat([w.detach().flatten() for w in weights]), optimizer.last_bound

@@ -13,8 +13,8 @@ from lightning_dpgen.gradients.clipping import clip_weights
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.factors import RankOne
 from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.privatize import GradientBuffer
-from lightning_dpgen.gradients.records import RecordGradients
 from lightning_dpgen.gradients.terms import PerGroup
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.noise.stream import PrivateStream
@@ -35,7 +35,7 @@ def the_norm_of_a_group_is_its_own(sizes=(1, 2, 20, 64, 65)) -> None:
             for more in (0, 1):
                 own = Groups(torch.cat([index, index[:more]]), 4)
                 form = RankOne(torch.cat([left, 0.0 * left[:more]]), torch.cat([right, right[:more]]), (o, n))
-                norms.append(RecordGradients({weight: form}, [[weight]], 4, groups=4, partition=own).norms()[1:])
+                norms.append(PerSampleGradients({weight: form}, [[weight]], 4, groups=4, partition=own).norms()[1:])
             torch.testing.assert_close(*norms, rtol=1e-6, atol=0.0)
 
 

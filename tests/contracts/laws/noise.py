@@ -14,8 +14,8 @@ from torch import nn
 
 from lightning_dpgen.gradients import privatize
 from lightning_dpgen.gradients.clipping import Fixed, PerPerson
+from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.gradients.privatize import GradientBuffer
-from lightning_dpgen.gradients.records import materialised
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE

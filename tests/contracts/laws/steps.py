@@ -15,8 +15,8 @@ from contracts.laws.clipping import RULES
 from torch import nn
 
 from lightning_dpgen.gradients.clipping import Fixed
-from lightning_dpgen.gradients.ghost import ghost_gradients
-from lightning_dpgen.gradients.records import materialised
+from lightning_dpgen.gradients.engines import ghost_gradients
+from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage

@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils._pytree import tree_map_only
 
-from lightning_dpgen.gradients.hidden import is_hidden
+from lightning_dpgen.gradients.isolation.hidden import is_hidden
 from lightning_dpgen.sampling.trees import leaves_of
 
 if TYPE_CHECKING:
-    from lightning_dpgen.gradients.vmap_functions import Watch
+    from lightning_dpgen.gradients.isolation.loss_guard import LossGuard
 
 
 @functools.lru_cache(maxsize=4096)
-def correction(function: Callable) -> Callable | None:
-    """Return the replacement of a function, called as ``f(watch, function, *args, **kwargs)``, or None.
+def override_for(function: Callable) -> Callable | None:
+    """Return the replacement of a function, called as ``f(guard, function, *args, **kwargs)``, or None.
 
     An operator of torch (``torch.ops.aten``) is found by the name of its function.
     """
@@ -54,36 +54,36 @@ def _hits(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return found.view([count if i == dim % x.dim() else 1 for i in range(x.dim())])
 
 
-def _index_fill(watch: Watch, function: Callable, x, dim, index, value):
+def _index_fill(guard: LossGuard, function: Callable, x, dim, index, value):
     if not _any_hidden(x, index, value):
         return NotImplemented
     value = value.to(x.dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=x.dtype, device=x.device)
     return torch.where(_hits(x, dim, index), value, x) if x.dim() else value + 0 * x
 
 
-def _index_fill_(watch: Watch, function: Callable, x, dim, index, value):
+def _index_fill_(guard: LossGuard, function: Callable, x, dim, index, value):
     """Fill in place: a tensor without a record becomes one of each record's own, if the loss has made it."""
     if not _any_hidden(x, index, value):
         return NotImplemented
-    watch.write(function, x, index, value)
+    guard.write(function, x, index, value)
     if not is_hidden(x):
         raise RuntimeError("vmap: inplace is not possible because there exists a Tensor of records")
-    return x.copy_(_index_fill(watch, function, x, dim, index, value))
+    return x.copy_(_index_fill(guard, function, x, dim, index, value))
 
 
-def _roll(watch: Watch, function: Callable, x, *shifts, **options):
+def _roll(guard: LossGuard, function: Callable, x, *shifts, **options):
     """Leave a single number as it is; vmap would roll it over the records."""
     return x.clone() if is_hidden(x) and x.dim() == 0 else NotImplemented
 
 
-def _of_vectors(watch: Watch, function: Callable, *args, **kwargs):
+def _of_vectors(guard: LossGuard, function: Callable, *args, **kwargs):
     """Refuse single numbers where a function expects several: vmap would take those of all records."""
     if any(is_hidden(x) and x.dim() == 0 for x in leaves_of((args, kwargs))):
         raise ValueError(f"the loss calls {function.__name__} of a single number: give it a vector, as in x[None]")
     return NotImplemented
 
 
-def _normalised(watch: Watch, function: Callable, input, normalized_shape, *rest, **options):
+def _normalised(guard: LossGuard, function: Callable, input, normalized_shape, *rest, **options):
     """Refuse a normalisation over more dimensions than a record has."""
     if is_hidden(input) and input.dim() < len(normalized_shape):
         raise ValueError(
@@ -92,7 +92,7 @@ def _normalised(watch: Watch, function: Callable, input, normalized_shape, *rest
     return NotImplemented
 
 
-def _shapes_first(watch: Watch, function: Callable, *args, **kwargs):
+def _shapes_first(guard: LossGuard, function: Callable, *args, **kwargs):
     """Call the function of shapes alone first, so that it refuses those which vmap's rule would take."""
     if _any_hidden(args, kwargs):
         shapes = tree_map_only(Tensor, lambda x: torch.empty(x.shape, dtype=x.dtype, device="meta"), (args, kwargs))
@@ -100,11 +100,11 @@ def _shapes_first(watch: Watch, function: Callable, *args, **kwargs):
     return NotImplemented
 
 
-def _solve(watch: Watch, function: Callable, A, B, *, left=True, **options):
+def _solve(guard: LossGuard, function: Callable, A, B, *, left=True, **options):
     """Solve for a matrix, so that the shape of the lot cannot make a matrix of a vector, or the other way round."""
     if not _any_hidden(A, B) or any(type(x) not in (Tensor, nn.Parameter) for x in (A, B)):
         return NotImplemented
-    _shapes_first(watch, function, A, B, left=left)
+    _shapes_first(guard, function, A, B, left=left)
     vector = B.dim() == 1 or B.shape == A.shape[:-1]
     # A record's own zeros, added to a tensor that all share, make one of each record's own.
     zero = sum(torch.zeros_like(x.detach()).sum() for x in (A, B) if is_hidden(x))
@@ -117,7 +117,7 @@ def _solve(watch: Watch, function: Callable, A, B, *, left=True, **options):
 
 
 def _embedding(
-    watch, function, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False
+    guard, function, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False
 ):
     """Look words up in a table of each record's own, where vmap's rule forgets the padding, and lets an index that is out
     of range lead into the table of another record."""
@@ -131,10 +131,10 @@ def _embedding(
     return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), rows.detach(), rows)
 
 
-def _embedding_operator(watch, function, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+def _embedding_operator(guard, function, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     """Look words up as `F.embedding` does, by the operator behind it, to which -1 says that there is no padding."""
     padding = None if padding_idx == -1 else padding_idx
-    return _embedding(watch, function, indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq)
+    return _embedding(guard, function, indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq)
 
 
 def check_embedding(max_norm: float | None, scale_grad_by_freq: bool) -> None:
@@ -149,38 +149,38 @@ def check_embedding(max_norm: float | None, scale_grad_by_freq: bool) -> None:
         raise ValueError("an embedding with scale_grad_by_freq divides by counts over the lot: leave it out")
 
 
-def _stride(watch: Watch, function: Callable, x, *args, **kwargs):
+def _stride(guard: LossGuard, function: Callable, x, *args, **kwargs):
     """Return the strides of one record alone; those of all records would tell how many there are."""
     return function(torch.empty(x.shape, device="meta"), *args, **kwargs) if is_hidden(x) else NotImplemented
 
 
-def _empty(watch: Watch, function: Callable, *args, **kwargs):
+def _empty(guard: LossGuard, function: Callable, *args, **kwargs):
     """Fill with zeros a tensor that would hold what was left in memory, numbers of earlier records among it."""
-    made = watch.remember(function, *args, **kwargs)
+    made = guard.remember(function, *args, **kwargs)
     if kwargs.get("out") is None:
         with torch.no_grad():
             made.zero_()
     return made
 
 
-def _new(watch: Watch, function: Callable, x, *sizes, **kwargs):
+def _new(guard: LossGuard, function: Callable, x, *sizes, **kwargs):
     """Make zeros of the sizes, as `_empty` does."""
     sizes = (kwargs["size"],) if "size" in kwargs else sizes
     if not sizes or not all(isinstance(size, int | tuple) for size in sizes):
         return NotImplemented
-    return watch.remember(Tensor.new_zeros, x, torch.Size(sizes[0] if isinstance(sizes[0], tuple) else sizes))
+    return guard.remember(Tensor.new_zeros, x, torch.Size(sizes[0] if isinstance(sizes[0], tuple) else sizes))
 
 
-def _between(watch: Watch, function: Callable, *args, **kwargs):
+def _between(guard: LossGuard, function: Callable, *args, **kwargs):
     """Refuse ends of a range that are not single numbers, as torch does for one record."""
     if any(is_hidden(x) and x.dim() for x in leaves_of((args, kwargs))):
         raise ValueError(f"the loss calls {function.__name__} between vectors: give it single numbers of a record")
     return NotImplemented
 
 
-def _dual(watch: Watch, function: Callable, *args, **kwargs):
+def _dual(guard: LossGuard, function: Callable, *args, **kwargs):
     """Refuse a derivative in forward mode that is not one of torch.func: no record would have it."""
-    if (watch.isolation is None or watch.isolation.is_innermost) and _any_hidden(args, kwargs):
+    if (guard.isolation is None or guard.isolation.is_innermost) and _any_hidden(args, kwargs):
         raise ValueError(
             "the loss takes a derivative in forward mode (forward_ad.make_dual), which is lost where each record is alone: "
             "use torch.func.jvp with engine='func'"
@@ -189,7 +189,7 @@ def _dual(watch: Watch, function: Callable, *args, **kwargs):
 
 
 def _refused(reason: str) -> Callable:
-    def refuse(watch: Watch, function: Callable, *args, **kwargs):
+    def refuse(guard: LossGuard, function: Callable, *args, **kwargs):
         if _any_hidden(args, kwargs):
             raise ValueError(f"the loss {reason}")
         return NotImplemented

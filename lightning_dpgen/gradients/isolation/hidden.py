@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import _functorch
 
-import lightning_dpgen.gradients.torch_names  # noqa: F401 (checks private names of torch)
+import lightning_dpgen.gradients.isolation.torch_names  # noqa: F401 (checks private names of torch)
 
 # With more objects than this in the youngest generation it is collected first; the threshold of Python's collector is 700.
 _YOUNG = 2_000
@@ -31,7 +30,7 @@ class Ruled(Tensor):
     """A tensor whose own `__torch_function__` computes, or refuses, every function that receives it."""
 
 
-class Kept(Ruled):
+class EscapedTensor(Ruled):
     """A tensor that was computed from a record and outlived the call of the loss: it has no value any more."""
 
     @classmethod
@@ -46,25 +45,33 @@ class Kept(Ruled):
         )
 
 
-@contextmanager
-def burying() -> Iterator[None]:
-    """Let tensors hide records inside this context; any that outlives it loses its value."""
-    collecting = gc.isenabled()
-    # Without collections all new objects stay in the youngest generation, which alone is searched.
-    gc.disable()
-    # A program that has switched collections off has all of its objects there.
-    if gc.get_count()[0] > _YOUNG:
-        gc.collect(0)
-    mark = _Mark()
-    try:
-        yield
-    finally:
-        found = _tensors_and_marks(gc.get_objects(0))
-        if id(mark) not in map(id, found):
+class invalidate_escaped_tensors:
+    """A context in which tensors may hide records; any that outlives it loses its value."""
+
+    _collecting: bool
+    _mark: _Mark
+
+    def __enter__(self) -> None:
+        self._collecting = gc.isenabled()
+        # Without collections all new objects stay in the youngest generation, which alone is searched.
+        gc.disable()
+        # A program that has switched collections off has all of its objects there.
+        if gc.get_count()[0] > _YOUNG:
+            gc.collect(0)
+        self._mark = _Mark()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        tensors = _tensors_and_marks(gc.get_objects(0))
+        if id(self._mark) not in map(id, tensors):
             # The loss has run a collection.
-            found = _tensors_and_marks(gc.get_objects())
-        _bury(found)
-        if collecting:
+            tensors = _tensors_and_marks(gc.get_objects())
+        for x in tensors:
+            if isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x):
+                x.__class__ = EscapedTensor
+                # The swap fails where torch itself holds the tensor; its new class still refuses every use.
+                with torch._C.DisableTorchFunctionSubclass(), contextlib.suppress(RuntimeError):
+                    torch._C._swap_tensor_impl(x, torch.empty(0))
+        if self._collecting:
             gc.enable()
 
 
@@ -77,12 +84,3 @@ def _tensors_and_marks(objects: list) -> list:
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, sought)}
     # Thousands of objects are looked at in each step, so the search is one without code of Python.
     return list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
-
-
-def _bury(found: list) -> None:
-    for x in found:
-        if isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x):
-            x.__class__ = Kept
-            # The swap fails where torch itself holds the tensor; its new class still refuses every use.
-            with torch._C.DisableTorchFunctionSubclass(), contextlib.suppress(RuntimeError):
-                torch._C._swap_tensor_impl(x, torch.empty(0))

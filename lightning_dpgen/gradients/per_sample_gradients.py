@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed, Piece, joined
-from lightning_dpgen.gradients.factors import Dense, GradientFactors, Grams, OuterSum, slack
+from lightning_dpgen.gradients.factors import Dense, GradientFactors, GramCache, OuterSum, slack
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.shards import room_for_sum
 from lightning_dpgen.privacy.lot_id import LotId
 
 
-class RecordGradients:
+class PerSampleGradients:
     """The gradients of B records, or of groups of records, with respect to some parameters. Private.
 
     Args:
@@ -107,7 +107,7 @@ class RecordGradients:
         some = self._layers[0][0]
         return torch.zeros(self._size, dtype=torch.float64, device=some.device) + sum(own)
 
-    def of_persons(self, max_rows: int) -> RecordGradients:
+    def of_persons(self, max_rows: int) -> PerSampleGradients:
         """Return gradients with a row for each person, the sum over that person's records; or these, if a unit is a row.
 
         Args:
@@ -126,11 +126,11 @@ class RecordGradients:
             )
         index = self._persons.to(self._layers[0][0].device)
         persons = Groups(index, int(index.max()) + 1 if len(index) else 0)
-        return RecordGradients(
+        return PerSampleGradients(
             self._factors, self._layers, persons.count, self.draw, partition=persons, of_unit=True, losses=self._losses
         )
 
-    def parts(self) -> Iterator[RecordGradients]:
+    def parts(self) -> Iterator[PerSampleGradients]:
         """Give the lot in one piece; see `MicroBatches.parts`."""
         yield self
 
@@ -167,7 +167,7 @@ class RecordGradients:
 
 
 def weighted_sums(
-    terms: Sequence[tuple[RecordGradients, Tensor | Sequence[Tensor]]],
+    terms: Sequence[tuple[PerSampleGradients, Tensor | Sequence[Tensor]]],
     out: Mapping[nn.Parameter, Tensor],
     *,
     add: bool = False,
@@ -189,7 +189,7 @@ def weighted_sums(
 
 
 def each_weighted_sum(
-    terms: Sequence[tuple[RecordGradients, Tensor | Sequence[Tensor]]], parameters: Iterable[nn.Parameter]
+    terms: Sequence[tuple[PerSampleGradients, Tensor | Sequence[Tensor]]], parameters: Iterable[nn.Parameter]
 ) -> Iterator[tuple[nn.Parameter, Tensor]]:
     """Give the weighted sum of `weighted_sums` for one sharded parameter after the other, in its whole shape."""
     found = _pieces(terms)
@@ -199,7 +199,7 @@ def each_weighted_sum(
         yield p, whole
 
 
-def _pieces(terms: Sequence[tuple[RecordGradients, Tensor | Sequence[Tensor]]]) -> dict[nn.Parameter, list[Piece]]:
+def _pieces(terms: Sequence[tuple[PerSampleGradients, Tensor | Sequence[Tensor]]]) -> dict[nn.Parameter, list[Piece]]:
     found: dict[nn.Parameter, list[Piece]] = {}
     for gradients, weights in terms:
         for p, piece in gradients.pieces(weights):
@@ -215,7 +215,7 @@ def _write(pieces: Sequence[Piece], out: Tensor, *, add: bool) -> None:
 def _squares(each: Sequence[GradientFactors]) -> Tensor:
     """Return squared norms (len(each), R) in float64: a few operations for all that are products of row lengths."""
     rows = [factors.rows() for factors in each]
-    grams = Grams(each)
+    grams = GramCache(each)
     apart = [
         (factors.norms(grams) if isinstance(factors, OuterSum) else factors.norms()).double()
         for factors, pair in zip(each, rows, strict=True)
@@ -264,7 +264,7 @@ def _places(places: tuple[int, ...], device: torch.device) -> Tensor:
 
 def materialised(
     gradients: Mapping[nn.Parameter, Tensor], draw: LotId | None = None, *, persons: Tensor | None = None
-) -> RecordGradients:
+) -> PerSampleGradients:
     """Hold gradients that are one tensor (B, *parameter) a parameter, as Opacus puts them in ``p.grad_sample``."""
     size, factors = len(next(iter(gradients.values()))), {p: Dense(g) for p, g in gradients.items()}
-    return RecordGradients(factors, [[p] for p in gradients], size, draw, persons=persons)
+    return PerSampleGradients(factors, [[p] for p in gradients], size, draw, persons=persons)

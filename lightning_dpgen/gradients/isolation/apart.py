@@ -20,12 +20,12 @@ from torch import Tensor
 from torch._functorch.autograd_function import custom_function_call
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from lightning_dpgen.gradients.hidden import is_hidden
-from lightning_dpgen.gradients.refusals import WRITES, explained
-from lightning_dpgen.gradients.torch_names import find
+from lightning_dpgen.gradients.isolation.hidden import is_hidden
+from lightning_dpgen.gradients.isolation.refusals import WRITES, explained
+from lightning_dpgen.gradients.isolation.torch_names import find
 
 if TYPE_CHECKING:
-    from lightning_dpgen.gradients.isolation import Isolation
+    from lightning_dpgen.gradients.isolation.isolation import Isolation
 
 LISTED = Path(__file__).with_name("apart.json")
 MINOR = ".".join(torch.__version__.split(".")[:2])

@@ -1,22 +1,15 @@
-"""Refusals in terms of the loss, or of a layer: of what torch refuses under vmap, and of code that no mode sees."""
+"""Reasons, in terms of the loss or of a layer, for what torch refuses under vmap."""
 
 from __future__ import annotations
 
-import functools
-import itertools
 import re
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-
-from lightning_dpgen.gradients.hidden import is_hidden
-from lightning_dpgen.gradients.process_changes import ProcessChange
 
 WRITES = (
     "writes a value computed from a record into a tensor that outlives the call (a buffer, say): what is kept from lot to "
@@ -128,97 +121,6 @@ def _operator(said: str) -> str:
 
 def _line(error: Exception) -> str:
     """Name the line of the loss where the error arose, outside torch and this package's engine."""
-    own = {str(Path(__file__).parent), str(Path(torch.__file__).parent), _NUMPY}
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(f.filename.startswith(x) for x in own)]
+    ours = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), _NUMPY)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
-
-
-_SCRIPTS = (
-    "calls TorchScript (torch.jit), whose code is handed all records and may keep them: call the module or function of "
-    "Python that it was made from"
-)
-# The attribute in which a hidden tensor keeps its hash.
-_NUMBER = "_lightning_dpgen_number"
-_TEXT = "turns a value of a record into text (repr, str, print, logging): print shapes, or nothing"
-
-
-def refuse_unwatched() -> ProcessChange:
-    """Make TorchScript and text of hidden values an error, for the thread that calls the loss.
-
-    No mode of torch sees these, and they are handed the numbers of all records.
-    The text of a hidden value is an error in every thread, and its hash is no address, which would follow from the lot.
-    """
-    return _DOORS_CLOSED
-
-
-# The function found at each door, and the one in its place, which is made anew if a program has put another there.
-_made: dict[tuple[Any, str], tuple[Callable, Callable]] = {}
-
-
-# The hashes of the next tensors.
-_numbers = itertools.count()
-
-
-def _close_doors() -> Callable[[], None]:
-    global _numbers
-    _numbers = itertools.count()
-    closed = []
-    for owner, name, close in _DOORS:
-        original = getattr(owner, name)
-        if (owner, name) not in _made or _made[owner, name][0] is not original:
-            _made[owner, name] = original, close(original) if callable(close) else _refusing(original, close)
-        closed.append((owner, name, original))
-        setattr(owner, name, _made[owner, name][1])
-
-    def open_doors() -> None:
-        for owner, name, original in closed:
-            setattr(owner, name, original)
-
-    return open_doors
-
-
-_DOORS_CLOSED = ProcessChange(_close_doors)
-
-
-def _refusing(original: Callable, reason: str) -> Callable:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if _DOORS_CLOSED.is_inside:
-            raise ValueError(f"the loss {reason}")
-        return original(*args, **kwargs)
-
-    return call
-
-
-def _without_text(original: Callable) -> Callable:
-    @functools.wraps(original)
-    def text(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> str:
-        if is_hidden(tensor):
-            raise ValueError(f"the loss {_TEXT}")
-        return original(tensor, *args, **kwargs)
-
-    return text
-
-
-def _numbered(original: Callable) -> Callable:
-    @functools.wraps(original)
-    def number(tensor: torch.Tensor) -> int:
-        if not is_hidden(tensor):
-            return original(tensor)
-        own = vars(tensor)
-        if _NUMBER not in own:
-            own[_NUMBER] = next(_numbers)
-        return own[_NUMBER]
-
-    return number
-
-
-# Each with the reason that refuses it in a loss, or the function that takes its place for a hidden value.
-_DOORS = (
-    (torch._C.ScriptFunction, "__call__", _SCRIPTS),
-    (torch._C.ScriptMethod, "__call__", _SCRIPTS),
-    *((torch.jit, name, _SCRIPTS) for name in ("fork", "trace", "trace_module")),
-    (torch._tensor_str, "_str", _without_text),
-    # Sets and dicts of tensors work on, and hold the same in each call.
-    (torch.Tensor, "__hash__", _numbered),
-)

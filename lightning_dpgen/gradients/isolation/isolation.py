@@ -20,12 +20,11 @@ from torch import Tensor
 from torch._C import _functorch
 from torch.utils._pytree import tree_map_only
 
-from lightning_dpgen.gradients.activation_checkpoints import without_checkpoints
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.hidden import burying, is_hidden
-from lightning_dpgen.gradients.refusals import SAVED, explained, refuse_unwatched
-from lightning_dpgen.gradients.traced_code import answer_as_traced
-from lightning_dpgen.gradients.vmap_functions import Watch
+from lightning_dpgen.gradients.isolation.hidden import invalidate_escaped_tensors, is_hidden
+from lightning_dpgen.gradients.isolation.loss_guard import LossGuard
+from lightning_dpgen.gradients.isolation.process_changes import replace_torch_functions
+from lightning_dpgen.gradients.isolation.refusals import SAVED, explained
 from lightning_dpgen.sampling.trees import map_tree
 
 
@@ -52,7 +51,7 @@ class Isolation:
         self.size, self.offsets, self._groups = size, tuple(offsets or (0, size)), groups
         # The level of the groups, if there are any, and inside it the level of the records.
         self._levels: list[int] = []
-        self._watch: Watch | None = None
+        self._guard: LossGuard | None = None
         self._has_own_backward = False
 
     def run(self, function: Callable[..., Any], *rows: Any) -> Any:
@@ -72,7 +71,7 @@ class Isolation:
         # These checks look at values.
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
-            with burying(), refuse_unwatched(), answer_as_traced(), without_checkpoints():
+            with invalidate_escaped_tensors(), replace_torch_functions():
                 return self._run(function, rows)
         except (RuntimeError, AssertionError, TypeError) as error:
             if (reason := explained(error)) is None:
@@ -86,29 +85,29 @@ class Isolation:
             if self._groups is not None:
                 self._levels.append(_functorch._vmap_increment_nesting(self._groups.count, "same"))
             self._levels.append(_functorch._vmap_increment_nesting(self.size, "different"))
-            watch = self._watch = Watch(self)
-            with watch, torch.autograd.graph.disable_saved_tensors_hooks(SAVED), _eager():
+            guard = self._guard = LossGuard(self)
+            with guard, torch.autograd.graph.disable_saved_tensors_hooks(SAVED), _eager():
                 result = function(*map_tree(self.hide, rows))
-                watch.check_end()
-                self._has_own_backward = watch.has_own_backward
+                guard.check_end()
+                self._has_own_backward = guard.has_own_backward
                 return self._bare(result) if isinstance(result, Tensor) else tree_map_only(Tensor, self._bare, result)
         finally:
-            self._watch = None
+            self._guard = None
             while self._levels:
                 _functorch._vmap_decrement_nesting()
                 self._levels.pop()
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function of torch as one that the loss calls, during `run`."""
-        return self._watch.call(function, args, kwargs)
+        return self._guard.call(function, args, kwargs)
 
     @contextmanager
     def backward(self) -> Iterator[None]:
         """Let backward passes begin at the results of `run` inside this context: code of the loss in them keeps nothing."""
         with ExitStack() as guards:
             if self._has_own_backward:
-                guards.enter_context(burying())
-                guards.enter_context(refuse_unwatched())
+                guards.enter_context(invalidate_escaped_tensors())
+                guards.enter_context(replace_torch_functions())
             yield
 
     def _bare(self, x: Tensor) -> Tensor:
@@ -198,7 +197,7 @@ class Isolation:
 
 
 def _eager() -> AbstractContextManager:
-    """Return a context without compiled code, which would know neither vmap nor the watch."""
+    """Return a context without compiled code, which would know neither vmap nor the guard."""
     # Nothing is compiled where the compiler is not loaded, and loading it takes seconds.
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
