@@ -16,7 +16,9 @@ from lightning_dpgen.release.pages import private_plots
 from lightning_dpgen.release.rows import pictures
 from lightning_dpgen.runs import measure as measured_run
 
-QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
+QUICK = [
+    "model.steps=5", "model.hidden=8", "model.latent=2", "split.k=3", "split.iterations=2", "split.features=16", "rows=50",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,9 @@ from lightning_dpgen.runs.folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-SETTINGS = ["model.steps=12", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
+SETTINGS = [
+    "model.steps=12", "model.hidden=8", "model.latent=2", "split.k=3", "split.iterations=2", "split.features=16", "rows=50",
+]  # fmt: skip
 
 
 def _one_line(err):
