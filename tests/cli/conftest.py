@@ -1,6 +1,7 @@
 """One quick training on the bundled digits, shared by the tests of the program; and a way to call it."""
 
 import contextlib
+import functools
 import shutil
 from types import SimpleNamespace
 
@@ -9,11 +10,15 @@ from markupsafe import Markup
 
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.models import marginals
+from lightning_dpgen.plugins import previews
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.release.pages import private_plots
+from lightning_dpgen.release.rows import pictures
 from lightning_dpgen.runs import measure as measured_run
 
-QUICK = ["model.steps=5", "model.hidden=8", "model.latent=2", "split.iterations=2", "split.features=16", "rows=50"]
+QUICK = [
+    "model.steps=5", "model.hidden=8", "model.latent=2", "split.k=3", "split.iterations=2", "split.features=16", "rows=50",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +56,12 @@ def fair_fits(request):
 
 @pytest.fixture(scope="package", autouse=True)
 def _cheap_parts():
-    """Hold average records at their means over few codes, and draw no private plots: tests here look at neither."""
+    """Hold average records over few codes, and draw small sheets and no private plots: tests here look at none of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(marginals, "_CODES", 256)
+        patch.setattr(marginals, "_CODES", 32)
+        patch.setattr(marginals, "_FEWEST", 32)
+        patch.setattr(previews, "sheet", functools.partial(previews.sheet, columns=1))
+        patch.setattr(pictures, "sheet", functools.partial(pictures.sheet, columns=1))
         patch.setattr(private_plots, "drawn", lambda *_: Markup("<img>"))
         yield
 

@@ -99,8 +99,12 @@ def test_bounds_categories_and_the_number_of_records_are_found(dpgen, tmp_path):
     assert certificate["epsilon"] <= 8.0 and certificate["declared"]["discovery_share"] == 0.2
     assert set(synthetic["town"]) <= {"Rome", "Ur", "other"}
     assert "found, with noise: town" in out
+    # A town that few records have is not found, and no column but these is clamped.
+    clamped = {name for name, column in columns.items() if column.get("outside") == "clamp"}
+    assert clamped and clamped == {column.name for column in read_schema(tmp_path / "visits.schema.yaml").open}
 
 
+@pytest.mark.slow
 def test_an_interrupted_discovery_is_not_paid_for_twice(dpgen, tmp_path, monkeypatch):
     from lightning_dpgen.runs import run as train
 
@@ -280,18 +284,6 @@ def test_what_is_found_is_paid_for(dpgen, tmp_path):
     (tmp_path / "visits.schema.yaml").write_text(OPEN)
     status, _, err = dpgen("train", *table, f"data.n={N}", f"run_dir={tmp_path / 'run'}")
     assert status == 2 and "data.discovery_share=None" in err and not (tmp_path / "run").exists(), err
-
-
-def test_what_is_found_clamps_whatever_others_do(dpgen, tmp_path):
-    """A town that few records have is not found, and no column but this one is clamped."""
-    table = _visits(tmp_path)
-    (tmp_path / "visits.schema.yaml").write_text(OPEN)
-    words = [*table, f"data.n={N}", "data.discovery_share=0.1", *QUICK, f"run_dir={tmp_path / 'run'}"]
-    status, _, err = dpgen("train", *words)
-    assert status == 0, err
-    columns = json.loads((tmp_path / "run/release/privacy.json").read_text())["declared"]["schema"]["columns"]
-    clamped = {column["name"] for column in columns if column.get("outside") == "clamp"}
-    assert clamped and clamped == {column.name for column in read_schema(tmp_path / "visits.schema.yaml").open}
 
 
 def test_a_value_outside_is_refused_or_counted(dpgen, tmp_path):

@@ -87,7 +87,7 @@ def test_a_type_that_categories_cannot_have_costs_nothing(dpgen, tmp_path):
     [
         pytest.param(", encoding: scaled", np.zeros(N), id="zeros"),
         pytest.param(", decimals: 12", np.full(N, 2.0**40), id="decimals", marks=pytest.mark.slow),
-        pytest.param(", transform: log", np.full(N, 1e300), id="log"),
+        pytest.param(", transform: log", np.full(N, 1e300), id="log", marks=pytest.mark.slow),
         pytest.param(", encoding: scaled", np.full(N, -1e300), id="far below", marks=pytest.mark.slow),
     ],
 )
@@ -125,7 +125,7 @@ def _stopped_after_the_first_pass(dpgen, monkeypatch, *arguments):
 
 @pytest.mark.parametrize(
     "other",
-    [["data.person=doctor"], ["privacy.delta=1e-7"], ["schema"]],
+    [["data.person=doctor"], pytest.param(["privacy.delta=1e-7"], marks=pytest.mark.slow), ["schema"]],
     ids=lambda value: value[0],
 )
 def test_it_is_bought_for_one_run_alone(dpgen, tmp_path, monkeypatch, other):
@@ -299,7 +299,7 @@ COUNTED += ["data.n=null", "data.n_share=0.1"]
     ("words", "after"),
     [
         (["data=digits"], "a reference"),
-        (["data=digits", "model=measured"], "a reference without failures"),
+        pytest.param(["data=digits", "model=measured"], "a reference without failures", marks=pytest.mark.slow),
         (["data=digits", "model.rate=0.1", "split.k=1", "split.means_share=0.2"], "the plan itself"),
     ],
     ids=["trained", "measured", "all given"],
@@ -439,8 +439,8 @@ WAYS = {
 @pytest.mark.parametrize(
     ("way", "model"),
     [(way, "measured") for way in WAYS]
-    + [("n", model) for model in ("auto", "rbm")]
-    + [pytest.param("n", "vae", marks=pytest.mark.slow)]
+    + [("n", "auto")]
+    + [pytest.param("n", model, marks=pytest.mark.slow) for model in ("vae", "rbm")]
     + [pytest.param(way, model, marks=pytest.mark.slow) for way in WAYS for model in ("auto", "vae", "rbm") if way != "n"],
 )
 def test_the_whole_plan_begins_with_what_was_bought(dpgen, tmp_path, monkeypatch, way, model):
@@ -495,9 +495,9 @@ def _spikes(folder):
                   bought=visits > 0)  # fmt: skip
 
 
-def test_bins_that_are_paid_for_follow_the_values(fair_fits, dpgen, tmp_path):
+def test_bins_that_are_paid_for_follow_the_values(dpgen, tmp_path):
     data = [*_spikes(tmp_path), f"data.n={N}", "data.bins_share=0.1", "privacy.epsilon=8", "model=measured"]
-    status, out, err = dpgen("train", *data, f"run_dir={tmp_path / 'r'}", "rows=3000")
+    status, out, err = dpgen("train", *data, f"run_dir={tmp_path / 'r'}", "rows=1500")
     assert status == 0, err
     assert "found, with noise: visits: how it is distributed, in" in out and "values of 3 columns" in out
     made = pd.read_parquet(tmp_path / "r/release/synthetic.parquet")
@@ -557,6 +557,7 @@ def test_bins_are_paid_for_by_default_where_there_is_enough_to_be_found(dpgen, t
     assert "first pass" not in dpgen("budget", *words[:-2], *given)[1]
 
 
+@pytest.mark.slow
 def test_persons_are_counted_by_their_rows(dpgen, tmp_path):
     data = _spikes(tmp_path)
     frame = pd.read_csv(tmp_path / "t.csv").assign(who=np.arange(N) // 3)

@@ -17,7 +17,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.rbm import StackedRBM
+from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.release.drawing import blocks
 from lightning_dpgen.release.drawing.draw_spec import DrawSpec
 from lightning_dpgen.release.drawing.sampler import load_release, write_model
@@ -41,8 +41,10 @@ SCHEMAS = {
 
 def released(folder, schema, seed=0):
     folder.mkdir()
-    torch.manual_seed(seed)
-    network = StackedRBM(schema, 2, hidden=2, chains=2)
+    network = StackedProducts(schema, 2)
+    network.means.copy_(torch.rand(network.means.shape, generator=torch.Generator().manual_seed(seed)))
+    for span in schema.layout.spans:
+        network.means[:, span] /= network.means[:, span].sum(dim=1, keepdim=True)
     write_model(folder, Mixture(network, torch.tensor([0.3, 0.7])), private=False)
     return folder
 
@@ -59,7 +61,7 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-@pytest.mark.parametrize("n", [0, 3, 10, 34])
+@pytest.mark.parametrize("n", [0, 3, 34])
 def test_rows_are_those_of_one_file_in_any_order(tmp_path, small, name, n):
     model = released(tmp_path / "model", SCHEMAS[name])
     rows = RowsFolder(tmp_path / "one", DrawSpec(model, n, 7))

@@ -148,7 +148,7 @@ def _with_persons(words):
 
 
 @pytest.mark.parametrize(("schema", "more"), OPEN.values(), ids=OPEN)
-@pytest.mark.parametrize("person", [False, True])
+@pytest.mark.parametrize("person", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_finds_of_a_first_pass_are_those_of_records_in_memory(dpgen, words, tmp_path, schema, more, person):
     (tmp_path / "in.schema.yaml").write_text(schema)
     words = [*(_with_persons(words) if person else words), *more, "data.n=null", "data.n_share=0.05", "privacy.epsilon=4"]
@@ -162,7 +162,7 @@ def test_the_finds_of_a_first_pass_are_those_of_records_in_memory(dpgen, words, 
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("person", [False, True])
+@pytest.mark.parametrize("person", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_kill_within_a_first_look_costs_nothing(dpgen, words, tmp_path, monkeypatch, person):
     schema, more = OPEN["bounds and categories"]
     (tmp_path / "in.schema.yaml").write_text(schema)
@@ -302,7 +302,7 @@ def test_a_run_that_began_in_between_keeps_its_blocks(dpgen, words, tmp_path, mo
     assert not (tmp_path / "run" / "private" / "blocks").exists() and len(_accesses(tmp_path / "run")) == 1
 
 
-@pytest.mark.parametrize("name", ["*.npy", "*.json", "sums.pt"])
+@pytest.mark.parametrize("name", only(("*.npy", "*.json", "sums.pt"), "*.npy", "sums.pt"))
 def test_damaged_blocks_change_no_release(dpgen, words, tmp_path, monkeypatch, name):
     assert dpgen(*words, f"run_dir={tmp_path / 'whole'}")[0] == 0
     words = [*words, f"run_dir={tmp_path / 'run'}"]
@@ -321,7 +321,7 @@ def test_damaged_blocks_change_no_release(dpgen, words, tmp_path, monkeypatch, n
     assert _release(tmp_path / "run")[0] == _release(tmp_path / "whole")[0] and len(_accesses(tmp_path / "run")) == 1
 
 
-@pytest.mark.parametrize("gib", [0, 1], ids=["blocks", "memory"])
+@pytest.mark.parametrize("gib", only({"blocks": 0, "memory": 1}, "blocks"))
 def test_a_disk_that_is_full_before_the_noise_costs_nothing(dpgen, words, tmp_path, monkeypatch, gib):
     words = [*words, f"data.memory_gib={gib}", f"run_dir={tmp_path / 'run'}"]
 

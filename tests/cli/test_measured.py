@@ -100,6 +100,7 @@ def test_a_table_is_measured_in_a_few_accesses(fair_fits, dpgen, tmp_path, peopl
     assert made.age[made.sex == "M"].mean() == pytest.approx(64.5, abs=3)
 
 
+@pytest.mark.slow
 def test_a_table_goes_on_between_accesses_of_its_label(dpgen, tmp_path, people, short_fits, interrupted_when_kept):
     run = tmp_path / "run"
     with interrupted_when_kept(3) as saves:

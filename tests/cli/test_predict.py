@@ -25,9 +25,12 @@ SERIES = [*CLASSIFIER, "model.components=2"]
 
 @pytest.fixture(scope="module", autouse=True)
 def few_made_up():
+    from lightning_dpgen.release.pages import curves
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curves, "PANELS", 1)
         patch.setattr(classifier, "_MADE", 400)
-        patch.setattr(sketched_mixture, "_STEPS", 50)
+        patch.setattr(sketched_mixture, "_STEPS", 20)
         yield
 
 

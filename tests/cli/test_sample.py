@@ -131,9 +131,9 @@ def test_broken_models(dpgen, release, tmp_path, spoil):
 def test_one_component(dpgen, release):
     one = dpgen("sample", release, "-n", "4", "--seed", "1", "--component", "2")
     assert one[0] == 0 and one[1] == dpgen("sample", release, "-n", "4", "--seed", "1", "--component", "2")[1]
-    assert one[1] != dpgen("sample", release, "-n", "4", "--seed", "1", "--component", "3")[1]
-    status, _, err = dpgen("sample", release, "--component", "10")
-    assert status == 2 and "--component 10: expected a whole number from 0 to 9" in err
+    assert one[1] != dpgen("sample", release, "-n", "4", "--seed", "1", "--component", "1")[1]
+    status, _, err = dpgen("sample", release, "--component", "3")
+    assert status == 2 and "--component 3: expected a whole number from 0 to 2" in err
 
 
 def test_formulas_are_escaped_unless_asked_for(dpgen, tmp_path):

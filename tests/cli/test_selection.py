@@ -70,7 +70,8 @@ def select(dpgen, tmp_path):
 def selected(tmp_path_factory):
     """Return the folder of a finished selection."""
     folder = tmp_path_factory.mktemp("selections") / "run"
-    assert main(["train", *QUICK, *LAW, *BY_FIDELITY, "model.lr=0.001,0.01", "model.steps=3", f"run_dir={folder}"]) == 0
+    law = [LAW[0], "privacy.selection_mean=2"]
+    assert main(["train", *QUICK, *law, *BY_FIDELITY, "model.lr=0.001,0.01", "model.steps=3", f"run_dir={folder}"]) == 0
     return folder
 
 
@@ -78,7 +79,8 @@ def _certificate(run):
     return json.loads((run / "release" / "privacy.json").read_text())
 
 
-def test_releases_the_winner_and_nothing_of_the_others(select):
+def test_releases_the_winner_and_nothing_of_the_others(select, drawn):
+    drawn(0, 3)
     status, out, err, run = select(*LAW, *BY_FIDELITY, *SPACE)
     assert status == 0, err
     assert "secret number of trials" in out and "trial" not in err
@@ -101,7 +103,7 @@ def test_releases_the_winner_and_nothing_of_the_others(select):
 
 
 def test_the_best_is_taken_by_a_function_of_the_release(select, drawn):
-    drawn(0, 1, 1, 0)
+    drawn(0, 1)
     words = ["model.hidden=4,16", "privacy.selection_score=cli.test_selection.by_size"]
     status, _, err, run = select(*LAW, *words)
     assert status == 0, err
@@ -137,7 +139,7 @@ def test_where_none_is_drawn_an_untrained_network_is_released(select, monkeypatc
     "where",
     [
         "in a trial",
-        "after a trial",
+        pytest.param("after a trial", marks=pytest.mark.slow),
         pytest.param("before the first", marks=pytest.mark.slow),
         pytest.param("before the release", marks=pytest.mark.slow),
     ],
@@ -236,6 +238,7 @@ def test_a_trial_that_is_gone_is_not_made_again(select, drawn, monkeypatch):
     assert status == 3 and "a trial is never made twice" in err and not (run / "release").exists()
 
 
+@pytest.mark.slow
 def test_a_trial_of_another_selection_is_not_taken(select, drawn, monkeypatch):
     drawn(0)
     mine = _stopped_before_the_release(select, monkeypatch, *LAW, *BY_FIDELITY)

@@ -15,7 +15,7 @@ from lightning_dpgen.cli.main import main
 from lightning_dpgen.privacy.accounting.accountant import spent
 from lightning_dpgen.privacy.accounting.events import composed, decode
 
-QUICK = ["model.steps=5", "model.hidden=8", "split.iterations=2", "split.features=16", "rows=50"]
+QUICK = ["model.steps=5", "model.hidden=8", "split.k=2", "split.iterations=2", "split.features=16", "rows=50"]
 GRID = [*QUICK, "privacy.epsilon=2,4", "model=vae,rbm"]
 
 

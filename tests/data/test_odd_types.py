@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from marks import only
 
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
@@ -60,7 +61,7 @@ VALUES = dict(_values())
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("column", only(list(COLUMNS), "datetime", "number", "texts", "bounds"))
 def test_any_type_is_read_or_refused_by_file_and_column(tmp_path, column):
     schema = parse_schema(f"columns:\n  some column: {COLUMNS[column]}").completed(8)
     read = read_open_columns if "private" in COLUMNS[column] else read_table

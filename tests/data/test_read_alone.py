@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from marks import only
 
 from lightning_dpgen.data.baskets.keys import basket_keys
 from lightning_dpgen.data.files import json_lines, rows, values
@@ -159,7 +160,7 @@ def test_a_value_is_read_whatever_others_there_are(tmp_path, kind):
     _check_read_alone(kind, tmp_path, lambda held: [*itertools.pairwise(held), *itertools.pairwise(held[::-1])])
 
 
-@pytest.mark.parametrize("kind", ["frame", "json lines"])
+@pytest.mark.parametrize("kind", only(("frame", "json lines"), "json lines"))
 def test_a_value_is_read_whatever_others_there_are_in_other_blocks(monkeypatch, tmp_path, kind):
     monkeypatch.setattr(rows, "_ROWS_AT_ONCE", 2)
     monkeypatch.setattr(json_lines, "pieces", lambda found: values.pieces(found, 2))

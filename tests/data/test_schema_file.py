@@ -56,7 +56,7 @@ def test_the_schemas_of_the_page_make_sense():
     assert len(parse_schema(f"columns:\n{text}{rules}").constraints) == 7
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(schemas())
 def test_a_file_makes_the_same_schema_again(schema):
     assert parse_schema(schema_text(schema)) == schema

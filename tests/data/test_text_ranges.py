@@ -5,6 +5,7 @@ import gzip
 import numpy as np
 import pandas as pd
 import pytest
+from marks import only
 
 from lightning_dpgen.data.files import text_ranges
 from lightning_dpgen.data.files.delimited import DelimitedText
@@ -91,7 +92,7 @@ def _compare(rows):
     return len(ranges)
 
 
-@pytest.mark.parametrize("charset", ["utf-8", "cp1252"])
+@pytest.mark.parametrize("charset", only(("utf-8", "cp1252"), "utf-8"))
 def test_ranges_of_delimited_text_are_the_whole(tmp_path, monkeypatch, charset):
     random, path, several, faults = np.random.default_rng(2), tmp_path / "a.csv", 0, 0
     for i in range(200):

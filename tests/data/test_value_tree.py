@@ -118,7 +118,7 @@ def _heavy_tailed(kind, random, n=10_000):
 
 
 @pytest.mark.parametrize("noise", [10.0, 25.0])
-@pytest.mark.parametrize("high", [20_000, 10**6])
+@pytest.mark.parametrize("high", [pytest.param(20_000, marks=pytest.mark.slow), 10**6])
 @pytest.mark.parametrize("kind", ["lognormal", "Pareto", "lognormal and zeros", "Pareto and zeros"])
 def test_a_tail_whose_cells_noise_hides_keeps_its_mass(kind, high, noise):
     """The share beyond the real 80, 90, 95 and 99 %: within six deviations of a count's noise on average of eight seeds.

@@ -80,7 +80,7 @@ def test_without_noise_sizes_items_and_pairs_come_back():
     assert pairs < 0.12 and items < 0.04 and sizes < 0.02
 
 
-def test_one_component_would_be_noticed():
+def test_one_component_would_be_noticed(short_fits):
     records = some_baskets(30_000)
     assert far(fitted(records, math.inf, k=1)[1], records)[0] > 0.3
 
@@ -111,8 +111,8 @@ def test_pairs_are_measured_of_the_most_frequent_alone():
 
 def test_each_label_has_its_own_items():
     records = some_baskets(30_000, classes=("a", "b"))
-    _, mixture, _ = fitted(records, 3.0)
-    assert mixture.network.k == 2 * 10 * basket_mixture._FITS
+    _, mixture, _ = fitted(records, 3.0, k=5)
+    assert mixture.network.k == 2 * 5 * basket_mixture._FITS
     drawn = mixture.sample(30_000, torch.Generator().manual_seed(1))
     for label in (0, 1):
         real = pairs_of(records.encoded[records.encoded.codes[:, 0] == label])
@@ -124,10 +124,10 @@ def test_each_label_has_its_own_items():
 
 def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(short_fits):
     records = some_baskets(2000)
-    recipe, mixture, state = fitted(records, 1.0)
+    recipe, mixture, state = fitted(records, 1.0, k=3)
     again = recipe.measure(None, None, None, state=state)
     assert torch.equal(again.network.means, mixture.network.means) and torch.equal(again.weights, mixture.weights)
-    other = BasketRecipe(records.schema, 10, 2000, seed=1).fitted(state)
+    other = BasketRecipe(records.schema, 3, 2000, seed=1).fitted(state)
     assert not torch.equal(other.network.means, mixture.network.means)
 
 
@@ -146,7 +146,7 @@ def test_few_and_empty_baskets_are_fitted_too(epsilon, short_fits):
         assert drawn.units.sum() == 0
 
 
-def test_whole_universes_are_held():
+def test_whole_universes_are_held(short_fits):
     """Baskets of all items there are: no time is late enough to expect them, and nothing breaks."""
     schema = BasketSchema(tuple(range(4)), max_items=4)
     records = Records(schema, schema.encode(scipy.sparse.csr_array(np.ones((300, 4), np.uint8))))

@@ -79,7 +79,7 @@ def test_a_rule_that_records_break_is_none(deviation):
 
 def test_rows_keep_what_was_found_and_columns_stay_as_they_are(fits_of):
     """Shares of choices of the release are those of the records, but for chance: 5 deviations, 1 false alarm in 10^5."""
-    fits_of(400)
+    fits_of(200)
     encoded = records(2, True)
     recipe, found = measured(encoded, 3.0, 2)
     mixture = recipe.fitted({"tables": [found]})

@@ -294,7 +294,7 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
 
 def test_a_label_that_columns_determine_is_left_to_the_mixture(monkeypatch):
     """No regression on single columns tells whether two of them are alike: it is right in half of all cases."""
-    monkeypatch.setattr(tables, "fit_forest", functools.partial(tables.fit_forest, steps=400))
+    monkeypatch.setattr(tables, "fit_forest", functools.partial(tables.fit_forest, steps=200))
     random = np.random.default_rng(0)
     a, b = random.integers(0, 2, (2, 4000))
     codes = np.stack([a, b, *random.integers(0, 4, (2, 4000)), a ^ b], axis=1).astype(np.uint8)
@@ -317,7 +317,7 @@ def test_a_label_that_columns_determine_is_left_to_the_mixture(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::lightning_dpgen.measure.recipe.MostlyNoise")
-def test_noise_alone_moves_nothing_much():
+def test_noise_alone_moves_nothing_much(short_fits):
     """Gradients of a budget that buys nothing: their mean is drawn to the start by what noise explains."""
     records, _ = some_records(2000)
     own, mixture, kept = measured(records, 0.02)
@@ -329,7 +329,7 @@ def test_noise_alone_moves_nothing_much():
 
 def test_noise_is_that_of_the_plan(short_fits):
     records, _ = some_records(2000)
-    own, _, kept = measured(records, 2.0)
+    own, _, kept = measured(records, 2.0, k=2)
     plan = make_plan(own.specs(1.0), epsilon=2.0, delta=1e-6)
     access = plan.stage(LABELS).access
     statistics = own.statistics(LABELS, kept[0])
@@ -341,19 +341,20 @@ def test_noise_is_that_of_the_plan(short_fits):
 
 def test_a_run_goes_on_between_accesses_and_ends_where_it_would_have(short_fits):
     records, _ = some_records(1000)
-    own, mixture, kept = measured(records, 3.0)
+    few = functools.partial(recipe, records, k=2)
+    own, mixture, kept = measured(records, 3.0, k=2)
     assert [len(state.get(LABELS, ())) for state in kept] == [0, 1, 2, 3, 4]
     # A finished state needs no record.
-    again = recipe(records).measure(None, None, None, state=kept[-1])
+    again = few().measure(None, None, None, state=kept[-1])
     for name, tensor in mixture.network.state_dict().items():
         assert torch.equal(tensor, again.network.state_dict()[name])
     # The next statistics follow from the past measurements.
-    one, other = (recipe(records).statistics(LABELS, kept[2])["gradient"] for _ in range(2))
+    one, other = (few().statistics(LABELS, kept[2])["gradient"] for _ in range(2))
     codes = records.encoded.codes
     assert torch.equal(sums(one, codes), sums(other, codes))
-    assert not torch.equal(sums(one, codes), sums(recipe(records).statistics(LABELS, kept[1])["gradient"], codes))
+    assert not torch.equal(sums(one, codes), sums(few().statistics(LABELS, kept[1])["gradient"], codes))
     assert not own.fits({LABELS: kept[-1][LABELS]}) and not own.fits({**kept[-1], LABELS: kept[-1][LABELS] * 2})
-    assert not recipe(records, label_share=0.0).fits(kept[1])
+    assert not few(label_share=0.0).fits(kept[1])
 
 
 def test_a_release_is_read_back_with_its_label(tmp_path, short_fits):

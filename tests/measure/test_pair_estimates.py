@@ -131,8 +131,10 @@ def test_a_correlation_of_numbers_is_found_and_estimated_where_each_cell_is_nois
     pair = NoisyPair(noisy, deviation, rows, columns, 20_000.0, by)
     assert pair.trend < 1e-15 and (pair.evidence < _CERTAIN) == (shape == (60, 41))
 
+    smooth = _smooth_pair(np.random.default_rng(3), shape, 2_000_000) / 2e6
+
     def off(shares):
-        return np.abs(shares - _smooth_pair(np.random.default_rng(3), shape, 2_000_000) / 2e6).sum() / 2
+        return np.abs(shares - smooth).sum() / 2
 
     alone, plain = (replace(pair, by=own).estimate(np.random.default_rng(0)).shares for own in (None, by))
     assert off(plain) < 0.5 * off(alone) and off(plain) < 0.5 * off(np.outer(rows, columns))

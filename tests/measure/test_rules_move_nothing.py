@@ -20,7 +20,6 @@ from lightning_dpgen.release.drawing.sampler import Release
 N, NOISE = 10_000, 5.0
 QUICK = [
     ["r is missing if and only if t = u", "a <= b", "d = a + b"],
-    ["r <= b"],
     ["d = a * b - b / 2"],
     KINDS["mapping"],
 ]

@@ -83,7 +83,7 @@ def exact_shares(mixture):
 
 @pytest.mark.parametrize("label", [pytest.param(None, marks=pytest.mark.slow), "b"])
 def test_without_noise_the_tables_come_back(label, fits_of):
-    fits_of(300)
+    fits_of(200)
     records = some_records(20_000, label)
     recipe, mixture, _ = measured(records, math.inf, k=12, by_label=label is not None)
     crossed = 4 + 6 if label is None else 3 + 3
@@ -99,7 +99,7 @@ def test_without_noise_the_tables_come_back(label, fits_of):
 
 def test_independent_columns_would_be_noticed(monkeypatch, fits_of):
     """One component has no way to say what goes together without edges."""
-    fits_of(400)
+    fits_of(50)
     monkeypatch.setattr(forest_edges, "_STRONG", 9.0)
     records = some_records(20_000)
     _, alone, _ = measured(records, math.inf, k=1)

@@ -65,7 +65,7 @@ def test_spherical_noise_has_its_law(stream_of, multiplier):
 
 @pytest.mark.parametrize("monotonic", [False, True])
 def test_noisy_max_is_the_exponential_mechanism(stream_of, monotonic):
-    multiples, multiplier, rounds = torch.tensor([0, 2, 6, 5]), 0.7, 2500
+    multiples, multiplier, rounds = torch.tensor([0, 2, 6, 5]), 0.7, 1500
     seen = np.zeros(4)
     with _open(PURE, multiplier, stream_of(3)) as access:
         for _ in range(rounds):

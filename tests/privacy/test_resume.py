@@ -106,7 +106,7 @@ def test_a_line_cut_anywhere_is_closed_off(tmp_path):
     _forget_the_last_block(path)
     heads = _heads(path).read_bytes()
     start = whole.rstrip(b"\n").rfind(b"\n") + 1
-    for cut in range(start + 1, len(whole)):
+    for cut in (*range(start + 1, len(whole) - 2, 5), len(whole) - 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
         _heads(path).write_bytes(heads)
         # A line that lacks only its line break may have been in time.
@@ -213,7 +213,7 @@ def test_any_other_damage_is_an_error_and_leaves_the_file(tmp_path):
 
 def test_lines_lost_at_the_end_are_noticed(tmp_path):
     path = tmp_path / "ledger"
-    _crashed(path, ("first", 1), ("split", 4), ("training", 7))
+    _crashed(path, ("first", 1), ("split", 2), ("training", 2))
     whole, heads = path.read_bytes(), _heads(path).read_bytes()
     lines = whole.splitlines(keepends=True)
     for left in range(1, len(lines)):

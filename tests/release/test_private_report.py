@@ -44,7 +44,7 @@ def _interval(found, section, name):
 
 
 @pytest.mark.parametrize("kind", ("images", "baskets", "series"))
-@pytest.mark.parametrize(("n", "m"), [(60, 50), (1, 1)])
+@pytest.mark.parametrize(("n", "m"), [(60, 50), pytest.param(1, 1, marks=pytest.mark.slow)])
 def test_each_kind_has_its_page(tmp_path, kind, n, m):
     found = evaluated(kind, n, m, **({"shape": (2, 3)} if kind == "images" else {}))
     page = page_of(tmp_path, found, facts={"epsilon": 1.5})

@@ -64,6 +64,8 @@ def likely_moments(texts: pa.Array, *kinds: str) -> list[MomentForm]:
         >>> [form.format for form in likely_moments(pa.array(["19 AUG 23 2:54 pm", "1 MAY 23 11:00 am"]))]
         ['%-d %^b %y %-I:%M %P']
     """
+    if not _have_digits(texts):
+        return []
     forms = [form for form in _FORMS if form.kind in kinds] if kinds else _FORMS
     found = [form.spelled_as(texts) for form in forms if _fits(form, texts)]
     # In May a short month is a whole one.
@@ -127,7 +129,7 @@ def likely_two(texts: pa.Array) -> tuple[MomentForm, MomentForm] | None:
         ['%m/%d/%y', '%d %b %Y']
     """
     forms = [*_FORMS, *_ISO, *(MomentForm(*form) for form in _OF_DIGITS), MomentForm("%Y-%m-%d %H:%M:%S", "datetime")]
-    if not any(form.fits(texts[:1])[0] for form in forms):
+    if not _have_digits(texts) or not any(form.fits(texts[:1])[0] for form in forms):
         return None
     fitting = [form.fits(texts) for form in forms]
     first = int(np.argmax([fits.sum() for fits in fitting]))
@@ -169,6 +171,11 @@ def _fits(form: MomentForm, texts: pa.Array) -> bool:
     if not form.fits(texts[:1]).all() or not form.fits(texts).all():
         return False
     return (not form.format.endswith("%f") or _has_six(texts)) and reads(_SCALES[form.kind], form.read(texts))
+
+
+def _have_digits(texts: pa.Array) -> bool:
+    """Tell whether each text has a digit, as moments in all formats have: there are hundreds of formats to try."""
+    return bool(pc.all(pc.match_substring_regex(texts, r"\d")).as_py())
 
 
 def _has_six(texts: pa.Array) -> bool:

@@ -37,8 +37,8 @@ def sheet(release: Release, columns: int | None = None, seed: int = 0) -> np.nda
     for row, own in enumerate(components):
         drawn = release.mixture.sample_components(own, torch.Generator().manual_seed(seed + row))
         pictures = schema.pictures(drawn) / schema.layout.levels
-        edges = ((1, 1), (1, 1), (0, 0))[: pictures[0].ndim]
-        rows.append(np.concatenate([np.pad(p, edges, constant_values=float(p.ndim == 3)) for p in pictures], axis=1))
+        edges = ((0, 0), (1, 1), (1, 1), (0, 0))[: pictures.ndim]
+        rows.append(np.concatenate(np.pad(pictures, edges, constant_values=float(pictures.ndim == 4)), axis=1))
     whole = np.concatenate(rows, axis=0)
     return (255 * (whole if whole.ndim == 3 else 1.0 - whole)).astype(np.uint8)
 
