@@ -29,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightning_dpgen.cli import launch
 from lightning_dpgen.common.folders import restrict
+from lightning_dpgen.common.plain_text import aligned
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accounting.accountant import spent
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
@@ -38,7 +39,6 @@ from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import JOBS, RunFolder
 from lightning_dpgen.runs.run import settle
 from lightning_dpgen.runs.run_dir import remove_blocks
-from lightning_dpgen.runs.table import aligned
 from lightning_dpgen.specs.compose import (
     FLAGS,
     conf_dir,
@@ -57,7 +57,7 @@ _SUMMARY = "summary.csv"
 _DONE, _NOT_PRIVATE = "done", "NOT PRIVATE"
 
 
-def run(argv: Sequence[str]) -> int:
+def sweep(argv: Sequence[str]) -> int:
     """Run all combinations; gives 0 if all of them ended in a release, else the first other status.
 
     Raises:
