@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.privacy.access import GAUSSIAN, PURE
+from lightning_dpgen.privacy.access import GAUSSIAN, PURE, OpenAccess
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
 
 # From this deviation on, in whole numbers, the probability of one is the density at it, but for a part of 1e-7.

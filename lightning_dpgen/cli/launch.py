@@ -24,11 +24,11 @@ from torch.distributed.elastic.agent.server.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from lightning_dpgen.common.launched import launched_as
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.measure.tables import LostColumns
 from lightning_dpgen.privacy.errors import RankLost
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.privacy.software import launched_as
 from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts

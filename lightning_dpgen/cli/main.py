@@ -15,10 +15,9 @@ from importlib import import_module
 
 from lightning_dpgen.cli.arguments import VERBOSE_HELP, HelpPrinted, loading, verbose_logging, without_verbose
 from lightning_dpgen.common import pace
-from lightning_dpgen.common.launched import launched_as
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.passwords import without_passwords
-from lightning_dpgen.privacy.software import installed_version
+from lightning_dpgen.privacy.software import installed_version, launched_as
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 
 # Nothing is garbage any more at the end, and looking for some would keep a user waiting for a second or more.

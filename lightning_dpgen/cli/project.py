@@ -8,7 +8,7 @@ from functools import partial
 
 from lightning_dpgen.cli import shown_settings
 from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
-from lightning_dpgen.common.launched import launched_as
+from lightning_dpgen.privacy.software import launched_as
 from lightning_dpgen.specs.compose import compose_settings
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.run import read_projection

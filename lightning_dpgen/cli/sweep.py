@@ -31,7 +31,7 @@ from lightning_dpgen.cli import launch
 from lightning_dpgen.common.folders import restrict
 from lightning_dpgen.common.plain_text import aligned
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import composed, decode
 from lightning_dpgen.release.files import CERTIFICATE
@@ -229,7 +229,7 @@ def _together(certificates: Sequence[dict[str, Any]]) -> str:
     if len(private) < 2:
         return "what was released before from records of the same people adds to this"
     delta = max(own["delta"] for own in private)
-    epsilon = spent(composed([decode(own["event"]) for own in private]), delta).epsilon
+    epsilon = compute_epsilon(composed([decode(own["event"]) for own in private]), delta).epsilon
     return (
         f"about people whose records are in all of these runs, the {len(private)} releases tell together: epsilon "
         f"{round_up(epsilon):g} at delta {delta:g}. One who takes one of them for how it compares with real records has "

@@ -55,7 +55,7 @@ class Watch:
     def __init__(self):
         self.answers, self.values, self.calls = None, [], []
 
-    def __call__(self, access, name, values, *, sensitivity, unit=1.0, of_unit=False, of_shard=False, largest=0.0):
+    def __call__(self, access, name, values, *, sensitivity, unit=1.0, per_person=False, of_shard=False, largest=0.0):
         access.consume(name)
         values = values if values.is_floating_point() else values.double() * unit
         i = len(self.values)
