@@ -183,7 +183,7 @@ def _mechanisms(options: AuditOptions) -> Iterator[Callable[[float], list[Findin
 def _steps(options: AuditOptions, settings: Settings, source: Source) -> Iterator[Callable[[float], list[Finding]]]:
     """Yield the audits of a training; the whole run comes last."""
     from lightning_dpgen.audit.canaries import canaries_of
-    from lightning_dpgen.audit.steps import TRAINING, audit_lots
+    from lightning_dpgen.audit.training import TRAINING, audit_lots
 
     plan = settings.plan()
     canaries = canaries_of(settings.schema, options.canaries, settings.spec.seed)
@@ -197,7 +197,7 @@ def _step(
     settings: Settings, plan: Plan, canaries: Records, draws: int, confidence: float, *, far_below: bool = False
 ) -> Finding:
     """Audit the private step as it is configured, or with a fixed bound far below the norm of the record."""
-    from lightning_dpgen.audit.steps import TRAINING, audit_step, longest_gradient, plan_of_many
+    from lightning_dpgen.audit.training import TRAINING, audit_step, longest_gradient, plan_of_many
     from lightning_dpgen.data.records import Records
     from lightning_dpgen.gradients.clipping import Fixed
     from lightning_dpgen.privacy.access import Access
@@ -224,7 +224,7 @@ def _whole(settings: Settings, plan: Plan, canaries: Records, confidence: float,
     """Audit one whole run."""
     from lightning_dpgen.audit.bound import Finding
     from lightning_dpgen.audit.canaries import coins
-    from lightning_dpgen.audit.one_run import StepScores, audit_run
+    from lightning_dpgen.audit.training import StepScores, audit_run
     from lightning_dpgen.data.layout import Encoded
     from lightning_dpgen.data.records import Records
     from lightning_dpgen.privacy.account import Account

@@ -20,17 +20,19 @@ from lightning_dpgen.clustering.block_sums import (
     FeatureSums,
     NearestCentres,
     RecordSums,
+    clipped_sums,
     read_clusters,
+    shrunk_means,
 )
-from lightning_dpgen.clustering.directions import Directions, leading
 from lightning_dpgen.clustering.features import (
     FEATURE_NORM,
+    Directions,
     Features,
     FourierFeatures,
     IdentityFeatures,
     KeptFeatures,
+    leading,
 )
-from lightning_dpgen.clustering.means import clipped_sums, shrunk_means
 from lightning_dpgen.clustering.settings import FINAL, LLOYD, MOMENTS, SplitSettings
 from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.data.layout import Layout

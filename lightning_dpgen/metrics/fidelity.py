@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from lightning_dpgen.clustering.means import clipped_sums
+from lightning_dpgen.clustering.block_sums import clipped_sums
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.values import TableValues

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lightning_dpgen.clustering.radius import default_radius
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.declarations import shown
 from lightning_dpgen.data.pictures.schema import ImageSchema
@@ -51,7 +50,7 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
     if isinstance(schema, SeriesSchema):
         has = {"waves": defaults.waves_of_series, "components": _COMPONENTS, "label_share": 0.0}
     elif isinstance(schema, ImageSchema):
-        radius = default_radius(layout) if spec.radius is None else spec.radius
+        radius = layout.default_radius if spec.radius is None else spec.radius
         has = {"waves": defaults.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
         # Declared symmetries say it already.
         has["poses"] = "never" if isinstance(spec, ClassifierSpec) or spec.symmetries is not None else defaults.poses

@@ -90,7 +90,7 @@ from contracts.laws.studies import (
 )
 
 from lightning_dpgen.clustering import kmeans
-from lightning_dpgen.clustering.directions import Directions
+from lightning_dpgen.clustering.features import Directions
 from lightning_dpgen.data import discovery, key_owners, value_tree
 from lightning_dpgen.gradients import clipping, engines, factors, privatize, records, scopes
 from lightning_dpgen.gradients.clipping import PerPerson
@@ -116,7 +116,7 @@ from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedState
 from lightning_dpgen.privacy.sampling.samplers import Cyclic, Poisson
 from lightning_dpgen.privacy.studies import study, study_total
 from lightning_dpgen.projection import sensitivity
-from lightning_dpgen.projection.noises import Noise
+from lightning_dpgen.projection.sensitivity import Noise
 from lightning_dpgen.projection.steps import Steps
 from lightning_dpgen.release import certificate
 from lightning_dpgen.runs import discover as first_pass

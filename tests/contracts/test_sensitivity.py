@@ -12,10 +12,9 @@ import torch
 from contracts.laws.lots import Owned
 
 from lightning_dpgen.clustering import kmeans
-from lightning_dpgen.clustering.block_sums import feature_sums
+from lightning_dpgen.clustering.block_sums import clipped_sums, feature_sums
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures, IdentityFeatures, KeptFeatures
 from lightning_dpgen.clustering.kmeans import private_split
-from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded, Layout
